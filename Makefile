@@ -1,0 +1,59 @@
+# Each target does all the set-up it needs: `make test` and `make reproduce` work in a fresh clone.
+#   make setup                       virtual environment in .venv with everything installed
+#   make reproduce [SCALE=laptop]    the experiments, from data and weights to tables, figures and ledger
+#   make test | lint | report | clean
+
+PYTHON ?= python3
+SCALE  ?= laptop
+VENV   ?= .venv
+# Installed before anything else, so that no dependency brings another build of it.
+TORCH  ?= torch==2.13.0
+TEST   ?= tests
+
+BIN   := $(abspath $(VENV))/bin
+STAMP := $(VENV)/.installed
+PIP   := $(BIN)/python -m pip -q -q --disable-pip-version-check
+
+# Nothing here asks a hub or reports home unless the caller says so (FOCUS_HUB=1 allows the hub).
+export HF_HUB_OFFLINE          ?= $(if $(FOCUS_HUB),0,1)
+export HF_HUB_DISABLE_TELEMETRY ?= 1
+export DO_NOT_TRACK            ?= 1
+export DVC_NO_ANALYTICS        ?= 1
+export TOKENIZERS_PARALLELISM  ?= false
+export PATH := $(BIN):$(PATH)
+
+.PHONY: setup reproduce test lint report clean
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing $(TORCH), then the rest, into $(VENV) (some minutes the first time)"
+	$(PIP) install "$(TORCH)"
+	$(PIP) install -e ".[experiments,dev]" -c constraints.txt
+	touch $@
+
+# A clone that has computed nothing yet sets the recorded state aside and computes everything itself.
+# After that, `dvc repro` runs only what has changed.
+reproduce: $(STAMP)
+	$(BIN)/python -m experiments.scale $(SCALE)
+	$(BIN)/python -m experiments.settings
+	test -e data/corpus/corpus.json || rm -f dvc.lock
+	$(BIN)/dvc repro analysis
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(TEST)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Tables, figures, ledger and page again, from the result files that are there.
+report: $(STAMP)
+	$(BIN)/python -m analysis
+
+clean:
+	rm -rf $(VENV) data checkpoints build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What is run: one short module a stage, settings from params.yaml."""

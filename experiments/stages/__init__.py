@@ -1,0 +1,1 @@
+"""The stages of the pipeline; each runs as `python -m experiments.stages.NAME`."""
