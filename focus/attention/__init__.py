@@ -1,0 +1,5 @@
+"""Attention paths of Focus: the dense definition and the fast paths that equal it."""
+
+from focus.attention.dense import dense_attention
+
+__all__ = ["dense_attention"]

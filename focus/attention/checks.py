@@ -1,0 +1,191 @@
+"""Validation shared by every attention path: shapes, dtypes, finiteness, memberships.
+
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Arguments of an attention call after validation.
+
+    query (B, H, T, D); key, value (B, Hk, T, D); membership and key_membership (B, Hm, T, K)
+    bool with Hm = 1 or Hk, rows of padding tokens cleared; real (B, T) bool or None when every
+    token is real.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    membership: Tensor
+    key_membership: Tensor
+    separate_keys: bool
+    real: Tensor | None
+    window: int
+    sinks: int
+    scale: float
+
+
+def validate(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    membership: Tensor,
+    window: int,
+    sinks: int,
+    scale: float | None,
+    key_padding_mask: Tensor | None,
+    key_membership: Tensor | None,
+) -> Inputs:
+    """Checks every argument and brings memberships to (B, Hm, T, K).
+
+    Raises:
+        ValueError: what is wrong with which argument, and what to do.
+    """
+    _check_heads(query, key, value)
+    _check_number("window", window, 1)
+    _check_number("sinks", sinks, 0)
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    if not (math.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale: must be finite and > 0, got {scale}")
+    real = _real_tokens(key_padding_mask, query)
+    _check_finite(query, key, value, real)
+    separate = key_membership is not None
+    query_groups = _membership("membership", membership, query, key, real)
+    if key_membership is None:
+        key_groups = query_groups
+    else:
+        key_groups = _membership("key_membership", key_membership, query, key, real)
+    if query_groups.shape[-1] != key_groups.shape[-1]:
+        raise ValueError(
+            f"key_membership: has {key_groups.shape[-1]} groups where membership has "
+            f"{query_groups.shape[-1]}; both must use the same K"
+        )
+    heads = max(query_groups.shape[1], key_groups.shape[1])
+    query_groups = query_groups.expand(-1, heads, -1, -1)
+    key_groups = key_groups.expand(-1, heads, -1, -1)
+    return Inputs(
+        query, key, value, query_groups, key_groups, separate, real, window, sinks, scale
+    )
+
+
+def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            raise ValueError(
+                f"{name}: must have shape (batch, heads, tokens, head_dim), got "
+                f"{tuple(tensor.shape)}"
+            )
+        if tensor.dtype not in FLOATS:
+            raise ValueError(f"{name}: must be floating point, got {tensor.dtype}")
+        if tensor.dtype != query.dtype or tensor.device != query.device:
+            raise ValueError(
+                f"{name}: is {tensor.dtype} on {tensor.device} where query is {query.dtype} on "
+                f"{query.device}; bring all three to one dtype and device"
+            )
+    if key.shape != value.shape:
+        raise ValueError(
+            f"value: shape {tuple(value.shape)} differs from key's {tuple(key.shape)}"
+        )
+    batch, heads, tokens, dim = query.shape
+    if (key.shape[0], key.shape[2], key.shape[3]) != (batch, tokens, dim):
+        raise ValueError(
+            f"key: shape {tuple(key.shape)} does not fit query {tuple(query.shape)}; batch, tokens "
+            "and head_dim must be equal (for a cached step use the decoding path)"
+        )
+    if tokens == 0 or batch == 0:
+        raise ValueError(f"query: needs at least one sequence and one token, got {query.shape}")
+    if key.shape[1] == 0 or heads % key.shape[1]:
+        raise ValueError(
+            f"key: {key.shape[1]} key heads do not divide {heads} query heads; grouped-query "
+            "attention needs a whole number of query heads a key head"
+        )
+
+
+def _check_number(name: str, value: int, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name}: must be a whole number >= {minimum}, got {value!r}")
+
+
+def _real_tokens(key_padding_mask: Tensor | None, query: Tensor) -> Tensor | None:
+    if key_padding_mask is None:
+        return None
+    expected = (query.shape[0], query.shape[2])
+    if tuple(key_padding_mask.shape) != expected:
+        raise ValueError(
+            f"key_padding_mask: must have shape (batch, tokens) = {expected}, got "
+            f"{tuple(key_padding_mask.shape)}"
+        )
+    if key_padding_mask.dtype != torch.bool:
+        raise ValueError(
+            f"key_padding_mask: must be bool with True for real tokens, got "
+            f"{key_padding_mask.dtype}; pass mask.bool()"
+        )
+    real = key_padding_mask.to(query.device)
+    return None if bool(real.all()) else real
+
+
+def _check_finite(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        # The sum of squares-free check reads the tensor once and allocates nothing of its size;
+        # only when it fails are padding positions, which may hold anything, told apart.
+        if bool(torch.isfinite(tensor.detach().sum(dtype=torch.float64))):
+            continue
+        finite_BT = torch.isfinite(tensor.detach()).all(-1).all(1)
+        if real is not None:
+            finite_BT = finite_BT | ~real
+        if not bool(finite_BT.all()):
+            raise ValueError(
+                f"{name}: holds NaN or infinity at a real token; find where it arises before "
+                "attention (a learning rate too high, or an overflow in half precision)"
+            )
+
+
+def _membership(
+    name: str, membership: Tensor, query: Tensor, key: Tensor, real: Tensor | None
+) -> Tensor:
+    batch, _, tokens, _ = query.shape
+    key_heads = key.shape[1]
+    if membership.dtype != torch.bool:
+        raise ValueError(f"{name}: must be bool, got {membership.dtype}")
+    if membership.dim() == 3:
+        membership = membership.unsqueeze(1)
+    shape = tuple(membership.shape)
+    if len(shape) != 4 or shape[0] != batch or shape[2] != tokens or shape[3] == 0:
+        raise ValueError(
+            f"{name}: must have shape (batch, tokens, groups) or (batch, key_heads, tokens, "
+            f"groups) with batch {batch}, tokens {tokens}, got {shape}"
+        )
+    if shape[1] not in (1, key_heads):
+        raise ValueError(
+            f"{name}: has {shape[1]} routings where key has {key_heads} heads; give one for all "
+            "heads or one for each key head"
+        )
+    membership = membership.to(query.device)
+    has_group = membership.any(-1)
+    if real is not None:
+        membership = membership & real[:, None, :, None]
+        has_group = has_group | ~real[:, None, :]
+    if not bool(has_group.all()):
+        raise ValueError(
+            f"{name}: a real token belongs to no group; give every real token at least one, or "
+            "mark it as padding in key_padding_mask"
+        )
+    return membership
+
+
+def sink_tokens(real: Tensor | None, batch: int, tokens: int, sinks: int,
+                device: torch.device) -> Tensor:  # fmt: skip
+    """(B, T) bool: the first ``sinks`` real tokens of each sequence."""
+    if real is None:
+        return (torch.arange(tokens, device=device) < sinks).expand(batch, tokens)
+    return real & (real.cumsum(-1) <= sinks)

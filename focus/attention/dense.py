@@ -1,0 +1,132 @@
+"""The definition of Focus attention, O(T^2): what every fast path is tested against.
+
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from focus.attention.checks import sink_tokens, validate
+
+
+def pairs_kept(
+    membership: Tensor,
+    key_membership: Tensor,
+    window: int,
+    sinks: int,
+    real: Tensor | None = None,
+) -> Tensor:
+    """The hard mask: (B, Hm, T, T) bool, True where query i attends to key j.
+
+    A causal pair of real tokens is kept if ``i - j < window``, or j is a sink, or the query's
+    and the key's groups meet (method: Section 3, "hard assignment").
+
+    Args:
+        membership: (B, Hm, T, K) bool, groups of each token as a query.
+        key_membership: (B, Hm, T, K) bool, groups of each token as a key.
+        window: tokens of the local window, the query's own among them.
+        sinks: how many first real tokens are keys for everyone.
+        real: (B, T) bool, False for padding; None when every token is real.
+    """
+    batch, _, tokens, _ = membership.shape
+    device = membership.device
+    meet = membership.float() @ key_membership.float().transpose(-1, -2) > 0
+    position = torch.arange(tokens, device=device)
+    distance = position[:, None] - position[None, :]
+    is_sink = sink_tokens(real, batch, tokens, sinks, device)
+    kept = (meet | (distance < window) | is_sink[:, None, None, :]) & (distance >= 0)
+    if real is not None:
+        kept = kept & real[:, None, None, :] & real[:, None, :, None]
+    return kept
+
+
+def dense_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    membership: Tensor,
+    *,
+    window: int = 128,
+    sinks: int = 0,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    key_membership: Tensor | None = None,
+    softcap: float | None = None,
+    pair_mask: Tensor | None = None,
+) -> Tensor:
+    """Masked attention by the definition, in the inputs' own precision (float64 included).
+
+    Args:
+        query: (B, H, T, D) floating point.
+        key, value: (B, Hk, T, D), Hk dividing H.
+        membership: (B, T, K) or (B, Hk, T, K) bool, each real token in at least one group.
+        window: tokens of the local window, the query's own among them.
+        sinks: first real tokens that are keys for everyone.
+        scale: factor of the logits; None means 1/sqrt(D).
+        key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
+        key_membership: like membership, where keys are routed otherwise than queries.
+        softcap: logits become ``softcap * tanh(logit / softcap)`` (Gemma-2), before the mask.
+        pair_mask: (B or 1, 1, T, T) bool, pairs that a model's own mask allows (a sliding window,
+            say); kept pairs are those that both masks keep.
+
+    Returns:
+        (B, H, T, D); rows of padding queries are zero.
+
+    Raises:
+        ValueError: see :func:`focus.attention.checks.validate`.
+    """
+    x = validate(
+        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
+    )
+    kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real)
+    if pair_mask is not None:
+        kept = kept & pair_mask
+    return attend(query, key, value, x.scale, kept=kept, softcap=softcap)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    *,
+    kept: Tensor,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """softmax(logits) @ value over the kept pairs; rows without any pair are zero.
+
+    Args:
+        query: (B, H, T, D); key, value: (B, Hk, T, D).
+        scale: factor of the logits.
+        kept: (B, Hm, T, T) bool with Hm = 1 or Hk.
+        bias: added to the logits, (B, Hm, T, T); factor: multiplies them, likewise (the gates).
+        softcap: see :func:`dense_attention`.
+    """
+    batch, heads, tokens, dim = query.shape
+    key_heads = key.shape[1]
+    # 0 * NaN is NaN, forwards and backwards: what stands in padding must not reach a real row.
+    query = query.masked_fill(~kept.any(-1).any(1)[:, None, :, None], 0.0)
+    unused = ~kept.any(-2).any(1)[:, None, :, None]
+    key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
+    query = query.reshape(batch, key_heads, heads // key_heads, tokens, dim)
+    logits = query @ key.unsqueeze(2).transpose(-1, -2) * scale
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if factor is not None:
+        logits = logits * factor.unsqueeze(2).to(logits.dtype)
+    if bias is not None:
+        logits = logits + bias.unsqueeze(2).to(logits.dtype)
+    weights = _masked_softmax(logits, kept.unsqueeze(2)).to(value.dtype)
+    return (weights @ value.unsqueeze(2)).reshape(batch, heads, tokens, dim)
+
+
+def _masked_softmax(logits: Tensor, kept: Tensor) -> Tensor:
+    # A row that keeps nothing would be 0/0: its logits become 0 and its weights are cleared.
+    empty = ~kept.any(-1, keepdim=True)
+    logits = logits.masked_fill(~kept, float("-inf")).masked_fill(empty, 0.0)
+    upcast = torch.promote_types(logits.dtype, torch.float32)
+    return torch.softmax(logits, -1, dtype=upcast).masked_fill(empty, 0.0)

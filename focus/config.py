@@ -1,0 +1,149 @@
+"""Settings of Focus attention: one frozen dataclass, validated when it is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+BALANCES = ("softmax", "sinkhorn", "causal")
+GATES = ("eq2", "log", "straight_through")
+PROBES = ("symmetric", "multi_probe")
+ROUTERS = ("layer", "kv_head")
+SIDES = ("one", "two")
+SIMILARITIES = ("cosine", "dot")
+POTENTIALS = ("frozen", "lagged")
+
+
+@dataclass(frozen=True)
+class FocusConfig:
+    """What is routed, how it is gated in training, and what the hard mask keeps.
+
+    The defaults are the library's own recipe; :meth:`paper` gives the paper's (arXiv 2604.03260).
+
+    Attributes:
+        num_groups: groups K (paper: 4 or 8). K = 1 is full attention.
+        top_k: groups a token belongs to under the hard mask, 1..K.
+        window: tokens of the local window, the query's own among them (paper: 128).
+        routing_dim: dimensions R of the routing space (paper: 16; its ablation is flat above).
+        temperature: divisor of the scores before the softmax (paper: 0.1).
+        balance: ``causal`` (potentials that no later token has touched; the default, since only
+            it can generate), ``sinkhorn`` (over the whole sequence, as in the paper; sees the
+            future) or ``softmax`` (none).
+        sinkhorn_iterations: row/column normalisations (paper: 10).
+        gate: training gate of distant pairs: ``log`` (default: the smallest gap between the soft
+            and the hard model), ``eq2`` (the paper's) or ``straight_through``.
+        gate_steepness: lambda of the ``eq2`` gate; other gates ignore it.
+        sinks: first tokens of a sequence that stay keys for everyone (paper: 0). Without them
+            hard top-1 routing loses the place where pretrained models park their attention.
+        probe: ``symmetric``: queries and keys both take their top_k groups (paper);
+            ``multi_probe``: the query takes top_k groups, the key one.
+        routers: ``layer``: one router a layer (paper); ``kv_head``: one for each key head.
+        sides: ``one``: the same scores for a token as query and as key (paper); ``two``: apart.
+        similarity: ``cosine`` (normalised routing space) or ``dot`` (the paper's raw product).
+        potentials: how ``causal`` finds its potentials: ``frozen`` (a running average of
+            Sinkhorn's over training batches) or ``lagged`` (from the tokens before).
+        lag_tokens: tokens behind the current stretch that ``lagged`` looks at.
+        lag_stride: tokens between two renewals of ``lagged`` potentials.
+        training_balance: balance used while the model is in training mode, ``sinkhorn`` or
+            ``causal``. Used only where ``balance`` is ``causal``.
+    """
+
+    num_groups: int = 8
+    top_k: int = 1
+    window: int = 128
+    routing_dim: int = 16
+    temperature: float = 0.1
+    balance: str = "causal"
+    sinkhorn_iterations: int = 10
+    gate: str = "log"
+    gate_steepness: float = 8.0
+    sinks: int = 4
+    probe: str = "symmetric"
+    routers: str = "layer"
+    sides: str = "one"
+    similarity: str = "cosine"
+    potentials: str = "frozen"
+    lag_tokens: int = 1024
+    lag_stride: int = 256
+    training_balance: str = "sinkhorn"
+
+    def __post_init__(self) -> None:
+        for name in ("num_groups", "top_k", "window", "routing_dim", "sinkhorn_iterations",
+                     "lag_tokens", "lag_stride"):  # fmt: skip
+            _check_int(name, getattr(self, name), minimum=1)
+        _check_int("sinks", self.sinks, minimum=0)
+        _check_positive("temperature", self.temperature)
+        _check_positive("gate_steepness", self.gate_steepness)
+        _check_choice("balance", self.balance, BALANCES)
+        _check_choice("gate", self.gate, GATES)
+        _check_choice("probe", self.probe, PROBES)
+        _check_choice("routers", self.routers, ROUTERS)
+        _check_choice("sides", self.sides, SIDES)
+        _check_choice("similarity", self.similarity, SIMILARITIES)
+        _check_choice("potentials", self.potentials, POTENTIALS)
+        _check_choice("training_balance", self.training_balance, ("sinkhorn", "causal"))
+        if self.top_k > self.num_groups:
+            raise ValueError(
+                f"top_k: must be at most num_groups = {self.num_groups}, got {self.top_k}"
+            )
+
+    @classmethod
+    def paper(cls, **changes: Any) -> FocusConfig:
+        """The paper's own way: Sinkhorn over the sequence, Eq. 2's gate, no sinks, one router a
+        layer, dot-product scores, K = 4 and top-2 unless changed (Sections 2 and 4, Table 7)."""
+        paper = dict(num_groups=4, top_k=2, balance="sinkhorn", gate="eq2", sinks=0,
+                     probe="symmetric", routers="layer", sides="one", similarity="dot")  # fmt: skip
+        return cls(**{**paper, **changes})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> FocusConfig:
+        """Builds a config from plain values.
+
+        Raises:
+            ValueError: a name is not a field of the config, or a value is out of range.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in names:
+                raise ValueError(f"{name}: unknown field; known are {', '.join(sorted(names))}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON or YAML."""
+        return dataclasses.asdict(self)
+
+    def replace(self, **changes: Any) -> FocusConfig:
+        """A copy with the named fields changed, validated again."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def key_top_k(self) -> int:
+        """Groups that a key joins: top_k, or 1 under ``multi_probe``."""
+        return 1 if self.probe == "multi_probe" else self.top_k
+
+    @property
+    def separate_keys(self) -> bool:
+        """Whether keys have a membership of their own."""
+        return self.sides == "two" or self.key_top_k != self.top_k
+
+
+def _check_int(name: str, value: object, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name}: must be a whole number, got {value!r}")
+    if value < minimum:
+        raise ValueError(f"{name}: must be >= {minimum}, got {value}")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}: must be a number, got {value!r}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}: must be finite and > 0, got {value}")
+
+
+def _check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: must be one of {', '.join(choices)}, got {value!r}")

@@ -1,0 +1,92 @@
+"""How many pairs a hard mask keeps, counted exactly without a T x T tensor.
+
+Shape suffixes: B batch, Hm routings (1 or key heads), T tokens, K groups, P distinct patterns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from focus.attention.checks import sink_tokens
+
+
+class PairCounts(NamedTuple):
+    """Causal pairs of real tokens, summed over batch and routings.
+
+    ``near`` pairs are kept by the window or the sinks whatever the groups; ``distant`` pairs are
+    the others, ``distant_kept`` those whose groups meet.
+    """
+
+    near: int
+    distant: int
+    distant_kept: int
+
+    @property
+    def density(self) -> float:
+        """Kept pairs over causal pairs."""
+        return (self.near + self.distant_kept) / (self.near + self.distant)
+
+    @property
+    def distant_density(self) -> float:
+        """Kept share of the pairs that only the groups decide; NaN where there are none."""
+        return self.distant_kept / self.distant if self.distant else float("nan")
+
+
+def count_pairs(
+    membership: Tensor,
+    key_membership: Tensor | None,
+    window: int,
+    sinks: int,
+    real: Tensor | None = None,
+) -> PairCounts:
+    """Counts the pairs of the hard mask in O(T * P) with P distinct memberships.
+
+    Args:
+        membership: (B, Hm, T, K) bool, groups of each token as a query.
+        key_membership: likewise as a key; None: the same.
+        window, sinks: as in :func:`focus.dense_attention`.
+        real: (B, T) bool, False for padding; None: all are real.
+    """
+    batch, routings, tokens, _ = membership.shape
+    key_membership = membership if key_membership is None else key_membership
+    device = membership.device
+    if real is None:
+        real = torch.ones(batch, tokens, dtype=torch.bool, device=device)
+    is_sink = sink_tokens(real, batch, tokens, sinks, device)
+    causal = _pairs(real, real, 0)
+    distant = _pairs(real, real & ~is_sink, window)
+    kept = 0
+    for b in range(batch):
+        for h in range(routings):
+            kept += _meeting_pairs(
+                membership[b, h], key_membership[b, h], real[b], real[b] & ~is_sink[b], window
+            )
+    return PairCounts((causal - distant) * routings, distant * routings, kept)
+
+
+def _pairs(query_BT: Tensor, key_BT: Tensor, distance: int) -> int:
+    """Pairs (i, j) with i - j >= distance, i among the queries, j among the keys."""
+    tokens = query_BT.shape[-1]
+    if distance >= tokens:
+        return 0
+    keys = key_BT.long().cumsum(-1)[:, : tokens - distance]
+    return int((keys * query_BT[:, distance:]).sum())
+
+
+def _meeting_pairs(
+    query_TK: Tensor, key_TK: Tensor, is_query: Tensor, is_key: Tensor, distance: int
+) -> int:
+    tokens = query_TK.shape[0]
+    if distance >= tokens:
+        return 0
+    query_patterns, query_of = torch.unique(query_TK, dim=0, return_inverse=True)
+    key_patterns, key_of = torch.unique(key_TK, dim=0, return_inverse=True)
+    meets = query_patterns.double() @ key_patterns.double().T > 0
+    # Keys of each pattern seen so far; int64 exactly, so the count has no rounding.
+    seen = torch.nn.functional.one_hot(key_of, len(key_patterns)) * is_key[:, None]
+    seen = seen.cumsum(0)[: tokens - distance]
+    allowed = meets[query_of[distance:]] & is_query[distance:, None]
+    return int((seen * allowed).sum())

@@ -1,0 +1,105 @@
+"""What transformers' attention masks say, in O(T) wherever the mask is plain causal.
+
+Shape suffixes: B batch, Tq queries, Tk keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+
+def focus_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    **kwargs: Any,
+) -> Tensor | None:
+    """Mask builder for transformers' ``AttentionMaskInterface``.
+
+    Returns:
+        None where the mask is plain causal and every key is real; (B, 1, 1, Tk) bool, True for
+        real keys, where it is causal with padding; otherwise the (B, 1, Tq, Tk) bool mask of the
+        sdpa path, which :func:`read_mask` checks.
+    """
+    windowed = local_size is not None and kv_length + kv_offset > local_size
+    if mask_function is causal_mask_function or (_is_sliding(mask_function) and not windowed):
+        return _padding(attention_mask, kv_length, kv_offset)
+    kwargs["allow_is_causal_skip"] = False
+    return sdpa_mask(
+        batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
+        local_size, **kwargs,
+    )  # fmt: skip
+
+
+def _is_sliding(mask_function: Callable[..., Any]) -> bool:
+    """Whether this is transformers' causal mask with a sliding window and nothing else.
+
+    It is a closure over [sliding_window_overlay, causal_mask_function]; packed sequences wrap it
+    once more. Anything not recognised takes the explicit mask, so a wrong 'no' only costs memory.
+    """
+    cells = getattr(mask_function, "__closure__", None) or ()
+    parts = [cell.cell_contents for cell in cells]
+    if len(parts) != 1 or not isinstance(parts[0], tuple) or len(parts[0]) != 2:
+        return False
+    names = [getattr(part, "__qualname__", "") for part in parts[0]]
+    return parts[0][1] is causal_mask_function and names[0].startswith("sliding_window_overlay")
+
+
+def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
+    if attention_mask is None:
+        return None
+    real = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
+    if real.shape[-1] < kv_length:
+        # A mask shorter than a pre-allocated cache: what is beyond it has not been written.
+        real = torch.nn.functional.pad(real, (0, kv_length - real.shape[-1]), value=False)
+    return None if bool(real.all()) else real[:, None, None, :]
+
+
+def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """Splits a mask into padding and a sliding window.
+
+    Returns:
+        real (B, Tk) bool or None (all real); pairs (B, 1, Tq, Tk) bool or None (plain causal).
+
+    Raises:
+        ValueError: the mask is neither causal nor causal with a sliding window (packed
+            sequences, prefix language models, custom 4D masks).
+    """
+    if mask is None:
+        return None, None
+    if mask.dtype != torch.bool:
+        mask = mask >= 0  # additive masks: 0 keeps, a large negative number removes
+    if mask.shape[-2] == 1 and (queries > 1 or mask.shape[1] == 1):
+        real = mask[:, 0, 0, :keys]
+        return (None if bool(real.all()) else real), None
+    offset = keys - queries
+    query_real = mask[:, 0].diagonal(offset, dim1=-2, dim2=-1)
+    # Keys before the first query (a cached prefix) are real if any query sees them.
+    real = torch.cat([mask[:, 0, :, :offset].any(-2), query_real], -1)
+    _check_banded(mask, real, queries, offset)
+    return (None if bool(real.all()) else real), mask
+
+
+def _check_banded(mask: Tensor, real: Tensor, queries: int, offset: int) -> None:
+    position = torch.arange(mask.shape[-1], device=mask.device)
+    distance = position[offset:, None] - position[None, :]
+    seen = mask & real[:, None, offset:, None]
+    width = int(torch.where(seen, distance, -1).amax()) + 1
+    band = (distance >= 0) & (distance < width)
+    expected = band & real[:, None, None, :] & real[:, None, offset:, None]
+    if not torch.equal(seen, expected.expand_as(seen)):
+        raise ValueError(
+            "attention_mask: this mask is neither causal nor causal with a sliding window (packed "
+            "sequences or a custom mask); Focus does not support it: pad the sequences into a "
+            "batch, and pass a (batch, tokens) mask without position_ids that start anew"
+        )

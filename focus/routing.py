@@ -1,0 +1,228 @@
+"""Routing: from hidden states to group assignments, memberships and density.
+
+Shape suffixes: B batch, S sides (query, key), Hr routers a layer (1, or the key heads), T tokens,
+E model dimension, R routing dimension, K groups.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from focus.config import FocusConfig
+
+
+class Assignments(NamedTuple):
+    """Soft group assignments of a layer's tokens: (B, Hr, T, K), rows sum to one.
+
+    ``key`` is the same tensor as ``query`` where a token has one set of scores.
+    """
+
+    query: Tensor
+    key: Tensor
+
+
+class Memberships(NamedTuple):
+    """Hard group memberships: (B, Hr, T, K) bool; ``key`` is None where it equals ``query``."""
+
+    query: Tensor
+    key: Tensor | None
+
+
+class Router(nn.Module):
+    """Learnable centroids of one attention layer (paper: Section 2).
+
+    Parameters are ``projection`` (S, Hr, E, R) and ``centroids`` (S, Hr, K, R), float32 whatever
+    the model's dtype; with one side and one router these are the paper's E*R + K*R numbers. The
+    buffer ``potentials`` (S, Hr, K) holds the frozen potentials of the ``causal`` balance and
+    ``batches`` how many training batches they average.
+    """
+
+    projection: nn.Parameter
+    centroids: nn.Parameter
+    potentials: Tensor
+    batches: Tensor
+
+    def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int,
+                 generator: torch.Generator | None = None) -> None:  # fmt: skip
+        super().__init__()
+        self.config = config
+        sides = 2 if config.sides == "two" else 1
+        heads = key_heads if config.routers == "kv_head" else 1
+        shape = (sides, heads, hidden_size, config.routing_dim)
+        projection = torch.randn(shape, generator=generator) / hidden_size**0.5
+        shape = (sides, heads, config.num_groups, config.routing_dim)
+        centroids = torch.randn(shape, generator=generator) / config.routing_dim**0.5
+        self.projection = nn.Parameter(projection)
+        self.centroids = nn.Parameter(centroids)
+        self.register_buffer("potentials", torch.zeros(sides, heads, config.num_groups))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def scores(self, hidden_BTE: Tensor) -> Tensor:
+        """Similarity of tokens and centroids over the temperature: (B, S, Hr, T, K).
+
+        ``dot``: the paper's (hidden @ projection) @ centroids^T. ``cosine``: of the layer-normed
+        hidden state's projection and the centroid. At least float32.
+        """
+        dtype = torch.promote_types(hidden_BTE.dtype, torch.float32)
+        hidden = hidden_BTE.to(dtype)
+        cosine = self.config.similarity == "cosine"
+        if cosine:
+            hidden = F.layer_norm(hidden, hidden.shape[-1:])
+        routed = torch.einsum("bte,sher->bshtr", hidden, self.projection.to(dtype))
+        centroids = self.centroids.to(dtype)
+        if cosine:
+            routed, centroids = F.normalize(routed, dim=-1), F.normalize(centroids, dim=-1)
+        scores = routed @ centroids.transpose(-1, -2)
+        return scores / self.config.temperature
+
+    def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
+                balance: str | None = None) -> Assignments:  # fmt: skip
+        """Assignments of every token, by the config's balance or the one named.
+
+        Args:
+            hidden_BTE: input of the attention layer, any floating dtype.
+            real_BT: bool, False for padding, which takes no part in a balance; None: all real.
+            balance: overrides the config's (``softmax``, ``sinkhorn`` or ``causal``).
+        """
+        logits = self.balanced_logits(hidden_BTE, real_BT, balance)
+        assignments = torch.softmax(logits, -1)
+        return Assignments(assignments[:, 0], assignments[:, -1])
+
+    def balanced_logits(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
+                        balance: str | None = None) -> Tensor:  # fmt: skip
+        """scores/temperature + potential, (B, S, Hr, T, K): assignments are its softmax.
+
+        In training mode, under ``causal``, the potentials that Sinkhorn finds on this batch also
+        enter the running average of the frozen ones.
+        """
+        scores = self.scores(hidden_BTE)
+        balance = balance or self.config.balance
+        learns = self.training and self.config.balance == "causal"
+        if balance == "causal" and learns:
+            balance = self.config.training_balance
+        if learns and torch.is_grad_enabled():
+            self._observe(scores.detach(), real_BT)
+        if balance == "softmax":
+            return scores
+        if balance == "sinkhorn":
+            return sinkhorn(scores, self.config.sinkhorn_iterations, real_BT)
+        if self.config.potentials == "lagged":
+            return scores + lagged_potentials(scores, self.config, real_BT)
+        return scores + self.potentials.to(scores.dtype)[:, :, None, :]
+
+    @torch.no_grad()
+    def _observe(self, scores: Tensor, real_BT: Tensor | None) -> None:
+        found = sinkhorn_potentials(scores, self.config.sinkhorn_iterations, real_BT)
+        self.batches += 1
+        # A plain mean for the first batches, then one over about the last twenty: centroids move.
+        weight = max(1.0 / float(self.batches), 0.05)
+        self.potentials.lerp_(found.mean(0).to(self.potentials.dtype), weight)
+
+    def memberships(self, assignments: Tensor) -> Memberships:
+        """Hard memberships from assignments or balanced logits (B, S, Hr, T, K)."""
+        config = self.config
+        query = top_k_groups(assignments[:, 0], config.top_k)
+        if not config.separate_keys:
+            return Memberships(query, None)
+        return Memberships(query, top_k_groups(assignments[:, -1], config.key_top_k))
+
+
+def top_k_groups(assignments: Tensor, top_k: int) -> Tensor:
+    """The ``top_k`` largest entries of each row as a bool mask of the same shape.
+
+    Ties go to the lower group index, so exactly ``top_k`` groups are taken (method: hard mask).
+    """
+    order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
+    return torch.zeros_like(assignments, dtype=torch.bool).scatter_(-1, order, True)
+
+
+def sinkhorn(scores: Tensor, iterations: int, real_BT: Tensor | None = None) -> Tensor:
+    """Logits balanced over the whole sequence: scores + potential (paper: Eq. 2's assignments).
+
+    Args:
+        scores: (B, S, Hr, T, K), already divided by the temperature.
+        iterations: normalisations over tokens, each followed by one over groups.
+        real_BT: bool, False for tokens that take no part; None: all are real.
+
+    Returns:
+        (B, S, Hr, T, K); their softmax over groups is Sinkhorn's matrix. Later tokens move the
+        assignments of earlier ones: not causal.
+    """
+    return scores + sinkhorn_potentials(scores, iterations, real_BT).unsqueeze(-2)
+
+
+def sinkhorn_potentials(scores: Tensor, iterations: int, real_BT: Tensor | None = None) -> Tensor:
+    """Potentials v (B, S, Hr, K) with softmax(scores + v) = Sinkhorn's balanced assignments.
+
+    Exp(scores) is divided by its sum over tokens, then over groups, ``iterations`` times, in log
+    space. Gradients flow through every iteration.
+    """
+    if real_BT is not None:
+        scores = scores.masked_fill(~real_BT[:, None, None, :, None], float("-inf"))
+    potentials = scores.new_zeros(*scores.shape[:-2], scores.shape[-1])
+    share = scores.new_zeros(*scores.shape[:-1], 1)
+    for _ in range(iterations):
+        potentials = -torch.logsumexp(scores - share, -2)
+        share = _row_normaliser(scores + potentials.unsqueeze(-2))
+    # Only differences between groups matter; a zero mean makes potentials of batches comparable.
+    return potentials - potentials.mean(-1, keepdim=True)
+
+
+def _row_normaliser(logits: Tensor) -> Tensor:
+    # A padding row is all -inf, and its log-sum-exp must not turn -inf - -inf into NaN.
+    norm = torch.logsumexp(logits, -1, keepdim=True)
+    return norm.masked_fill(torch.isneginf(norm), 0.0)
+
+
+def lagged_potentials(scores: Tensor, config: FocusConfig, real_BT: Tensor | None) -> Tensor:
+    """Potentials (B, S, Hr, T, K) from the tokens before each stretch: causal by construction.
+
+    The stretch of ``lag_stride`` tokens from position p uses Sinkhorn's potentials over the
+    ``lag_tokens`` tokens before p; the first stretch has none and uses zero.
+    """
+    stretches = []
+    for start in range(0, scores.shape[-2], config.lag_stride):
+        length = min(config.lag_stride, scores.shape[-2] - start)
+        past = slice(max(0, start - config.lag_tokens), start)
+        stretches.append(_past_potentials(scores, past, config, real_BT, length))
+    return torch.cat(stretches, -2)
+
+
+def _past_potentials(scores: Tensor, past: slice, config: FocusConfig, real_BT: Tensor | None,
+                     length: int) -> Tensor:  # fmt: skip
+    shape = (*scores.shape[:-2], length, scores.shape[-1])
+    if past.stop == 0:
+        return scores.new_zeros(shape)
+    real = None if real_BT is None else real_BT[:, past]
+    found = sinkhorn_potentials(scores[..., past, :], config.sinkhorn_iterations, real)
+    if real is not None:
+        found = torch.where(real.any(-1)[:, None, None, None], found, 0.0)
+    return found.unsqueeze(-2).expand(shape)
+
+
+def balance_statistics(membership: Tensor, real_BT: Tensor | None = None) -> dict[str, float]:
+    """How evenly tokens spread over groups, averaged over batch and routers.
+
+    Args:
+        membership: (B, Hr, T, K) bool.
+        real_BT: bool, False for padding.
+
+    Returns:
+        ``largest_group``: share of tokens in the fullest group (balanced top-1: 1/K);
+        ``one_plus_cv2``: 1 + squared coefficient of variation of the group sizes, the factor by
+        which imbalance raises the cost of the group call.
+    """
+    weight = membership.double()
+    if real_BT is not None:
+        weight = weight * real_BT[:, None, :, None]
+    sizes = weight.sum(-2)
+    shares = sizes / sizes.sum(-1, keepdim=True)
+    groups = membership.shape[-1]
+    return {
+        "largest_group": float(shares.amax(-1).mean()),
+        "one_plus_cv2": float((shares.square().sum(-1) * groups).mean()),
+    }
