@@ -120,7 +120,7 @@ def scalar(value: Any, hint: Any, path: str) -> Any:
         if not math.isfinite(value):
             raise ValueError(f"{path}: must be finite, got {value}")
         return float(value)
-    if hint is int and isinstance(value, bool) or not isinstance(value, hint):
+    if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
         names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
         wanted = names.get(hint, getattr(hint, "__name__", str(hint)))
         raise ValueError(f"{path}: must be {wanted}, got {value!r}")
@@ -129,7 +129,7 @@ def scalar(value: Any, hint: Any, path: str) -> Any:
 
 def one_of(value: Any, choices: typing.Sequence[Any], path: str) -> Any:
     """`value` if it is one of `choices`, else ValueError."""
-    if value not in choices or isinstance(value, bool) and True not in choices:
+    if value not in choices or (isinstance(value, bool) and True not in choices):
         raise ValueError(f"{path}: must be one of {', '.join(map(str, choices))}, got {value!r}")
     return value
 

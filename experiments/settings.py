@@ -232,7 +232,9 @@ class Settings:
     def variant(self, name: str) -> tuple[FocusConfig, RetrofitSettings]:
         """The routing and the training of one variant; ValueError where there is none."""
         if name not in self.variants:
-            raise ValueError(f"variants.{name}: no such variant; there are {', '.join(self.variants)}")
+            raise ValueError(
+                f"variants.{name}: no such variant; there are {', '.join(self.variants)}"
+            )
         return self.variants[name].focus, self.variants[name].retrofit
 
     def plain(self) -> dict[str, Any]:

@@ -1,0 +1,213 @@
+"""A run's record: its numbers, and everything that produced them.
+
+`with Run("topk", "k4_sinks4", settings) as run:` writes, when the block ends well,
+`results/topk/k4_sinks4/metrics.json` (flat numbers, intervals as x, x_low, x_high) and `run.json`
+(configuration, seeds, versions, hardware, commit, wall time, peak memory). A block that raises
+writes neither, so a result file always stands for a finished run.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from experiments.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PACKAGES = ("torch", "transformers", "pytorch-lightning", "numpy", "dvc", "safetensors")
+
+
+class Run:
+    """One stage, or one cell of a stage, with its result files.
+
+    Attributes:
+        folder: where the files go: results/<stage>/[<cell>/]; made on entry.
+        metrics: the numbers so far.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        cell: str | None = None,
+        settings: Settings | None = None,
+        root: str | Path = "results",
+    ) -> None:
+        self.stage, self.cell, self.settings = stage, cell, settings
+        self.folder = Path(root) / stage / cell if cell else Path(root) / stage
+        self.metrics: dict[str, float | int | str | None] = {}
+        self._notes: dict[str, Any] = {}
+        self._started = 0.0
+
+    def __enter__(self) -> Run:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in ("metrics.json", "run.json"):  # an older run's record must not outlive it
+            (self.folder / name).unlink(missing_ok=True)
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            write_json(self.folder / "metrics.json", self.metrics)
+            write_json(self.folder / "run.json", self.provenance())
+
+    def metric(
+        self,
+        name: str,
+        value: float | int | str | None,
+        low: float | None = None,
+        high: float | None = None,
+        n: int | None = None,
+    ) -> None:
+        """Notes a number, with its interval and the count it rests on where there are any.
+
+        Raises:
+            ValueError: the name is taken, the number is NaN or infinite (JSON has none: write
+                None and say why in a note), or one end of the interval is missing.
+        """
+        if (low is None) != (high is None):
+            raise ValueError(f"metric {name}: give both ends of the interval, or none")
+        parts = {name: value, f"{name}_low": low, f"{name}_high": high, f"{name}_n": n}
+        for key, part in parts.items():
+            if part is None and key != name:
+                continue
+            if key in self.metrics:
+                raise ValueError(f"metric {key}: noted twice")
+            if isinstance(part, float) and not math.isfinite(part):
+                raise ValueError(f"metric {key}: {part} is not a finite number")
+            self.metrics[key] = part
+
+    def note(self, name: str, value: Any) -> None:
+        """Adds something that is no metric (a seed, a reason, a text) to run.json."""
+        self._notes[name] = value
+
+    def table(self, frame: pd.DataFrame, name: str) -> Path:
+        """Writes a data frame as CSV into the run's folder, whole or not at all; the path."""
+        path = self.folder / name
+        write_text(path, frame.to_csv(index=False))
+        return path
+
+    def provenance(self) -> dict[str, Any]:
+        """What run.json holds."""
+        return {
+            "stage": self.stage,
+            "cell": self.cell,
+            "command": " ".join(["python", *_command()]),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "wall_seconds": round(time.monotonic() - self._started, 3),
+            "peak_memory_mb": round(peak_memory_mb(), 1),
+            "peak_gpu_memory_mb": _peak_gpu_memory_mb(),
+            "commit": commit(),
+            "versions": versions(),
+            "hardware": hardware(),
+            "settings": self.settings.plain() if self.settings else None,
+            "notes": self._notes,
+        }
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: a reader, or a killed run, never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Writes JSON (no NaN, a newline at the end) whole or not at all."""
+    write_text(path, json.dumps(values, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def peak_memory_mb() -> float:
+    """Largest resident memory of this process so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def commit() -> dict[str, Any]:
+    """The git commit of the working directory, and whether code or settings differ from it."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        # results and dvc.lock change while a pipeline runs: they do not make the code another one
+        changed = _git("status", "--porcelain", "--", ".", ":!results", ":!dvc.lock")
+    except (OSError, subprocess.CalledProcessError):
+        return {"id": None, "dirty": None}
+    return {"id": head, "dirty": bool(changed)}
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that results depend on."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory, operating system and GPU of this machine."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "gpu": _gpu_name(),
+    }
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _command() -> list[str]:
+    """The arguments that started this process, without this machine's paths."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec else None
+    return (["-m", name] if name else [Path(sys.argv[0]).name]) + sys.argv[1:]
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"
+
+
+def _gpu_name() -> str | None:
+    torch = sys.modules.get("torch")  # a stage that never loaded torch used no GPU
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_name()
+
+
+def _peak_gpu_memory_mb() -> float | None:
+    if _gpu_name() is None:
+        return None
+    return round(sys.modules["torch"].cuda.max_memory_allocated() / 2**20, 1)
