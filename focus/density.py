@@ -17,9 +17,10 @@ class PairCounts(NamedTuple):
     """Causal pairs of real tokens, summed over batch and routings.
 
     ``near`` pairs are kept by the window or the sinks whatever the groups; ``distant`` pairs are
-    the others, ``distant_kept`` those whose groups meet.
+    those that only the groups decide, ``distant_kept`` those of them whose groups meet.
     """
 
+    causal: int
     near: int
     distant: int
     distant_kept: int
@@ -27,7 +28,7 @@ class PairCounts(NamedTuple):
     @property
     def density(self) -> float:
         """Kept pairs over causal pairs."""
-        return (self.near + self.distant_kept) / (self.near + self.distant)
+        return (self.near + self.distant_kept) / self.causal
 
     @property
     def distant_density(self) -> float:
@@ -64,7 +65,25 @@ def count_pairs(
             kept += _meeting_pairs(
                 membership[b, h], key_membership[b, h], real[b], real[b] & ~is_sink[b], window
             )
-    return PairCounts((causal - distant) * routings, distant * routings, kept)
+    return PairCounts(causal * routings, (causal - distant) * routings, distant * routings, kept)
+
+
+def count_masked_pairs(kept: Tensor, window: int, sinks: int, real: Tensor | None) -> PairCounts:
+    """Counts an explicit mask, for layers whose model removes pairs of its own.
+
+    Args:
+        kept: (B, Hm, T, T) bool; window, sinks, real: as in :func:`count_pairs`.
+    """
+    batch, routings, tokens, _ = kept.shape
+    if real is None:
+        real = torch.ones(batch, tokens, dtype=torch.bool, device=kept.device)
+    position = torch.arange(tokens, device=kept.device)
+    is_sink = sink_tokens(real, batch, tokens, sinks, kept.device)
+    distant = (position[:, None] - position >= window) & ~is_sink[:, None, :]
+    distant = (distant & real[:, None, :] & real[:, :, None])[:, None]
+    total, distant_kept = int(kept.sum()), int((kept & distant).sum())
+    causal = _pairs(real, real, 0) * routings
+    return PairCounts(causal, total - distant_kept, int(distant.sum()) * routings, distant_kept)
 
 
 def _pairs(query_BT: Tensor, key_BT: Tensor, distance: int) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from focus.attention.biased import biased_attention
 from focus.attention.checks import sink_tokens
 from focus.attention.dense import attend, pairs_kept
 from focus.config import FocusConfig
@@ -25,7 +26,7 @@ from focus.routing import Assignments, top_k_groups
 class GateInputs:
     """What a gate sees: query (B, H, T, D), key and value (B, Hk, T, D), the logit scale, the
     assignments (B, Hr, T, K), ``allowed`` (B, 1, T, T) causal pairs of real tokens, ``distant``
-    (B, 1, T, T) those that the window and the sinks do not decide, and a logit soft-cap."""
+    (B, 1, T, T) those that the window and the sinks do not decide, a logit soft-cap and dropout."""
 
     query: Tensor
     key: Tensor
@@ -37,10 +38,20 @@ class GateInputs:
     real: Tensor | None
     config: FocusConfig
     softcap: float | None = None
+    dropout: float = 0.0
 
     def affinity(self) -> Tensor:
         """g_i . g_j of every pair: (B, Hr, T, T), between 0 and 1."""
         return self.assignments.query @ self.assignments.key.transpose(-1, -2)
+
+    def attend(self, *, kept: Tensor | None = None, bias: Tensor | None = None,
+               factor: Tensor | None = None) -> Tensor:  # fmt: skip
+        """Attention over the allowed pairs, or over ``kept`` ones, under a bias or a factor."""
+        return attend(
+            self.query, self.key, self.value, self.scale, bias=bias, factor=factor,
+            kept=self.allowed if kept is None else kept, softcap=self.softcap,
+            dropout=self.dropout,
+        )  # fmt: skip
 
 
 def eq2(x: GateInputs) -> Tensor:
@@ -50,8 +61,7 @@ def eq2(x: GateInputs) -> Tensor:
     """
     factor = torch.sigmoid(x.config.gate_steepness * x.affinity())
     factor = torch.where(x.distant, factor, 1.0)
-    return attend(x.query, x.key, x.value, x.scale, kept=x.allowed, factor=factor,
-                  softcap=x.softcap)  # fmt: skip
+    return x.attend(factor=factor)
 
 
 def log(x: GateInputs) -> Tensor:
@@ -59,7 +69,11 @@ def log(x: GateInputs) -> Tensor:
     affinity = x.affinity()
     floor = torch.finfo(affinity.dtype).tiny
     bias = torch.where(x.distant, affinity.clamp_min(floor).log(), 0.0)
-    return attend(x.query, x.key, x.value, x.scale, kept=x.allowed, bias=bias, softcap=x.softcap)
+    fused = x.query.device.type == "cpu" and x.query.dtype != torch.float16
+    if fused and x.softcap is None and not x.dropout and x.real is None:
+        bias = bias.masked_fill(~x.allowed, float("-inf"))
+        return biased_attention(x.query, x.key, x.value, bias, x.scale)
+    return x.attend(bias=bias)
 
 
 def straight_through(x: GateInputs) -> Tensor:
@@ -69,7 +83,7 @@ def straight_through(x: GateInputs) -> Tensor:
         query = top_k_groups(x.assignments.query, x.config.top_k)
         key = top_k_groups(x.assignments.key, x.config.key_top_k)
         kept = pairs_kept(query, key, x.config.window, x.config.sinks, x.real) & x.allowed
-        hard = attend(x.query, x.key, x.value, x.scale, kept=kept, softcap=x.softcap)
+        hard = x.attend(kept=kept)
         correction = hard - soft
     return soft + correction
 
@@ -92,6 +106,7 @@ def gated_attention(
     real: Tensor | None = None,
     pair_mask: Tensor | None = None,
     softcap: float | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Soft Focus attention with the config's gate.
 
@@ -103,6 +118,7 @@ def gated_attention(
         real: (B, T) bool, False for padding; None: all are real.
         pair_mask: (B or 1, 1, T, T) bool, a model's own mask (a sliding window).
         softcap: see :func:`focus.dense_attention`.
+        dropout: of the attention weights.
 
     Returns:
         (B, H, T, D); rows of padding queries are zero.
@@ -119,6 +135,6 @@ def gated_attention(
     distant = allowed & (distance >= config.window) & ~is_sink[:, None, None, :]
     inputs = GateInputs(
         query, key, value, dim**-0.5 if scale is None else scale, assignments, allowed, distant,
-        real, config, softcap,
+        real, config, softcap, dropout,
     )  # fmt: skip
     return GATES[config.gate](inputs)

@@ -122,9 +122,10 @@ class Router(nn.Module):
         weight = max(1.0 / float(self.batches), 0.05)
         self.potentials.lerp_(found.mean(0).to(self.potentials.dtype), weight)
 
-    def memberships(self, assignments: Tensor) -> Memberships:
-        """Hard memberships from assignments or balanced logits (B, S, Hr, T, K)."""
-        config = self.config
+    def memberships(self, assignments: Tensor, config: FocusConfig | None = None) -> Memberships:
+        """Hard memberships from assignments or balanced logits (B, S, Hr, T, K), with the
+        router's own top_k and probe or those of the config given."""
+        config = config or self.config
         query = top_k_groups(assignments[:, 0], config.top_k)
         if not config.separate_keys:
             return Memberships(query, None)

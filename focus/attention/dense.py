@@ -96,6 +96,7 @@ def attend(
     bias: Tensor | None = None,
     factor: Tensor | None = None,
     softcap: float | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """softmax(logits) @ value over the kept pairs; rows without any pair are zero.
 
@@ -105,6 +106,7 @@ def attend(
         kept: (B, Hm, T, T) bool with Hm = 1 or Hk.
         bias: added to the logits, (B, Hm, T, T); factor: multiplies them, likewise (the gates).
         softcap: see :func:`dense_attention`.
+        dropout: probability with which an attention weight is dropped (a model's own, in training).
     """
     batch, heads, tokens, dim = query.shape
     key_heads = key.shape[1]
@@ -121,6 +123,8 @@ def attend(
     if bias is not None:
         logits = logits + bias.unsqueeze(2).to(logits.dtype)
     weights = _masked_softmax(logits, kept.unsqueeze(2)).to(value.dtype)
+    if dropout:
+        weights = torch.dropout(weights, dropout, True)
     return (weights @ value.unsqueeze(2)).reshape(batch, heads, tokens, dim)
 
 

@@ -1,0 +1,36 @@
+"""Focus: learned grouping for sparse, causal attention on frozen language models.
+
+After arXiv 2604.03260. ``attach`` adds routers to a transformers causal LM, ``mode`` switches
+between the training gate, the hard mask and the pretrained model, ``focus_attention`` is the exact
+attention behind the hard mask.
+"""
+
+from focus.adapter import load_adapter, save_adapter
+from focus.attention import dense_attention, focus_attention
+from focus.config import FocusConfig
+from focus.huggingface import (
+    attach,
+    density,
+    detach,
+    mode,
+    pair_counts,
+    trainable_parameters,
+)
+from focus.routing import Router
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FocusConfig",
+    "Router",
+    "attach",
+    "dense_attention",
+    "density",
+    "detach",
+    "focus_attention",
+    "load_adapter",
+    "mode",
+    "pair_counts",
+    "save_adapter",
+    "trainable_parameters",
+]
