@@ -113,7 +113,7 @@ def convert(value: Any, hint: Any, path: str) -> Any:
 
 
 def scalar(value: Any, hint: Any, path: str) -> Any:
-    """A number, string or truth value of exactly the type asked for (whole numbers pass as float)."""
+    """A scalar of exactly the type asked for; a whole number passes as a float."""
     if hint is Any:
         return value
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):

@@ -155,9 +155,15 @@ class TopkSettings:
 
 @dataclass(frozen=True)
 class FetchSettings:
-    """Sources to fetch beside those that model and corpus need."""
+    """What is fetched beside the model and the corpus, and whether a moving target may be.
+
+    Attributes:
+        also: further names of sources.yaml.
+        allow_unpinned: take hub sources whose revision is a branch.
+    """
 
     also: tuple[str, ...] = ()
+    allow_unpinned: bool = False
 
 
 class Block(Mapping[str, Any]):

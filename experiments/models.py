@@ -1,0 +1,136 @@
+"""The models of the suite, by name: fetched weights, and tiny ones made from a seed.
+
+`load("smollm2-135m-instruct", "bfloat16")` reads data/sources/<name>/. `load("tiny-llama")` builds
+a model of random weights, the same on every machine and without any file, for tests and for the
+five attention types: gpt2 (MHA), llama and mistral (GQA; mistral with its sliding window), qwen2
+(GQA with bias), olmo2 (MHA with QK-norm), gemma2 (local and global layers, soft-cap).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import models as token_models
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma2Config,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+from experiments import sources
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+END = "<|endoftext|>"
+
+# 2 layers of 4 heads (2 key heads where grouped) of 16 dimensions over 256 bytes and one end mark.
+_SMALL: dict[str, Any] = {
+    "vocab_size": 257,
+    "bos_token_id": 256,
+    "eos_token_id": 256,
+    "pad_token_id": None,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 4096,
+}
+_GROUPED = {**_SMALL, "num_key_value_heads": 2}
+TINY: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
+    "tiny-gpt2": (
+        GPT2Config,
+        {
+            "vocab_size": 257,
+            "bos_token_id": 256,
+            "eos_token_id": 256,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 4096,
+        },
+    ),
+    "tiny-llama": (LlamaConfig, _GROUPED),
+    "tiny-mistral": (MistralConfig, {**_GROUPED, "sliding_window": 32}),
+    "tiny-qwen2": (Qwen2Config, _GROUPED),
+    "tiny-olmo2": (Olmo2Config, _SMALL),
+    "tiny-gemma2": (Gemma2Config, {**_GROUPED, "head_dim": 16, "sliding_window": 32}),
+}
+
+
+def load(
+    name: str, dtype: str | torch.dtype = "float32", root: str | Path = sources.ROOT
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model in evaluation mode, and its tokenizer.
+
+    Args:
+        name: a name of :data:`TINY`, or a source with role `model` that `fetch` brought.
+        dtype: number format of the weights: float32, bfloat16 or float16.
+        root: folder of the fetched sources.
+
+    Raises:
+        ValueError: an unknown name or format, or files that are not there yet.
+    """
+    wanted = _dtype(dtype)
+    if name in TINY:
+        return _tiny(name).to(wanted), byte_tokenizer()
+    folder = _folder(name, Path(root))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=wanted, local_files_only=True)
+    return model.eval(), load_tokenizer(name, root)
+
+
+def load_tokenizer(name: str, root: str | Path = sources.ROOT) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, without its weights; see :func:`load`."""
+    if name in TINY:
+        return byte_tokenizer()
+    return AutoTokenizer.from_pretrained(_folder(name, Path(root)), local_files_only=True)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token for each byte, and token 256 for the end of a text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: index for index, symbol in enumerate(alphabet)}
+    inner = Tokenizer(token_models.BPE(vocab=vocabulary, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=END, bos_token=END)
+
+
+def _tiny(name: str, seed: int = 0) -> PreTrainedModel:
+    kind, values = TINY[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(kind(**values)).eval()
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return DTYPES[dtype]
+
+
+def _folder(name: str, root: Path) -> Path:
+    """The folder of a fetched model."""
+    listed = sources.sources()
+    known = [*(n for n, source in listed.items() if source.role == "model"), *TINY]
+    if name not in known and sources.override(name) is None:
+        raise ValueError(f"model {name}: unknown; known are {', '.join(known)}")
+    folder = root / name
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"model {name}: {folder} has no config.json; run "
+            f"`python -m experiments.stages.fetch {name}` first"
+        )
+    return folder
