@@ -48,7 +48,7 @@ class CorpusSettings:
     test_every: int = 4
     validation_every: int = 9
     min_tokens: int = 4096
-    max_overlap: float = 0.2
+    max_overlap: float = 0.05
     max_documents: int | None = None
 
     def __post_init__(self) -> None:
