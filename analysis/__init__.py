@@ -1,0 +1,1 @@
+"""What is shown: tables, figures, the claims ledger and the report page, all from files in `results/`."""

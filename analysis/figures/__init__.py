@@ -1,0 +1,39 @@
+"""Figures from result files, one module a figure. Only what has result files is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from analysis.figures import leak, pareto, speed, style, topk
+from analysis.results import Results
+
+FIGURES: dict[str, Callable[[Results], Figure | None]] = {
+    "topk": topk.draw,
+    "speed": speed.draw,
+    "leak": leak.draw,
+    "pareto": pareto.draw,
+}
+CAPTIONS = {
+    "topk": topk.CAPTION,
+    "speed": speed.CAPTION,
+    "leak": leak.CAPTION,
+    "pareto": pareto.CAPTION,
+}
+
+
+def write(results: Results, folder: Path) -> list[Path]:
+    """Draw every figure that has result files to `<name>.png` and `<name>.svg`; the paths written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in FIGURES.items():
+        figure = draw(results)
+        paths = [folder / f"{name}.{suffix}" for suffix in ("png", "svg")]
+        if figure is None:  # a figure of an older run must not outlive its result files
+            for path in paths:
+                path.unlink(missing_ok=True)
+            continue
+        written += style.save(figure, paths)
+    return written

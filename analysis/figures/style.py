@@ -1,0 +1,57 @@
+"""One look for all figures: colour-blind safe colours (Okabe and Ito), markers that differ in shape too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PURPLE, SKY, RED = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00",
+)  # fmt: skip
+GREY, INK = "#7A7A7A", "#222222"
+CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+RC = {
+    "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 8.5, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.color": "#E5E5E5", "grid.linewidth": 0.7, "svg.fonttype": "path",
+    "svg.hashsalt": "focus", "axes.axisbelow": True, "figure.facecolor": "white", "lines.linewidth": 1.6,
+}  # fmt: skip
+
+
+def new(
+    width: float = 8.0, height: float = 4.8, columns: int = 1, **kwargs: object
+) -> tuple[Figure, list[Axes]]:
+    """A figure with one row of axes, without a global state (no pyplot)."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(1, columns, squeeze=False, **kwargs)[0]
+    return figure, list(axes)
+
+
+def save(figure: Figure, paths: list[Path]) -> list[Path]:
+    """Write the figure to each path; without dates, so that equal results give equal files."""
+    with mpl.rc_context(RC):
+        for path in paths:
+            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+            figure.savefig(path, dpi=150, metadata=metadata)
+    return paths
+
+
+def lengths(axis: Axes, values: list[int]) -> None:
+    """A logarithmic axis of token counts with ticks 1K, 4K, ... at the values."""
+    axis.set_xscale("log", base=2)
+    step = max(1, round(len(values) / 8))
+    shown = values[::-1][::step][::-1]
+    axis.set_xticks(shown, [short(v) for v in shown])
+    axis.minorticks_off()
+
+
+def short(tokens: int) -> str:
+    """256, 1K, 64K, 1M."""
+    for unit, size in (("M", 2**20), ("K", 2**10)):
+        if tokens >= size and tokens % size == 0:
+            return f"{tokens // size}{unit}"
+    return str(tokens)

@@ -1,0 +1,124 @@
+"""The paper's figures and the audit's doubts as claims, read from `paper.yaml` and `audit.yaml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One figure of the paper, or one doubt of the audit, before anything was measured.
+
+    `keys` are the cells that name the row (model, k, context ...), `setting` what the paper held fixed.
+    """
+
+    id: str
+    source: str
+    statement: str
+    kind: str
+    paper: float | int | str | None
+    stage: str
+    column: str
+    keys: dict[str, Any] = field(default_factory=dict)
+    setting: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str | None:
+        """Slug of the model that the figure belongs to, None where none is named."""
+        return self.keys.get("model") or self.setting.get("model") or None
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """The whole of `paper.yaml`."""
+    return yaml.safe_load((HERE / "paper.yaml").read_text(encoding="utf-8"))
+
+
+@cache
+def audit() -> list[dict[str, str]]:
+    """The ten doubts of `audit.yaml`."""
+    return yaml.safe_load((HERE / "audit.yaml").read_text(encoding="utf-8"))
+
+
+def model_name(slug: str) -> str:
+    """How a model is called in sentences and legends."""
+    return paper()["models"].get(slug, {}).get("name", slug)
+
+
+def magnitude(value: Any) -> float | None:
+    """A cell as a number: `148K`, `7.1M` and `2B` are read as such; None where it is not a number."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    factor = {"K": 1e3, "M": 1e6, "B": 1e9}.get(value[-1:])
+    try:
+        return float(value[:-1]) * factor if factor else float(value)
+    except ValueError:
+        return None
+
+
+def table(table_id: str) -> dict[str, Any]:
+    """One table of the paper with its rows as dictionaries."""
+    for entry in paper()["tables"]:
+        if entry["id"] == table_id:
+            return entry | {
+                "rows": [dict(zip(entry["columns"], row, strict=True)) for row in entry["rows"]]
+            }
+    raise ValueError(f"analysis/paper.yaml has no table {table_id!r}; name one of its `id`s")
+
+
+def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
+    """The claims of one row: every cell that is neither null nor a part of the row's name."""
+    measures, keys = paper()["measures"], {key: row[key] for key in entry["keys"]}
+    named = {key: model_name(value) if key == "model" else value for key, value in keys.items()}
+    found = []
+    for column, value in row.items():
+        if column in keys or value is None:
+            continue
+        says, unit = measures[column]["says"], measures[column].get("unit", "")
+        found.append(
+            Claim(
+                id=f"{entry['id']}.{entry['row'].format(**keys)}.{column}",
+                source=entry["source"],
+                statement=f"{entry['label'].format(**named)}: {says} {value}{unit}",
+                kind=measures[column]["kind"],
+                paper=value,
+                stage=entry.get("stages", {}).get(column, entry["stage"]),
+                column=column,
+                keys=keys,
+                setting=paper()["source"]["defaults"] | entry["setting"],
+            )
+        )
+    return found
+
+
+def claims() -> list[Claim]:
+    """Every figure of the paper in the order of its tables, then the audit's doubts. Ids are unique."""
+    rows = [
+        claim
+        for entry in paper()["tables"]
+        for row in table(entry["id"])["rows"]
+        for claim in _row_claims(entry, row)
+    ]
+    doubts = [
+        Claim(
+            d["id"],
+            "Audit",
+            d["doubt"],
+            "audit",
+            None,
+            d["stage"],
+            "doubt",
+            setting={"measure": d["measurement"]},
+        )
+        for d in audit()
+    ]
+    return rows + doubts

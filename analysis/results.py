@@ -1,0 +1,110 @@
+"""Result files as the rules, tables and figures read them. What is not there is empty, never made up."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+TOPK_COLUMNS = ["variant", "K", "sinks", "gate", "sides", "routers", "mode", "balance", "probe", "top_k", "seed", "ppl", "ppl_low", "ppl_high", "delta", "delta_low", "delta_high", "density", "distant_density", "n_documents", "tokens", "max_logit_difference"]
+SPEED_COLUMNS = ["device", "length", "K", "k", "probe", "window", "heads", "key_heads", "head_dim", "dtype", "method", "direction", "median_s", "low_s", "high_s", "speedup", "density", "bound", "share_of_bound", "tflops", "peak_mb", "repetitions"]
+EXACTNESS_COLUMNS = ["K", "k", "window", "sinks", "length", "dtype", "groups", "method", "output_cosine", "output_error", "gradient_error", "passed"]
+
+
+def read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
+    """A table of a stage. ValueError where a column that the rules rely on is missing."""
+    frame = pd.read_csv(path)
+    if missing := [name for name in columns if name not in frame]:
+        raise ValueError(
+            f"{path}: column {missing[0]!r} is missing; run the stage that writes it again"
+        )
+    return frame
+
+
+class Results:
+    """Everything below one `results/` folder, read once and lazily."""
+
+    def __init__(self, root: str | Path = "results") -> None:
+        self.root = Path(root)
+
+    def evidence(self, path: Path) -> str:
+        """A path as it stands in the ledger: from the repository's root."""
+        return (Path("results") / path.relative_to(self.root)).as_posix()
+
+    def read_json(self, *parts: str) -> dict[str, Any]:
+        """A JSON object below the folder, {} where there is none."""
+        path = self.root.joinpath(*parts)
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def run(self, stage: str, cell: str | None = None) -> dict[str, Any]:
+        """What produced a cell (`run.json`), {} where there is none."""
+        return self.read_json(stage, *([cell] if cell else []), "run.json")
+
+    @cached_property
+    def topk(self) -> pd.DataFrame:
+        """All cells of the top-k stage, a row a setting, with `evidence` and `cell` beside."""
+        return self.cells("topk", TOPK_COLUMNS)
+
+    def cells(self, stage: str, columns: list[str]) -> pd.DataFrame:
+        """Tables of all cells of a stage, one below the other, with `evidence` and `cell` beside."""
+        frames = []
+        for path in sorted((self.root / stage).glob("*/table.csv")):
+            frames.append(
+                read_csv(path, columns).assign(evidence=self.evidence(path), cell=path.parent.name)
+            )
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+    @cached_property
+    def speed(self) -> pd.DataFrame:
+        """The speed stage of this machine, then every GPU run that somebody committed; `hardware` tells them apart."""
+        path, frames = self.root / "speed" / "table.csv", []
+        if path.is_file():
+            here = read_csv(path, SPEED_COLUMNS)
+            frames.append(here.assign(hardware=here["device"], evidence=self.evidence(path)))
+        frames += [
+            frame
+            for report in sorted((self.root / "gpu").glob("*.json"))
+            for frame in self._gpu(report)
+        ]
+        return (
+            pd.concat(frames, ignore_index=True)
+            if frames
+            else pd.DataFrame(columns=[*SPEED_COLUMNS, "hardware", "evidence"])
+        )
+
+    def _gpu(self, path: Path) -> list[pd.DataFrame]:
+        """The timing rows of one GPU report."""
+        report = json.loads(path.read_text(encoding="utf-8"))
+        rows = report.get("speed") or report.get("rows") or []
+        if not rows:
+            return []
+        frame = pd.DataFrame(rows).reindex(columns=SPEED_COLUMNS)
+        hardware = report.get("hardware", {})
+        name = (
+            hardware.get("device") or hardware.get("name")
+            if isinstance(hardware, dict)
+            else hardware
+        )
+        return [frame.assign(device="cuda", hardware=name or "GPU", evidence=self.evidence(path))]
+
+    @cached_property
+    def exactness(self) -> pd.DataFrame:
+        """Cases of the exactness stage."""
+        path = self.root / "exactness" / "table.csv"
+        if not path.is_file():
+            return pd.DataFrame(columns=[*EXACTNESS_COLUMNS, "evidence"])
+        return read_csv(path, EXACTNESS_COLUMNS).assign(evidence=self.evidence(path))
+
+    @cached_property
+    def leak(self) -> pd.DataFrame:
+        """Metrics of the leak stage, one row a variant and balance."""
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for key, value in self.read_json("leak", "metrics.json").items():
+            variant, _, rest = key.partition(".")
+            balance, _, name = rest.partition(".")
+            if name:
+                rows.setdefault((variant, balance), {})[name] = value
+        return pd.DataFrame([{"variant": v, "balance": b, **row} for (v, b), row in rows.items()])

@@ -1,0 +1,91 @@
+"""The registry of rules: a pattern of claim ids -> a function from result files to a verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from analysis.paper import Claim
+from analysis.results import Results
+from analysis.settings import LedgerSettings
+
+REPRODUCED = "reproduced"
+DIRECTION = "reproduced at reduced scale (direction only)"
+NOT_REPRODUCED = "not reproduced"
+ARITHMETIC = "holds by arithmetic"
+INCONCLUSIVE = "inconclusive"
+NOT_RUN = "not run"
+VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, ARITHMETIC, INCONCLUSIVE, NOT_RUN)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rule says about one claim.
+
+    ours, low, high: our figure with its interval, in the unit of the paper's figure; n: what the interval is over
+    (documents, cases, repetitions). `same_setting` is the only way to a plain "reproduced": the
+    rule has checked that nothing was reduced.
+    """
+
+    verdict: str
+    why: str
+    ours: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    evidence: str | None = None
+    command: str | None = None
+    scale: str | None = None
+    same_setting: bool = False
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict: must be one of {VERDICTS}, got {self.verdict!r}")
+        if self.verdict == REPRODUCED and not self.same_setting:
+            raise ValueError(
+                "verdict: a run at another scale than the paper's cannot be plainly 'reproduced'; "
+                f"say {DIRECTION!r}"
+            )
+
+
+Rule = Callable[..., Outcome | None]
+RULES: list[tuple[re.Pattern[str], Rule]] = []
+
+
+def rule(*patterns: str) -> Callable[[Rule], Rule]:
+    """Register a function for claim ids; `{name}` in a pattern stands for one part and is passed by name.
+
+    The function gets (claim, results, settings, **parts) and returns None where it has no result
+    file to judge from.
+    """
+
+    def register(function: Rule) -> Rule:
+        for pattern in patterns:
+            text = re.escape(pattern).replace(r"\{", "{").replace(r"\}", "}")
+            RULES.append((re.compile(re.sub(r"{(\w+)}", r"(?P<\1>.+?)", text)), function))
+        return function
+
+    return register
+
+
+def matching(claim_id: str) -> list[tuple[Rule, dict[str, str]]]:
+    """The rules that judge this id, with the parts of the id that they asked for."""
+    found = []
+    for pattern, function in RULES:
+        if match := pattern.fullmatch(claim_id):
+            found.append((function, match.groupdict()))
+    return found
+
+
+def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """The first outcome that a rule can give, None where no rule has a result file."""
+    for function, parts in matching(claim.id):
+        if (outcome := function(claim, results, settings, **parts)) is not None:
+            return outcome
+    return None
+
+
+def agree(ours: float, paper: float, relative: float) -> bool:
+    """Whether two figures agree within a relative tolerance."""
+    return abs(ours - paper) <= relative * abs(paper)

@@ -1,0 +1,318 @@
+"""Rules that read the top-k stage: Table 7, its long-context echo, and audit points 1, 2 and 6."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis import scope
+from analysis.paper import Claim, table
+from analysis.results import Results
+from analysis.rules.registry import (
+    ARITHMETIC,
+    DIRECTION,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    Outcome,
+    agree,
+    rule,
+)
+from analysis.settings import LedgerSettings
+
+GROUPS = 4  # K of Table 7
+
+
+def hard(results: Results, top_k: int) -> pd.DataFrame:
+    """Hard masks of K = 4 with this k, queries and keys alike."""
+    frame = results.topk
+    if frame.empty:
+        return frame
+    wanted = (frame["mode"] == "hard") & (frame["K"] == GROUPS) & (frame["top_k"] == top_k)
+    return frame[wanted & (frame["probe"] == "symmetric")]
+
+
+def paper_way(results: Results, top_k: int, claim: Claim) -> pd.Series | None:
+    """The row nearest to the paper: no sinks, one router a layer, sequence-wide Sinkhorn; Eq. 2 and the same model first."""
+    frame = hard(results, top_k)
+    if frame.empty:
+        return None
+    plain = (frame["sinks"] == 0) & (frame["sides"] == "one") & (frame["routers"] == "layer")
+    frame = frame[plain & (frame["balance"] == "sinkhorn")]
+    if frame.empty:
+        return None
+    other_model = [not scope.same_model(claim, results.run("topk", cell)) for cell in frame["cell"]]
+    order = frame.assign(_model=other_model, _gate=frame["gate"] != "eq2")
+    return order.sort_values(["_model", "_gate", "seed"], kind="stable").iloc[0]
+
+
+def pretrained(results: Results, row: pd.Series) -> pd.Series | None:
+    """The pretrained model's row in the same cell."""
+    frame = results.topk
+    found = frame[(frame["cell"] == row["cell"]) & (frame["mode"] == "pretrained")]
+    return None if found.empty else found.iloc[0]
+
+
+def facts(row: pd.Series, results: Results, settings: LedgerSettings) -> dict[str, Any]:
+    """Evidence, command, n and scale of a row, as an Outcome takes them."""
+    run, cell = results.run("topk", row["cell"]), row["cell"]
+    return {
+        "n": int(row["n_documents"]),
+        "evidence": row["evidence"],
+        "command": run.get("command") or f"python -m experiments.stages.topk --cell {cell}",
+        "scale": scope.describe(run, settings.scale, cell),
+    }
+
+
+def identity(rows: pd.DataFrame, settings: LedgerSettings) -> bool:
+    """Whether every row keeps every pair and leaves every logit as it was."""
+    same = rows["max_logit_difference"] <= settings.tolerances.identity_logits
+    return bool(len(rows)) and bool(((rows["density"] == 1.0) & same).all())
+
+
+def _direction(claim: Claim, delta: float, low: float, high: float, far: float) -> tuple[str, str]:
+    """Verdict on the sign of the change against pretrained (relative), from its interval."""
+    top_k = claim.keys["k"]
+    paper = float(table_delta(claim))
+    shift = f"{delta:+.1%} against pretrained ({low:+.1%} to {high:+.1%})"
+    if top_k == 1:
+        if low >= far:
+            return DIRECTION, f"hard top-1 is far worse here too: {shift}"
+        if high < far:
+            return NOT_REPRODUCED, f"hard top-1 is not far worse here (limit {far:+.0%}): {shift}"
+        return INCONCLUSIVE, f"the interval holds the limit of {far:+.0%} for 'far worse': {shift}"
+    word = "below" if paper < 0 else "above"
+    if (low > 0 and paper > 0) or (high < 0 and paper < 0):
+        return DIRECTION, f"{word} pretrained here too: {shift}"
+    if (low > 0 and paper < 0) or (high < 0 and paper > 0):
+        return NOT_REPRODUCED, f"the paper is {word} pretrained, we are not: {shift}"
+    return INCONCLUSIVE, f"the interval holds zero: {shift}"
+
+
+def table_delta(claim: Claim) -> float:
+    """The paper's change against pretrained in the row of Table 7 that the claim belongs to."""
+    for row in table("table7")["rows"]:
+        if row["model"] == claim.keys["model"] and row["k"] == claim.keys["k"]:
+            return row["delta"]
+    raise ValueError(f"{claim.id}: no such row in Table 7")
+
+
+@rule(
+    "table7.{model}.k1.ppl",
+    "table7.{model}.k2.ppl",
+    "table7.{model}.k1.delta",
+    "table7.{model}.k2.delta",
+)
+def sparse_perplexity(
+    claim: Claim, results: Results, settings: LedgerSettings, model: str
+) -> Outcome | None:
+    """Perplexity of hard top-1 and top-2: the figure itself in the paper's setting, else its direction."""
+    row = paper_way(results, claim.keys["k"], claim)
+    base = None if row is None else pretrained(results, row)
+    if row is None or base is None:
+        return None
+    known = facts(row, results, settings)
+    delta, low, high = (float(row[c]) for c in ("delta", "delta_low", "delta_high"))
+    if claim.column == "ppl":
+        ours = dict(
+            zip(
+                ("ours", "low", "high"),
+                map(float, row[["ppl", "ppl_low", "ppl_high"]]),
+                strict=True,
+            )
+        )
+    else:  # the stage gives relative changes; the paper gives perplexity points
+        ours = {"ours": delta * base["ppl"], "low": low * base["ppl"], "high": high * base["ppl"]}
+    apart = scope.differences(claim, results.run("topk", row["cell"]), row["cell"])
+    if not apart and row["gate"] == "eq2":
+        good = agree(float(row["ppl"]), float(_paper_ppl(claim)), settings.tolerances.same_ppl)
+        why = f"perplexity {row['ppl']:.2f} against the paper's {_paper_ppl(claim)} in its own setting"
+        return Outcome(
+            REPRODUCED if good else NOT_REPRODUCED, why, **ours, **known, same_setting=True
+        )
+    verdict, why = _direction(claim, delta, low, high, settings.tolerances.far_worse)
+    apart += [] if row["gate"] == "eq2" else [f"gate {row['gate']} instead of Eq. 2"]
+    return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **known)
+
+
+def _paper_ppl(claim: Claim) -> float:
+    for row in table("table7")["rows"]:
+        if row["model"] == claim.keys["model"] and row["k"] == claim.keys["k"]:
+            return row["ppl"]
+    raise ValueError(f"{claim.id}: no such row in Table 7")
+
+
+@rule("table7.{model}.k3.{column}", "table7.{model}.k4.{column}")
+def dense_rows(
+    claim: Claim, results: Results, settings: LedgerSettings, model: str, column: str
+) -> Outcome | None:
+    """k = 3 and k = 4 of K = 4 keep every pair: what the paper reports must then be the pretrained model's."""
+    rows = hard(results, claim.keys["k"])
+    if rows.empty:
+        return None
+    row = rows.iloc[0]
+    known = facts(row, results, settings)
+    if not identity(rows, settings):
+        worst = f"density {rows['density'].min():.4f}, logits differ by {rows['max_logit_difference'].max():.3g}"
+        return Outcome(
+            NOT_REPRODUCED,
+            f"our k = {claim.keys['k']} of K = 4 is not the pretrained model: {worst}",
+            **known,
+        )
+    ours = {"ppl": float(row["ppl"]), "delta": 0.0, "pairs_retained": 100.0, "speedup": 1.0}[column]
+    expected = {"delta": 0.0, "pairs_retained": 100.0, "speedup": 1.0}.get(column)
+    measured = f"measured over {len(rows)} settings: density 1.0, no logit changes"
+    if column == "ppl" and table_delta(claim) != 0:
+        why = f"{measured}; so it must equal the paper's pretrained 42.8, which {claim.paper} does not"
+        return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
+    if expected is not None and float(claim.paper) != expected:
+        why = f"{measured}; so the figure must be {expected:g}, the paper has {claim.paper}"
+        return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
+    return Outcome(ARITHMETIC, f"nothing is masked ({measured})", ours=ours, **known)
+
+
+@rule("table7.{model}.k1.pairs_retained", "table7.{model}.k2.pairs_retained")
+def retained(
+    claim: Claim, results: Results, settings: LedgerSettings, model: str
+) -> Outcome | None:
+    """Share of pairs that the hard mask keeps, all causal pairs counted."""
+    row = paper_way(results, claim.keys["k"], claim)
+    if row is None:
+        return None
+    total, distant = 100 * float(row["density"]), 100 * float(row["distant_density"])
+    close = settings.tolerances.density_points
+    near = min((total, distant), key=lambda value: abs(value - float(claim.paper)))
+    which = "all causal pairs" if near == total else "pairs outside the window"
+    why = f"{total:.1f}% of all causal pairs, {distant:.1f}% of those outside the window; taken: {which}"
+    good = abs(near - float(claim.paper)) <= close
+    known = facts(row, results, settings)
+    return Outcome(
+        DIRECTION if good else NOT_REPRODUCED, f"{why} (limit {close:g} points)", ours=near, **known
+    )
+
+
+@rule("table7.{model}.k1.speedup", "table7.{model}.k2.speedup")
+def table7_speedup(
+    claim: Claim, results: Results, settings: LedgerSettings, model: str
+) -> Outcome | None:
+    """The pairs that stay bound the speed-up: 1 / density, the paper's own percentage first."""
+    row = paper_way(results, claim.keys["k"], claim)
+    if row is None:
+        return None
+    percent = next(
+        r["pairs_retained"] for r in table("table7")["rows"]
+        if (r["model"], r["k"]) == (claim.keys["model"], claim.keys["k"])
+    )  # fmt: skip
+    theirs, ours = 100 / (percent - 0.5), 1 / float(row["density"])  # the percentage is rounded
+    known = facts(row, results, settings)
+    why = f"{percent}% of pairs allow at most {theirs:.2f}x at equal kernel speed; ours keep {row['density']:.1%}: {ours:.2f}x"
+    why += measured_ratio(results, claim.keys["k"])
+    if float(claim.paper) > theirs * (1 + settings.tolerances.rounding):
+        return Outcome(NOT_REPRODUCED, f"above the bound: {why}", ours=ours, **known)
+    return Outcome(
+        INCONCLUSIVE,
+        f"within the bound of its pairs, not timed in this setting: {why}",
+        ours=ours,
+        **known,
+    )
+
+
+def measured_ratio(results: Results, top_k: int) -> str:
+    """The measured speed-up of K = 4 with this k at the longest length, in words; empty where not timed."""
+    frame = results.speed
+    if frame.empty:
+        return ""
+    wanted = (frame["K"] == GROUPS) & (frame["k"] == top_k) & (frame["method"] == "ours")
+    frame = frame[wanted & (frame["direction"] == "forward")]
+    if frame.empty:
+        return "; no timing of K = 4 with this k yet"
+    row = frame.sort_values("length").iloc[-1]
+    bound = 1 / row["density"] if row["density"] > 0 else float("nan")
+    return (
+        f"; measured {row['speedup']:.2f}x at {int(row['length'])} tokens on {row['hardware']} "
+        f"(bound {bound:.2f}x there)"
+    )
+
+
+@rule("table2.notes.every-scale.topk3", "audit.1")
+def top3_is_everything(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Top-3 of 4 groups is the pretrained model: density 1 and not one logit changed."""
+    rows = hard(results, 3)
+    if rows.empty:
+        return None
+    known = facts(rows.iloc[0], results, settings)
+    worst = float(rows["max_logit_difference"].max())
+    if not identity(rows, settings):
+        why = f"hard top-3 of 4 differs: density {rows['density'].min():.4f}, logits by {worst:.3g}"
+        return Outcome(NOT_REPRODUCED, why, ours=worst, **known)
+    why = (
+        f"hard top-3 of 4 keeps every pair (density 1.0) and changes no logit in {len(rows)} settings: two 3-subsets "
+        "of 4 always meet, so the equality says nothing about the routing"
+    )
+    return Outcome(ARITHMETIC, why, ours=worst, **known)
+
+
+@rule("long_context.{row}.ppl_topk3")
+def long_context_top3(
+    claim: Claim, results: Results, settings: LedgerSettings, row: str
+) -> Outcome | None:
+    """The same identity at longer contexts, held against the paper's own full-attention figure."""
+    rows = hard(results, 3)
+    if rows.empty or not identity(rows, settings):
+        return None
+    known = facts(rows.iloc[0], results, settings)
+    full = next(
+        r["ppl_full"]
+        for r in table("long_context")["rows"]
+        if r["context"] == claim.keys["context"]
+    )
+    if float(claim.paper) == float(full):
+        return Outcome(
+            ARITHMETIC, f"top-3 of 4 masks nothing, so it equals full attention ({full})", **known
+        )
+    why = f"top-3 of 4 masks nothing, so it must equal the paper's full attention, {full}; it is {claim.paper}"
+    return Outcome(NOT_REPRODUCED, why, **known)
+
+
+@rule("audit.2")
+def top2_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Density of hard top-2 of 4, the bound that it implies, and the measured ratio where there is one."""
+    row = paper_way(results, 2, claim)
+    if row is None:
+        return None
+    bound, known = 1 / float(row["density"]), facts(row, results, settings)
+    theirs = [r for r in table("table7")["rows"] if r["k"] == 2]
+    limits = ", ".join(
+        f"{r['pairs_retained']}% -> {100 / r['pairs_retained']:.2f}x" for r in theirs
+    )
+    why = f"top-2 of 4 keeps {row['density']:.1%} of pairs: at most {bound:.2f}x; the paper's own: {limits}"
+    why += measured_ratio(results, 2)
+    claimed = min(float(r["speedup"]) for r in theirs)
+    verdict = ARITHMETIC if bound < claimed else NOT_REPRODUCED
+    return Outcome(verdict, why, ours=bound, **known)
+
+
+@rule("audit.6")
+def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Soft and hard top-2 perplexity of one router trained with Eq. 2."""
+    row = paper_way(results, 2, claim)
+    if row is None or row["gate"] != "eq2":
+        return None
+    frame = results.topk
+    same = (
+        (frame["cell"] == row["cell"])
+        & (frame["mode"] == "soft")
+        & (frame["balance"] == row["balance"])
+    )
+    if frame[same].empty:
+        return None
+    soft = frame[same].iloc[0]
+    gap, known = float(row["ppl"]) / float(soft["ppl"]) - 1, facts(row, results, settings)
+    why = (
+        f"one router, gate eq2: soft {soft['ppl']:.2f} ({soft['ppl_low']:.2f} to {soft['ppl_high']:.2f}), hard top-2 "
+        f"{row['ppl']:.2f} ({row['ppl_low']:.2f} to {row['ppl_high']:.2f}), a gap of {gap:+.1%}"
+    )
+    apart = row["ppl_low"] > soft["ppl_high"] or row["ppl_high"] < soft["ppl_low"]
+    paired = row["delta_low"] > soft["delta_high"] or row["delta_high"] < soft["delta_low"]
+    return Outcome(DIRECTION if apart or paired else INCONCLUSIVE, why, ours=gap, **known)

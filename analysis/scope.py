@@ -1,0 +1,73 @@
+"""How far a run of ours is from the paper's setting: what keeps a verdict from a plain "reproduced"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.paper import Claim, model_name, paper
+
+# Claims about operators or about counting do not depend on model, text or training.
+SCALE_FREE = frozenset({"identity"})
+
+
+def _plain(text: Any) -> str:
+    return "".join(c for c in str(text).lower() if c.isalnum())
+
+
+def config(run: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a run recorded, {} where it recorded none."""
+    return run.get("settings") or {}
+
+
+def steps(run: dict[str, Any], cell: str | None = None) -> int | None:
+    """Training steps of a run, a variant's own where it has them."""
+    settings = config(run)
+    own = settings.get("variants", {}).get(cell or "", {}).get("retrofit", {})
+    return own.get("steps", settings.get("retrofit", {}).get("steps"))
+
+
+def same_model(claim: Claim, run: dict[str, Any]) -> bool:
+    """Whether the run used the model that the figure is about."""
+    name, slug = config(run).get("model", {}).get("name"), claim.model
+    entry = paper()["models"].get(slug or "", {})
+    return name is not None and _plain(name) in {_plain(slug), _plain(entry.get("hub"))}
+
+
+def differences(claim: Claim, run: dict[str, Any], cell: str | None = None) -> list[str]:
+    """What differs from the paper's setting, in words. A run without a record differs in everything."""
+    settings = config(run)
+    if not settings:
+        return ["the run left no record of its settings"]
+    found, setting = [], claim.setting
+    if claim.model and not same_model(claim, run):
+        used = settings.get("model", {}).get("name", "an unnamed model")
+        found.append(f"{used} instead of {model_name(claim.model)}")
+    text = settings.get("corpus", {}).get("source")
+    if setting.get("text") and _plain(text) != _plain(setting["text"]):
+        found.append(f"{text} instead of {setting['text']}")
+    trained = steps(run, cell)
+    if setting.get("steps") and (trained or 0) < setting["steps"]:
+        found.append(f"{trained} training steps instead of {setting['steps']}")
+    context = settings.get("protocol", {}).get("context")
+    wanted = claim.keys.get("context", setting.get("context"))
+    if wanted and context != wanted:
+        found.append(f"{context} tokens instead of {wanted}")
+    return found
+
+
+def describe(run: dict[str, Any], fallback: str, cell: str | None = None) -> str:
+    """The scale of a run in one line: scale, model, text, context, steps, seed."""
+    settings = config(run)
+    if not settings:
+        return fallback
+    parts = [settings.get("scale", fallback)]
+    for block, key, form in (
+        ("model", "name", "{}"), ("corpus", "source", "{}"), ("protocol", "context", "T = {}"),
+    ):  # fmt: skip
+        if (value := settings.get(block, {}).get(key)) is not None:
+            parts.append(form.format(value))
+    if (trained := steps(run, cell)) is not None:
+        parts.append(f"{trained} steps")
+    if (seed := settings.get("seed")) is not None:
+        parts.append(f"seed {seed}")
+    return "; ".join(map(str, parts))
