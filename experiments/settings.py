@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from experiments.schema import at_least, build, join, positive, read_yaml, refuse_unknown
-from focus.config import BALANCES, FocusConfig
+from experiments.schema import at_least, build, join, positive, read_yaml, refuse_unknown, scalar
+from focus.config import BALANCES, PROBES, FocusConfig
 
 SCALES = ("smoke", "laptop", "gpu", "cluster")
 # Blocks that only one stage or the analysis reads; their owners check the values.
@@ -133,13 +133,14 @@ class RetrofitSettings:
 
 @dataclass(frozen=True)
 class TopkSettings:
-    """Which hard masks are evaluated: each k, with each balance."""
+    """Which hard masks are evaluated: each k, with each balance and each probe."""
 
     ks: tuple[int, ...]
     balances: tuple[str, ...] = ("sinkhorn", "causal")
+    probes: tuple[str, ...] = ("symmetric",)
 
     def __post_init__(self) -> None:
-        for name in ("ks", "balances"):
+        for name in ("ks", "balances", "probes"):
             values = getattr(self, name)
             if not values:
                 raise ValueError(f"{name}: must name at least one value, got an empty list")
@@ -148,9 +149,13 @@ class TopkSettings:
         for k in self.ks:
             if k < 1:
                 raise ValueError(f"ks: every k must be >= 1, got {k}")
-        for balance in self.balances:
-            if balance not in BALANCES:
-                raise ValueError(f"balances: must be of {', '.join(BALANCES)}, got {balance!r}")
+        for name, known in (("balances", BALANCES), ("probes", PROBES)):
+            for value in getattr(self, name):
+                if value not in known:
+                    raise ValueError(f"{name}: must be of {', '.join(known)}, got {value!r}")
+        for probe in self.probes:
+            if probe not in PROBES:
+                raise ValueError(f"probes: must be of {', '.join(PROBES)}, got {probe!r}")
 
 
 @dataclass(frozen=True)
@@ -289,6 +294,9 @@ def parse(values: Mapping[str, Any]) -> Settings:
         if not isinstance(block, Mapping):
             raise ValueError(f"{name}: must be a mapping, got {block!r}")
         ready[name] = Block(name, block)
+    for name, value in ready["tolerances"].items():
+        scalar(value, float, f"tolerances.{name}")
+        at_least(0, **{f"tolerances.{name}": value})
     ready["variants"] = _variants(values.get("variants"), ready["retrofit"])
     settings = Settings(**ready)
     _check_together(settings)

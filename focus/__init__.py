@@ -12,16 +12,18 @@ from focus.huggingface import (
     attach,
     density,
     detach,
+    memberships,
     mode,
     pair_counts,
     trainable_parameters,
 )
-from focus.routing import Router
+from focus.routing import Memberships, Router
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FocusConfig",
+    "Memberships",
     "Router",
     "attach",
     "dense_attention",
@@ -29,6 +31,7 @@ __all__ = [
     "detach",
     "focus_attention",
     "load_adapter",
+    "memberships",
     "mode",
     "pair_counts",
     "save_adapter",

@@ -100,9 +100,7 @@ def _base(model: nn.Module) -> dict[str, Any]:
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise ValueError(
-            f"{folder}: no {CONFIG_FILE}; give a folder written by focus.save_adapter"
-        )
+        raise ValueError(f"{folder}: no {CONFIG_FILE}; give a folder written by focus.save_adapter")
     try:
         description = json.loads(path.read_text())
     except json.JSONDecodeError as error:

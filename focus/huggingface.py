@@ -157,17 +157,19 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         model: an attached model.
         name: ``soft``, ``hard`` or ``full``.
         balance: overrides the config's balance meanwhile (``softmax``, ``sinkhorn``, ``causal``).
-        top_k, probe: override the config's, so that one set of routers can be read several ways.
+        top_k, probe, potentials: override the config's, so that one set of routers can be read
+            several ways.
         backend: of ``focus.focus_attention`` in hard mode.
     """
 
     def __init__(self, model: nn.Module, name: str, *, balance: str | None = None,
                  top_k: int | None = None, probe: str | None = None,
+                 potentials: str | None = None,
                  backend: str | None = None) -> None:  # fmt: skip
         state = attached(model)
         self.model = model
         self.former = (state.mode, state.balance, state.backend, state.config)
-        changes = {"top_k": top_k, "probe": probe}
+        changes = {"top_k": top_k, "probe": probe, "potentials": potentials}
         changed = state.config.replace(**{k: v for k, v in changes.items() if v is not None})
         if balance is not None:
             state.config.replace(balance=balance)  # refuses an unknown name
@@ -214,6 +216,19 @@ def density(model: nn.Module) -> dict[int, float]:
     """
     counted = pair_counts(model)
     return {index: 1.0 if c is None else c.density for index, c in counted.items()}
+
+
+def memberships(model: nn.Module) -> dict[int, Memberships]:
+    """Groups of the tokens of the last hard forward pass: layer index -> (B, Hr, T, K) bool.
+
+    Raises:
+        ValueError: Focus is not attached or no hard forward pass has run.
+    """
+    layers = {i: layer for i, layer in attached(model).layers.items() if layer.router is not None}
+    found = {i: layer.memberships for i, layer in layers.items() if layer.memberships is not None}
+    if len(found) != len(layers):
+        raise ValueError("memberships: no hard forward pass has run; run the model once")
+    return found
 
 
 def pair_counts(model: nn.Module) -> dict[int, PairCounts | None]:
@@ -275,7 +290,9 @@ def _refuse(kwargs: dict[str, Any], query: Tensor, key: Tensor) -> None:
             "focus.mode(model, 'full')"
         )
     if kwargs.get("output_attentions"):
-        raise ValueError("output_attentions: Focus does not form the attention matrix; leave it off")
+        raise ValueError(
+            "output_attentions: Focus does not form the attention matrix; leave it off"
+        )
     if kwargs.get("position_bias") is not None:
         raise ValueError("position_bias: not supported by Focus")
 
@@ -298,7 +315,7 @@ class _Call:
     def soft(self, hidden: Tensor) -> Tensor:
         router = self.layer.router
         assert router is not None
-        assignments: Assignments = router(hidden, self.real, self.state.balance)
+        assignments: Assignments = router(hidden, self.real, self.state.balance, self.state.config)
         return gated_attention(
             self.query, self.key, self.value, assignments, self.state.config, scale=self.scale,
             real=self.real, pair_mask=self.pairs, softcap=self.softcap, dropout=self.dropout,
@@ -308,7 +325,7 @@ class _Call:
         router, config = self.layer.router, self.state.config
         assert router is not None
         with torch.no_grad():
-            logits = router.balanced_logits(hidden, self.real, self.state.balance)
+            logits = router.balanced_logits(hidden, self.real, self.state.balance, config)
             found = router.memberships(logits, config)
         self.layer.memberships, self.layer.real, self.layer.counts = found, self.real, None
         # Only the definition knows a soft-cap, a model's own window or attention dropout.

@@ -80,38 +80,42 @@ class Router(nn.Module):
         return scores / self.config.temperature
 
     def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
-                balance: str | None = None) -> Assignments:  # fmt: skip
+                balance: str | None = None,
+                config: FocusConfig | None = None) -> Assignments:  # fmt: skip
         """Assignments of every token, by the config's balance or the one named.
 
         Args:
             hidden_BTE: input of the attention layer, any floating dtype.
             real_BT: bool, False for padding, which takes no part in a balance; None: all real.
             balance: overrides the config's (``softmax``, ``sinkhorn`` or ``causal``).
+            config: read instead of the router's own (its potentials, say).
         """
-        logits = self.balanced_logits(hidden_BTE, real_BT, balance)
+        logits = self.balanced_logits(hidden_BTE, real_BT, balance, config)
         assignments = torch.softmax(logits, -1)
         return Assignments(assignments[:, 0], assignments[:, -1])
 
     def balanced_logits(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
-                        balance: str | None = None) -> Tensor:  # fmt: skip
+                        balance: str | None = None,
+                        config: FocusConfig | None = None) -> Tensor:  # fmt: skip
         """scores/temperature + potential, (B, S, Hr, T, K): assignments are its softmax.
 
         In training mode, under ``causal``, the potentials that Sinkhorn finds on this batch also
         enter the running average of the frozen ones.
         """
+        config = config or self.config
         scores = self.scores(hidden_BTE)
-        balance = balance or self.config.balance
-        learns = self.training and self.config.balance == "causal"
+        balance = balance or config.balance
+        learns = self.training and config.balance == "causal"
         if balance == "causal" and learns:
-            balance = self.config.training_balance
+            balance = config.training_balance
         if learns and torch.is_grad_enabled():
             self._observe(scores.detach(), real_BT)
         if balance == "softmax":
             return scores
         if balance == "sinkhorn":
-            return sinkhorn(scores, self.config.sinkhorn_iterations, real_BT)
-        if self.config.potentials == "lagged":
-            return scores + lagged_potentials(scores, self.config, real_BT)
+            return sinkhorn(scores, config.sinkhorn_iterations, real_BT)
+        if config.potentials == "lagged":
+            return scores + lagged_potentials(scores, config, real_BT)
         return scores + self.potentials.to(scores.dtype)[:, :, None, :]
 
     @torch.no_grad()

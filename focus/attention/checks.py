@@ -73,9 +73,7 @@ def validate(
     heads = max(query_groups.shape[1], key_groups.shape[1])
     query_groups = query_groups.expand(-1, heads, -1, -1)
     key_groups = key_groups.expand(-1, heads, -1, -1)
-    return Inputs(
-        query, key, value, query_groups, key_groups, separate, real, window, sinks, scale
-    )
+    return Inputs(query, key, value, query_groups, key_groups, separate, real, window, sinks, scale)
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -93,9 +91,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"{query.device}; bring all three to one dtype and device"
             )
     if key.shape != value.shape:
-        raise ValueError(
-            f"value: shape {tuple(value.shape)} differs from key's {tuple(key.shape)}"
-        )
+        raise ValueError(f"value: shape {tuple(value.shape)} differs from key's {tuple(key.shape)}")
     batch, heads, tokens, dim = query.shape
     if (key.shape[0], key.shape[2], key.shape[3]) != (batch, tokens, dim):
         raise ValueError(

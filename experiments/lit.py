@@ -1,0 +1,111 @@
+"""LightningModules: one training regime a class.
+
+Shapes: B batch, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import focus
+from experiments.settings import RetrofitSettings
+from focus.adapter import adapter_state
+
+
+class Centroids(pl.LightningModule):
+    """Trains the routers of an attached model on next-token loss; everything else is frozen.
+
+    The forward pass runs in ``soft`` mode. Checkpoints hold the routers, the optimiser and the
+    loss of every step, so a resumed run reports what an undisturbed one would.
+
+    Args:
+        model: a model with Focus attached.
+        settings: optimiser, schedule and number of steps.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: RetrofitSettings) -> None:
+        super().__init__()
+        self.strict_loading = False
+        # In a list, so that Lightning neither moves nor saves 135 million frozen weights.
+        self._model = [model]
+        self.routers = torch.nn.ParameterList(focus.trainable_parameters(model))
+        self.settings = settings
+        self.losses: list[float] = []
+        self.model.eval()
+        for layer in model.focus_state.layers.values():
+            if layer.router is not None:
+                layer.router.train()
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The attached model."""
+        return self._model[0]
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        """Next-token loss, nats a token, of ``input_ids`` (B, T) under the training gate."""
+        with focus.mode(self.model, "soft"):
+            loss = next_token_loss(self.model, batch["input_ids"])
+        if not bool(torch.isfinite(loss)):
+            raise ValueError(
+                f"loss is {float(loss)} at step {self.global_step}; lower "
+                "retrofit.learning_rate or raise the temperature"
+            )
+        self.losses.append(float(loss.detach()))
+        self.log("loss", loss.detach(), prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW with a linear warm-up and a cosine down to zero."""
+        settings = self.settings
+        optimizer = torch.optim.AdamW(
+            self.routers, lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: warmup_cosine(step, settings.warmup_steps, settings.steps)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """The routers alone: parameters and potentials."""
+        return {name: tensor.detach().clone() for name, tensor in adapter_state(self.model).items()}
+
+    def load_state_dict(self, state_dict: Any, strict: bool = False, assign: bool = False) -> Any:
+        """Fills the routers in place."""
+        own = adapter_state(self.model)
+        if set(own) != set(state_dict):
+            raise ValueError("checkpoint: its routers are not this model's; delete the checkpoint")
+        for name, tensor in own.items():
+            tensor.copy_(state_dict[name])
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the losses so far."""
+        checkpoint["losses"] = list(self.losses)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes up the losses where the checkpoint left them."""
+        self.losses = list(checkpoint["losses"])
+
+
+def next_token_loss(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
+    """Mean negative log-likelihood, nats a token, of tokens 1.. of (B, T); a float32 scalar."""
+    logits = model(input_ids=input_ids, use_cache=False).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), input_ids[:, 1:].flatten()
+    )
+
+
+def warmup_cosine(step: int, warmup: int, total: int) -> float:
+    """Factor of the learning rate at a step: linear to 1, then a cosine to 0 at ``total``."""
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - warmup)
+    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))

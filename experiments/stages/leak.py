@@ -1,0 +1,117 @@
+"""Stage leak (audit point 5): does a later token move an earlier token's group?
+
+For each variant and balance, documents are read twice with the same first half and another
+second half. Reported: the share of first-half assignments that differ, the largest change of a
+first-half logit, and how evenly the groups fill.
+
+`python -m experiments.stages.leak` writes results/leak/metrics.json and table.csv.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import focus
+from experiments import evaluation, models, settings
+from experiments.data import load_split
+from experiments.record import Run
+from experiments.settings import Settings
+from focus.routing import balance_statistics
+
+
+def main() -> None:
+    """Command line of the stage."""
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    with Run("leak", None, chosen) as run:
+        leak(run, chosen)
+
+
+def leak(run: Run, chosen: Settings) -> None:
+    """Measures every variant under every balance of ``leak.balances``."""
+    pairs = suffix_pairs(chosen)
+    rows = []
+    with evaluation.progress() as bar:
+        total = len(chosen.leak.variants) * len(chosen.leak.balances) * len(pairs)
+        task = bar.add_task("leak", total=total)
+        for variant in chosen.leak.variants:
+            chosen.variant(variant)
+            model, _ = models.load(chosen.model.name, chosen.model.dtype)
+            focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
+            for balance in chosen.leak.balances:
+                bar.update(task, description=f"leak {variant} {balance}")
+                for title, one, other in pairs:
+                    found = compare(model, balance, one, other)
+                    rows.append(
+                        {"variant": variant, "balance": balance, "document": title, **found}
+                    )
+                    bar.advance(task)
+    record(run, chosen, pd.DataFrame(rows))
+
+
+def suffix_pairs(chosen: Settings) -> list[tuple[str, Tensor, Tensor]]:
+    """Title and two windows (1, T) a document: the same first half, the second half from its own
+    book and from the next one's."""
+    context, count = chosen.protocol.context, chosen.leak.documents
+    documents = load_split("test")
+    if len(documents) < max(2, count):
+        raise ValueError(f"leak.documents: {count} asked for, the test split has {len(documents)}")
+    half = context // 2
+    pairs = []
+    for index in range(count):
+        here, there = documents[index], documents[(index + 1) % len(documents)]
+        one = here.tokens[:context]
+        other = torch.cat([one[:half], there.tokens[half:context]])
+        pairs.append((here.title, one.unsqueeze(0), other.unsqueeze(0)))
+    return pairs
+
+
+@torch.no_grad()
+def compare(model: PreTrainedModel, balance: str, one: Tensor, other: Tensor) -> dict[str, float]:
+    """Share of changed first-half assignments, largest logit change there, and group balance."""
+    half = one.shape[1] // 2
+    seen = []
+    options = {"balance": "causal"} if balance in ("frozen", "lagged") else {"balance": balance}
+    potentials = balance if balance in ("frozen", "lagged") else None
+    with focus.mode(model, "hard", potentials=potentials, **options):
+        for window in (one, other):
+            logits = model(window.to(model.device), use_cache=False).logits[:, :half].float()
+            seen.append((logits, [found for _, found in focus.memberships(model).items()]))
+    (logits, groups), (other_logits, other_groups) = seen
+    changed = [differs(a, b, half) for a, b in zip(groups, other_groups, strict=True)]
+    statistics = [balance_statistics(found.query) for found in groups]
+    return {
+        "changed": sum(changed) / len(changed),
+        "max_logit_change": float((logits - other_logits).abs().max()),
+        "largest_group": sum(s["largest_group"] for s in statistics) / len(statistics),
+        "one_plus_cv2": sum(s["one_plus_cv2"] for s in statistics) / len(statistics),
+    }
+
+
+def differs(one: focus.Memberships, other: focus.Memberships, half: int) -> float:
+    """Share of first-half tokens whose groups, as a query or as a key, are not the same."""
+    sides = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    changed = [(a[..., :half, :] != b[..., :half, :]).any(-1) for a, b in sides]
+    return float(torch.stack(changed).float().mean())
+
+
+def record(run: Run, chosen: Settings, table: pd.DataFrame) -> None:
+    """Means over documents with intervals; the table has one row a document."""
+    run.table(table, "table.csv")
+    for (variant, balance), part in table.groupby(["variant", "balance"], sort=False):
+        for name in ("changed", "largest_group", "one_plus_cv2"):
+            mean = evaluation.mean_interval(part[name].tolist(), chosen.bootstrap, chosen.seed)
+            key = f"{variant}.{balance}.{name}"
+            run.metric(key, mean.value, mean.low, mean.high, n=len(part))
+        largest = float(part["max_logit_change"].max())
+        run.metric(f"{variant}.{balance}.max_logit_change", largest)
+    run.note("seed", chosen.seed)
+
+
+if __name__ == "__main__":
+    main()

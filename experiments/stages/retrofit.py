@@ -1,0 +1,128 @@
+"""Stage retrofit: train a variant's centroids on a frozen model.
+
+`python -m experiments.stages.retrofit --cell VARIANT` writes results/retrofit/VARIANT/: the
+adapter, train.csv (loss of every step), metrics.json and run.json. Checkpoints lie outside DVC's
+outs, under checkpoints/, keyed by everything the run depends on: a killed run goes on from the
+last one, a changed setting starts afresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytorch_lightning as pl
+import torch
+from dvclive.lightning import DVCLiveLogger
+from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
+from torch import Tensor
+
+import focus
+from experiments import models, settings
+from experiments.data import BooksDataModule, manifest
+from experiments.lit import Centroids
+from experiments.record import Run
+from experiments.settings import Settings
+
+CHECKPOINTS = Path("checkpoints/retrofit")
+
+
+def main() -> None:
+    """Command line of the stage."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cell", required=True, help="a name under `variants` in params.yaml")
+    cell = parser.parse_args().cell
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    with Run("retrofit", cell, chosen) as run:
+        retrofit(run, cell, chosen)
+
+
+def retrofit(run: Run, cell: str, chosen: Settings) -> None:
+    """Trains one variant and records it."""
+    config, training = chosen.variant(cell)
+    pl.seed_everything(chosen.seed, verbose=False)
+    model, _ = models.load(chosen.model.name, chosen.model.dtype)
+    before = weights_hash(model.state_dict().items())
+    focus.attach(model, config, seed=chosen.seed)
+    module = Centroids(model, training)
+    folder = CHECKPOINTS / cell / fingerprint(cell, chosen)
+    resumed = latest(folder)
+    data = BooksDataModule(training.context, training.batch_size, training.steps, chosen.seed)
+    started = time.monotonic()
+    trainer(training, folder, run.folder / "dvclive").fit(module, data, ckpt_path=resumed)
+    seconds = time.monotonic() - started
+    if weights_hash(frozen(model)) != before:
+        raise RuntimeError("a frozen weight changed during training: this is a bug, not a result")
+    focus.save_adapter(model, run.folder / "adapter")
+    record(run, module, seconds, resumed)
+    shutil.rmtree(folder)
+
+
+def trainer(training: settings.RetrofitSettings, folder: Path, live: Path) -> pl.Trainer:
+    """A trainer that checkpoints into ``folder`` and logs metrics with DVCLive."""
+    saver = ModelCheckpoint(
+        dirpath=folder, filename="{step}", every_n_train_steps=training.checkpoint_every,
+        save_top_k=1, save_on_train_epoch_end=False,
+    )  # fmt: skip
+    logger = DVCLiveLogger(dir=str(live), dvcyaml=False, save_dvc_exp=False, report=None)
+    return pl.Trainer(
+        max_steps=training.steps, gradient_clip_val=training.gradient_clip, logger=logger,
+        callbacks=[saver, TQDMProgressBar()], log_every_n_steps=1, enable_model_summary=False,
+        num_sanity_val_steps=0, accelerator="auto", devices=1,
+    )  # fmt: skip
+
+
+def fingerprint(cell: str, chosen: Settings) -> str:
+    """Names everything a training run depends on: settings, texts, seed."""
+    config, training = chosen.variant(cell)
+    known = [config.to_dict(), asdict(training), asdict(chosen.model), chosen.seed, manifest()]
+    text = json.dumps(known, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def latest(folder: Path) -> str | None:
+    """The checkpoint of the highest step, or None."""
+    found = sorted(folder.glob("step=*.ckpt"), key=lambda path: int(path.stem.split("=")[1]))
+    return str(found[-1]) if found else None
+
+
+def frozen(model: torch.nn.Module) -> Iterable[tuple[str, Tensor]]:
+    """The pretrained weights and buffers of an attached model."""
+    return ((n, t) for n, t in model.state_dict().items() if ".focus_router." not in n)
+
+
+def weights_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """sha256 over names and bytes: equal only where every weight is bit-identical."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def record(run: Run, module: Centroids, seconds: float, resumed: str | None) -> None:
+    """Losses, sizes and times of a finished training."""
+    training = module.settings
+    losses = pd.DataFrame({"step": range(1, len(module.losses) + 1), "loss": module.losses})
+    run.table(losses, "train.csv")
+    tail = losses["loss"].tail(10)
+    run.metric("loss_last_10", float(tail.mean()), n=len(tail))
+    run.metric("steps", len(losses))
+    run.metric("train_tokens", len(losses) * training.batch_size * training.context)
+    run.metric("trained_parameters", sum(p.numel() for p in module.routers))
+    run.metric("weights_unchanged", 1)
+    run.note("seed", run.settings.seed if run.settings else None)
+    run.note("train_seconds", round(seconds, 1))
+    run.note("resumed_from_step", int(Path(resumed).stem.split("=")[1]) if resumed else None)
+
+
+if __name__ == "__main__":
+    main()
