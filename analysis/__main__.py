@@ -1,4 +1,6 @@
-"""`python -m analysis`: tables, figures, ledger, aggregated metrics and the report page from `results/`."""
+"""`python -m analysis`: tables, figures, ledger, aggregated metrics and the report page from
+`results/`.
+"""
 
 from __future__ import annotations
 

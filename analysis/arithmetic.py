@@ -1,4 +1,5 @@
-"""What can be checked by counting alone: sizes of routers and of LoRA, and the paper's figures against each other.
+"""What can be checked by counting alone: sizes of routers and of LoRA, and the paper's figures
+against each other.
 
 Written to `results/tables/` first; the rules then read these files like any other result.
 """
@@ -68,8 +69,8 @@ def counts() -> pd.DataFrame:
     ):
         where = "queries and values" if model.startswith("mistral") else "the fused projection"
         rows.append((claim, lora_parameters(model, rank), f"LoRA of rank {rank} on {where}", None))
-    for claim in ("table1.pretrained.trained_params", "table4.instruct.trained_params"):
-        rows.append((claim, 0, "nothing is trained", None))
+    untrained = ("table1.pretrained.trained_params", "table4.instruct.trained_params")
+    rows += [(claim, 0, "nothing is trained", None) for claim in untrained]
     frame = pd.DataFrame(rows, columns=["claim", "ours", "how", "of_larger_whole"])
     return frame.astype({"ours": float, "of_larger_whole": float})
 
@@ -116,7 +117,9 @@ SAME_QUANTITY = (
 
 
 def repeated() -> pd.DataFrame:
-    """The paper's figures for one and the same quantity, table by table (all of them the paper's)."""
+    """The paper's figures for one and the same quantity, table by table (all of them the
+    paper's).
+    """
     rows = []
     for quantity, name, key, value, column in SAME_QUANTITY:
         entry = table(name)

@@ -1,4 +1,6 @@
-"""The claims ledger: one row for every figure of the paper and every doubt, verdicts by rule from result files."""
+"""The claims ledger: one row for every figure of the paper and every doubt, verdicts by rule from
+result files.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,33 @@ from analysis.results import Results
 from analysis.settings import LedgerSettings
 
 FIELDS = (
-    "id", "source", "statement", "kind", "paper", "ours", "low", "high", "n", "scale", "verdict", "why", "command",
+    "id",
+    "source",
+    "statement",
+    "kind",
+    "paper",
+    "ours",
+    "low",
+    "high",
+    "n",
+    "scale",
+    "verdict",
+    "why",
+    "command",
     "evidence",
-)  # fmt: skip
+)
 KINDS = (
-    "perplexity", "score", "count", "parameters", "speed", "density", "balance", "categorical", "identity", "audit",
-)  # fmt: skip
+    "perplexity",
+    "score",
+    "count",
+    "parameters",
+    "speed",
+    "density",
+    "balance",
+    "categorical",
+    "identity",
+    "audit",
+)
 TEXTS_OF_A_BARE_MACHINE = ("shakespeare", "sotu", "wikitext-2", "enwik8", "GSM8K")
 
 
@@ -70,8 +93,12 @@ def row(claim: Claim, results: Results, settings: LedgerSettings) -> dict[str, A
     """One row of the ledger."""
     found = rules.decide(claim, results, settings)
     known: dict[str, Any] = {
-        "id": claim.id, "source": claim.source, "statement": claim.statement, "kind": claim.kind, "paper": claim.paper,
-    }  # fmt: skip
+        "id": claim.id,
+        "source": claim.source,
+        "statement": claim.statement,
+        "kind": claim.kind,
+        "paper": claim.paper,
+    }
     if found is None:
         empty = dict.fromkeys(("ours", "low", "high", "n", "scale", "evidence"))
         return {
@@ -83,10 +110,16 @@ def row(claim: Claim, results: Results, settings: LedgerSettings) -> dict[str, A
             for name in FIELDS
         }
     measured = {
-        "ours": _number(found.ours), "low": _number(found.low), "high": _number(found.high), "n": found.n,
-        "scale": found.scale or settings.scale, "verdict": found.verdict, "why": found.why, "command": found.command,
+        "ours": _number(found.ours),
+        "low": _number(found.low),
+        "high": _number(found.high),
+        "n": found.n,
+        "scale": found.scale or settings.scale,
+        "verdict": found.verdict,
+        "why": found.why,
+        "command": found.command,
         "evidence": found.evidence,
-    }  # fmt: skip
+    }
     return {name: (known | measured)[name] for name in FIELDS}
 
 
@@ -147,9 +180,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "",
     ]
     lines += [
-        "`paper` is the paper's figure, `ours` was measured here. In audit rows the statement is the doubt itself.",
-        "", "| verdict | rows |", "| --- | ---: |",
-    ]  # fmt: skip
+        "`paper` is the paper's figure, `ours` was measured here. In audit rows the "
+        "statement is the doubt itself.",
+        "",
+        "| verdict | rows |",
+        "| --- | ---: |",
+    ]
     lines += [f"| {verdict} | {count} |" for verdict, count in totals(rows).items()]
     for source in dict.fromkeys(entry["source"] for entry in rows):
         lines += [
@@ -167,9 +203,16 @@ def _markdown_row(entry: dict[str, Any]) -> str:
     span = f"{cell(entry['low'])} to {cell(entry['high'])}" if entry["low"] is not None else ""
     evidence = f"`{entry['evidence']}`" if entry["evidence"] else ""
     values = [
-        f"`{entry['id']}`", entry["statement"], entry["paper"], entry["ours"], span, entry["n"], entry["verdict"],
-        entry["why"], evidence,
-    ]  # fmt: skip
+        f"`{entry['id']}`",
+        entry["statement"],
+        entry["paper"],
+        entry["ours"],
+        span,
+        entry["n"],
+        entry["verdict"],
+        entry["why"],
+        evidence,
+    ]
     return "| " + " | ".join(cell(value) for value in values) + " |"
 
 

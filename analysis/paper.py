@@ -16,7 +16,8 @@ HERE = Path(__file__).parent
 class Claim:
     """One figure of the paper, or one doubt of the audit, before anything was measured.
 
-    `keys` are the cells that name the row (model, k, context ...), `setting` what the paper held fixed.
+    `keys` are the cells that name the row (model, k, context ...), `setting` what the paper held
+    fixed.
     """
 
     id: str
@@ -53,7 +54,9 @@ def model_name(slug: str) -> str:
 
 
 def magnitude(value: Any) -> float | None:
-    """A cell as a number: `148K`, `7.1M` and `2B` are read as such; None where it is not a number."""
+    """A cell as a number: `148K`, `7.1M` and `2B` are read as such; None where it is not a
+    number.
+    """
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
@@ -101,7 +104,9 @@ def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
 
 
 def claims() -> list[Claim]:
-    """Every figure of the paper in the order of its tables, then the audit's doubts. Ids are unique."""
+    """Every figure of the paper in the order of its tables, then the audit's doubts. Ids are
+    unique.
+    """
     rows = [
         claim
         for entry in paper()["tables"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,15 @@ TITLES = {
     "pareto": "Recipe, paper's way and controls",
 }
 SHADES = {
-    rules.REPRODUCED: "good", rules.DIRECTION: "fair", rules.ARITHMETIC: "plain", rules.NOT_REPRODUCED: "bad",
-    rules.INCONCLUSIVE: "open", rules.NOT_RUN: "none",
-}  # fmt: skip
+    rules.REPRODUCED: "good",
+    rules.DIRECTION: "fair",
+    rules.ARITHMETIC: "plain",
+    rules.NOT_REPRODUCED: "bad",
+    rules.INCONCLUSIVE: "open",
+    rules.NOT_RUN: "none",
+}
+# Claims that stand on the front, by id; everything else is one click away.
+HEADLINES = re.compile(r"audit\..*|table7\..*\.ppl|decomposition\..*")
 SHORT = {rules.DIRECTION: "direction only"}
 
 
@@ -64,18 +71,34 @@ def span(entry: dict[str, Any]) -> str:
 
 
 def findings(rows: list[dict[str, Any]]) -> str:
-    """Doubts that were measured, then measured claims of the paper that need no counting of parameters."""
+    """Doubts that were measured, then the main claims; the other measured rows folded away."""
     measured = [r for r in rows if r["verdict"] != rules.NOT_RUN and r["kind"] != "parameters"]
-    order = sorted(measured, key=lambda r: r["kind"] != "audit")
-    if not order:
+    if not measured:
         return "<p>Nothing has been measured yet: every row below says what it needs.</p>"
-    body = "".join(
-        f"<tr><td>{tag(r['verdict'])}</td><td><b>{esc(r['statement'])}</b><br><small>{esc(r['why'])}</small></td>"
-        f"<td class=n>{esc(r['paper'])}</td><td class=n>{span(r)}</td>"
-        f"<td><small>{esc(r['scale'])}<br><code>{esc(r['evidence'])}</code><br><code>{esc(r['command'])}</code></small></td></tr>"
-        for r in order
+    doubts_first = sorted(measured, key=lambda r: r["kind"] != "audit")
+    first = [r for r in doubts_first if HEADLINES.fullmatch(r["id"])]
+    rest = [r for r in measured if r not in first]
+    more = (
+        f"<details><summary>{len(rest)} further measured claims</summary>{_found(rest)}</details>"
     )
-    return f"<table><thead><tr><th>verdict<th>claim or doubt, and what was found<th class=n>paper<th class=n>ours<th>scale, evidence, command</tr></thead><tbody>{body}</tbody></table>"
+    return _found(first) + (more if rest else "")
+
+
+def _found(rows: list[dict[str, Any]]) -> str:
+    body = []
+    for r in rows:
+        origin = " · ".join(esc(r[name]) for name in ("source", "scale") if r[name])
+        origin += "".join(f" · <code>{esc(r[name])}</code>" for name in ("evidence", "command"))
+        body.append(
+            f"<tr><td>{tag(r['verdict'])}</td><td><b>{esc(r['statement'])}</b><br>{esc(r['why'])}"
+            f"<br><small>{origin}</small></td>"
+            f"<td class=n>{esc(r['paper'])}</td><td class=n>{span(r)}</td></tr>"
+        )
+    head = (
+        "<tr><th>verdict<th>claim or doubt, and what was found<th class=n>paper<th "
+        "class=n>ours</tr>"
+    )
+    return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def quality(results: Results) -> str:
@@ -92,7 +115,8 @@ def quality(results: Results) -> str:
             else "pretrained"
         )
         change = (
-            f"{row['delta']:+.2%} <small>({row['delta_low']:+.2%} to {row['delta_high']:+.2%})</small>"
+            f"{row['delta']:+.2%} <small>({row['delta_low']:+.2%} to "
+            f"{row['delta_high']:+.2%})</small>"
             if hard
             else ""
         )
@@ -102,11 +126,16 @@ def quality(results: Results) -> str:
             else "100%"
         )
         body.append(
-            f"<tr><td>{esc(row['variant'])}</td><td>{esc(name)}</td><td class=n>{kept}</td><td class=n>{row['ppl']:.2f} "
-            f"<small>({row['ppl_low']:.2f} to {row['ppl_high']:.2f})</small></td><td class=n>{change}</td>"
+            f"<tr><td>{esc(row['variant'])}</td><td>{esc(name)}</td><td "
+            f"class=n>{kept}</td><td class=n>{row['ppl']:.2f} "
+            f"<small>({row['ppl_low']:.2f} to {row['ppl_high']:.2f})</small></td><td "
+            f"class=n>{change}</td>"
             f"<td class=n>{row['n_documents']:.0f}</td></tr>"
         )
-    head = "<tr><th>variant<th>setting<th class=n>pairs kept<th class=n>perplexity<th class=n>against pretrained<th class=n>documents</tr>"
+    head = (
+        "<tr><th>variant<th>setting<th class=n>pairs kept<th class=n>perplexity<th "
+        "class=n>against pretrained<th class=n>documents</tr>"
+    )
     return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
@@ -117,7 +146,8 @@ def picture(name: str, folder: Path) -> str:
         return f"<p class=missing>{TITLES[name]}: no result files yet.</p>"
     data = base64.b64encode(path.read_bytes()).decode()
     return (
-        f'<figure><h3>{TITLES[name]}</h3><img alt="{TITLES[name]}" src="data:image/svg+xml;base64,{data}">'
+        f'<figure><h3>{TITLES[name]}</h3><img alt="{TITLES[name]}" '
+        f'src="data:image/svg+xml;base64,{data}">'
         f"<figcaption>{esc(figures.CAPTIONS[name])}</figcaption></figure>"
     )
 
@@ -130,26 +160,34 @@ def data_table(name: str, frame: pd.DataFrame) -> str:
         for row in frame.itertuples(index=False)
     )
     return (
-        f"<details><summary>{esc(name)} <small>{len(frame)} rows, results/tables/{esc(name)}.csv</small></summary>"
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>'
+        f"<details><summary>{esc(name)} <small>{len(frame)} rows, "
+        f"results/tables/{esc(name)}.csv</small></summary>"
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></details>"
     )
 
 
 def ledger(rows: list[dict[str, Any]]) -> str:
     """Every row, with filters by text, verdict and source."""
     body = "".join(
-        f'<tr data-verdict="{esc(r["verdict"])}" data-source="{esc(r["source"])}"><td><code>{esc(r["id"])}</code><br><small>{esc(r["source"])}</small></td>'
-        f"<td>{esc(r['statement'])}</td><td class=n>{esc(r['paper'])}</td><td class=n>{span(r)}</td><td>{tag(r['verdict'])}</td>"
+        f'<tr data-verdict="{esc(r["verdict"])}" '
+        f'data-source="{esc(r["source"])}"><td><code>{esc(r["id"])}</code><br><small>{esc(r["source"])}</small></td>'
+        f"<td>{esc(r['statement'])}</td><td class=n>{esc(r['paper'])}</td><td "
+        f"class=n>{span(r)}</td><td>{tag(r['verdict'])}</td>"
         f"<td><small>{esc(r['why'])}</small></td><td><small><code>{esc(r['evidence'])}</code><br><code>{esc(r['command'])}</code></small></td></tr>"
         for r in rows
     )
     verdicts = "".join(f"<option>{esc(v)}" for v in rules.VERDICTS)
     sources = "".join(f"<option>{esc(s)}" for s in dict.fromkeys(r["source"] for r in rows))
     return (
-        f'<div class=filters><input id=text type=search placeholder="search id, statement, reason" aria-label="search">'
+        '<div class=filters><input id=text type=search placeholder="search id, '
+        'statement, reason" aria-label="search">'
         f"<select id=verdict aria-label=verdict><option value=''>all verdicts{verdicts}</select>"
-        f"<select id=source aria-label=source><option value=''>all sources{sources}</select><span id=shown></span></div>"
-        f"<table id=ledger><thead><tr><th>id<th>statement<th class=n>paper<th class=n>ours<th>verdict<th>why<th>evidence, command</tr></thead><tbody>{body}</tbody></table>"
+        "<select id=source aria-label=source><option value=''>all "
+        f"sources{sources}</select><span id=shown></span></div>"
+        "<table id=ledger><thead><tr><th>id<th>statement<th class=n>paper<th "
+        "class=n>ours<th>verdict<th>why<th>evidence, "
+        f"command</tr></thead><tbody>{body}</tbody></table>"
     )
 
 

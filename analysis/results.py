@@ -1,4 +1,6 @@
-"""Result files as the rules, tables and figures read them. What is not there is empty, never made up."""
+"""Result files as the rules, tables and figures read them. What is not there is empty, never made
+up.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,68 @@ from typing import Any
 
 import pandas as pd
 
-TOPK_COLUMNS = ["variant", "K", "sinks", "gate", "sides", "routers", "mode", "balance", "probe", "top_k", "seed", "ppl", "ppl_low", "ppl_high", "delta", "delta_low", "delta_high", "density", "distant_density", "n_documents", "tokens", "max_logit_difference"]
-SPEED_COLUMNS = ["device", "length", "K", "k", "probe", "window", "heads", "key_heads", "head_dim", "dtype", "method", "direction", "median_s", "low_s", "high_s", "speedup", "density", "bound", "share_of_bound", "tflops", "peak_mb", "repetitions"]
-EXACTNESS_COLUMNS = ["K", "k", "window", "sinks", "length", "dtype", "groups", "method", "output_cosine", "output_error", "gradient_error", "passed"]
+TOPK_COLUMNS = [
+    "variant",
+    "K",
+    "sinks",
+    "gate",
+    "sides",
+    "routers",
+    "mode",
+    "balance",
+    "probe",
+    "top_k",
+    "seed",
+    "ppl",
+    "ppl_low",
+    "ppl_high",
+    "delta",
+    "delta_low",
+    "delta_high",
+    "density",
+    "distant_density",
+    "n_documents",
+    "tokens",
+    "max_logit_difference",
+]
+SPEED_COLUMNS = [
+    "device",
+    "length",
+    "K",
+    "k",
+    "probe",
+    "window",
+    "heads",
+    "key_heads",
+    "head_dim",
+    "dtype",
+    "method",
+    "direction",
+    "median_s",
+    "low_s",
+    "high_s",
+    "speedup",
+    "density",
+    "bound",
+    "share_of_bound",
+    "tflops",
+    "peak_mb",
+    "repetitions",
+]
+EXACTNESS_COLUMNS = [
+    "K",
+    "k",
+    "window",
+    "sinks",
+    "length",
+    "dtype",
+    "groups",
+    "method",
+    "output_cosine",
+    "output_error",
+    "gradient_error",
+    "passed",
+]
 
 
 def read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
@@ -49,17 +110,18 @@ class Results:
         return self.cells("topk", TOPK_COLUMNS)
 
     def cells(self, stage: str, columns: list[str]) -> pd.DataFrame:
-        """Tables of all cells of a stage, one below the other, with `evidence` and `cell` beside."""
-        frames = []
-        for path in sorted((self.root / stage).glob("*/table.csv")):
-            frames.append(
-                read_csv(path, columns).assign(evidence=self.evidence(path), cell=path.parent.name)
-            )
+        """Tables of all cells of a stage below each other, with `evidence` and `cell` beside."""
+        frames = [
+            read_csv(path, columns).assign(evidence=self.evidence(path), cell=path.parent.name)
+            for path in sorted((self.root / stage).glob("*/table.csv"))
+        ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
     @cached_property
     def speed(self) -> pd.DataFrame:
-        """The speed stage of this machine, then every GPU run that somebody committed; `hardware` tells them apart."""
+        """The speed stage of this machine, then every GPU run that somebody committed; `hardware`
+        tells them apart.
+        """
         path, frames = self.root / "speed" / "table.csv", []
         if path.is_file():
             here = read_csv(path, SPEED_COLUMNS)

@@ -1,4 +1,6 @@
-"""How far a run of ours is from the paper's setting: what keeps a verdict from a plain "reproduced"."""
+"""How far a run of ours is from the paper's setting: what keeps a verdict from a plain
+"reproduced".
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def same_model(claim: Claim, run: dict[str, Any]) -> bool:
 
 
 def differences(claim: Claim, run: dict[str, Any], cell: str | None = None) -> list[str]:
-    """What differs from the paper's setting, in words. A run without a record differs in everything."""
+    """What differs from the paper's setting, in words. A run without a record differs in
+    everything.
+    """
     settings = config(run)
     if not settings:
         return ["the run left no record of its settings"]
@@ -62,8 +66,10 @@ def describe(run: dict[str, Any], fallback: str, cell: str | None = None) -> str
         return fallback
     parts = [settings.get("scale", fallback)]
     for block, key, form in (
-        ("model", "name", "{}"), ("corpus", "source", "{}"), ("protocol", "context", "T = {}"),
-    ):  # fmt: skip
+        ("model", "name", "{}"),
+        ("corpus", "source", "{}"),
+        ("protocol", "context", "T = {}"),
+    ):
         if (value := settings.get(block, {}).get(key)) is not None:
             parts.append(form.format(value))
     if (trained := steps(run, cell)) is not None:

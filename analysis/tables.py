@@ -12,7 +12,31 @@ from analysis.paper import model_name, table
 from analysis.results import Results
 from analysis.rules.leak import pairs
 
-TOPK = ["whose", "variant", "gate", "K", "sinks", "sides", "routers", "mode", "balance", "probe", "top_k", "ppl", "ppl_low", "ppl_high", "delta", "delta_low", "delta_high", "density", "distant_density", "n_documents", "tokens", "seed", "max_logit_difference"]
+TOPK = [
+    "whose",
+    "variant",
+    "gate",
+    "K",
+    "sinks",
+    "sides",
+    "routers",
+    "mode",
+    "balance",
+    "probe",
+    "top_k",
+    "ppl",
+    "ppl_low",
+    "ppl_high",
+    "delta",
+    "delta_low",
+    "delta_high",
+    "density",
+    "distant_density",
+    "n_documents",
+    "tokens",
+    "seed",
+    "max_logit_difference",
+]
 
 
 def topk(results: Results) -> pd.DataFrame:
@@ -25,51 +49,78 @@ def topk(results: Results) -> pd.DataFrame:
 
 
 def paper_points() -> pd.DataFrame:
-    """Table 7 in the columns of the top-k stage, with the perplexity's change relative to pretrained."""
+    """Table 7 in the columns of the top-k stage, with the perplexity's change relative to
+    pretrained.
+    """
     rows = []
     for row in table("table7")["rows"]:
         base = row["ppl"] - row["delta"]
         rows.append(
             {
-                "whose": f"paper ({model_name(row['model'])}, PG-19)", "K": 4, "sinks": 0, "mode": "hard",
-                "balance": "sinkhorn", "top_k": row["k"], "ppl": row["ppl"], "delta": row["delta"] / base,
-                "density": row["pairs_retained"] / 100, "gate": "eq2", "variant": row["model"],
+                "whose": f"paper ({model_name(row['model'])}, PG-19)",
+                "K": 4,
+                "sinks": 0,
+                "mode": "hard",
+                "balance": "sinkhorn",
+                "top_k": row["k"],
+                "ppl": row["ppl"],
+                "delta": row["delta"] / base,
+                "density": row["pairs_retained"] / 100,
+                "gate": "eq2",
+                "variant": row["model"],
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows).reindex(columns=TOPK)
 
 
 def speed(results: Results) -> pd.DataFrame:
-    """Timings of this machine and of every GPU report, then the paper's Table 6, marked as the paper's."""
+    """Timings of this machine and of every GPU report, then the paper's Table 6, marked as the
+    paper's.
+    """
     frame = results.speed
     if frame.empty:
         return frame
     ours = frame.assign(whose="ours")
     theirs = [
-        {"whose": "paper (H100)", "length": row["context"], "K": groups, "k": 1, "speedup": row[f"speedup_K{groups}"],
-         "method": "paper_k1", "direction": "forward", "hardware": "H100-80GB"}
+        {
+            "whose": "paper (H100)",
+            "length": row["context"],
+            "K": groups,
+            "k": 1,
+            "speedup": row[f"speedup_K{groups}"],
+            "method": "paper_k1",
+            "direction": "forward",
+            "hardware": "H100-80GB",
+        }
         for groups in (4, 8)
         for row in table("table6")["rows"]
-    ]  # fmt: skip
+    ]
     joined = pd.concat([ours, pd.DataFrame(theirs)], ignore_index=True)
     return joined[["whose", *(c for c in joined if c != "whose")]]
 
 
 def exactness(results: Results) -> pd.DataFrame:
-    """Worst and median agreement of each method, dtype and kind of groups with the float64 definition."""
+    """Worst and median agreement of each method, dtype and kind of groups with the float64
+    definition.
+    """
     frame = results.exactness
     if frame.empty:
         return frame
     grouped = frame.groupby(["method", "dtype", "groups"], sort=False)
     return grouped.agg(
-        cases=("passed", "size"), passed=("passed", "sum"), worst_cosine=("output_cosine", "min"),
-        median_cosine=("output_cosine", "median"), worst_output_error=("output_error", "max"),
+        cases=("passed", "size"),
+        passed=("passed", "sum"),
+        worst_cosine=("output_cosine", "min"),
+        median_cosine=("output_cosine", "median"),
+        worst_output_error=("output_error", "max"),
         worst_gradient_error=("gradient_error", "max"),
-    ).reset_index()  # fmt: skip
+    ).reset_index()
 
 
 def leak(results: Results) -> pd.DataFrame:
-    """One row a variant and balance: earlier assignments that a new suffix changes, perplexity, balance."""
+    """One row a variant and balance: earlier assignments that a new suffix changes, perplexity,
+    balance.
+    """
     return results.leak
 
 
@@ -102,7 +153,7 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write every table that has result files as `<name>.csv` and `<name>.md`; the paths written."""
+    """Write every table that has result files as CSV and Markdown; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
     frames = {name: make() for name, make in ALWAYS.items()}
     frames |= {name: make(results) for name, make in TABLES.items()}

@@ -25,7 +25,9 @@ CAPTIONS = {
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Draw every figure that has result files to `<name>.png` and `<name>.svg`; the paths written."""
+    """Draw every figure that has result files to `<name>.png` and `<name>.svg`; the paths
+    written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, draw in FIGURES.items():

@@ -1,4 +1,6 @@
-"""The leak: earlier assignments that a new suffix changes, and what the balances cost in perplexity."""
+"""The leak: earlier assignments that a new suffix changes, and what the balances cost in
+perplexity.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from analysis.results import Results
 
 CAPTION = (
     "Left: share of a prefix's group assignments that change when its suffix is replaced. "
-    "Right: perplexity of the same router and mask with each balance. Bars: intervals over documents."
+    "Right: perplexity of the same router and mask with each balance. Bars: "
+    "intervals over documents."
 )
 LOOK = {"sinkhorn": style.RED, "causal": style.BLUE}
 
@@ -27,7 +30,7 @@ def draw(results: Results) -> Figure | None:
     ]
     if "ppl" in frame and frame["ppl"].notna().any():
         panels.append(("ppl", "perplexity", 1.0, "Perplexity"))
-    figure, axes = style.new(1.0 + 4.6 * len(panels), 4.4, columns=len(panels))
+    figure, axes = style.row(len(panels), 1.0 + 4.6 * len(panels), 4.4)
     for axis, (column, label, factor, title) in zip(axes, panels, strict=True):
         _bars(axis, frame, column, factor)
         axis.set_ylabel(label)

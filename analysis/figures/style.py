@@ -1,34 +1,57 @@
-"""One look for all figures: colour-blind safe colours (Okabe and Ito), markers that differ in shape too."""
+"""One look for all figures: colour-blind safe colours (Okabe and Ito), markers that differ in
+shape too.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00",
-)  # fmt: skip
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+)
 GREY, INK = "#7A7A7A", "#222222"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 RC = {
-    "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 8.5, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.color": "#E5E5E5", "grid.linewidth": 0.7, "svg.fonttype": "path",
-    "svg.hashsalt": "focus", "axes.axisbelow": True, "figure.facecolor": "white", "lines.linewidth": 1.6,
-}  # fmt: skip
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "legend.fontsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E5E5E5",
+    "grid.linewidth": 0.7,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "focus",
+    "axes.axisbelow": True,
+    "figure.facecolor": "white",
+    "lines.linewidth": 1.6,
+}
 
 
-def new(
-    width: float = 8.0, height: float = 4.8, columns: int = 1, **kwargs: object
-) -> tuple[Figure, list[Axes]]:
-    """A figure with one row of axes, without a global state (no pyplot)."""
+def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
+    """A figure with rows x columns of axes that share y in a row; no global state (no pyplot)."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, columns, squeeze=False, **kwargs)[0]
-    return figure, list(axes)
+        return figure, figure.subplots(rows, columns, squeeze=False, sharey="row")
+
+
+def row(columns: int, width: float = 8.0, height: float = 4.8) -> tuple[Figure, list[Axes]]:
+    """A figure with one row of axes, each with a scale of its own."""
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
 def save(figure: Figure, paths: list[Path]) -> list[Path]:

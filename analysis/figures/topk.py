@@ -17,10 +17,12 @@ from analysis.tables import paper_points
 
 CAPTION = (
     "Hard top-k: perplexity relative to the pretrained model against the share of causal pairs "
-    "kept (window included). Bars: bootstrap interval over documents, paired with pretrained. Grey: "
+    "kept (window included). Bars: bootstrap interval over documents, paired with "
+    "pretrained. Grey: "
     "the paper's Table 7, measured by its authors on other models and another text."
 )
-BALANCES = {"sinkhorn": "-", "causal": "--", "softmax": ":"}
+PROBES = {"symmetric": "-", "multi_probe": (0, (1, 1.5))}
+PAPER_SHADES = (style.GREY, "#B0B0B0")
 
 
 def draw(results: Results) -> Figure | None:
@@ -29,10 +31,10 @@ def draw(results: Results) -> Figure | None:
     frame = frame[frame["mode"] == "hard"] if not frame.empty else frame
     if frame.empty:
         return None
-    figure, axes = style.new(11.0, 5.4, columns=2)
-    for axis in axes:
+    figure, axes = style.row(2, 11.0, 5.6)
+    for axis, joined in zip(axes, (True, False), strict=True):
         _ours(axis, frame)
-        _paper(axis)
+        _paper(axis, joined)
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlabel("pairs kept, of all causal pairs (%)")
         axis.set_xlim(0, 104)
@@ -41,16 +43,13 @@ def draw(results: Results) -> Figure | None:
     axes[1].set_title("Near the pretrained line", loc="left")
     axes[1].set_ylim(*_near(frame))
     axes[1].annotate(
-        "pretrained", (1, 1), (-4, 3), xycoords=("axes fraction", "data"),
-        textcoords="offset points", ha="right", fontsize=8.5, color=style.INK,
+        "pretrained", (0, 1), (4, 4), xycoords=("axes fraction", "data"),
+        textcoords="offset points", fontsize=8.5, color=style.INK,
     )  # fmt: skip
-    figure.legend(handles=_keys(frame), loc="outside lower center", ncols=4, frameon=False)
+    keys = _keys(frame)
+    figure.legend(handles=keys, loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(_title(frame, results), x=0.01, ha="left", fontsize=11.5)
     return figure
-
-
-def _groups(frame: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
-    return list(frame.groupby(["variant", "balance", "probe"], sort=False, dropna=False))
 
 
 def _look(frame: pd.DataFrame) -> dict[str, str]:
@@ -63,36 +62,37 @@ def _marker(top_k: float) -> str:
     return style.MARKERS[(int(top_k) - 1) % len(style.MARKERS)]
 
 
+def _face(balance: str, colour: str) -> str:
+    """Filled for the balance that sees the whole sequence, open for the others."""
+    return colour if balance == "sinkhorn" else "white"
+
+
 def _ours(axis: Axes, frame: pd.DataFrame) -> None:
     look = _look(frame)
-    for (variant, balance, _probe), rows in _groups(frame):
-        ordered = rows.sort_values("density")
-        x, y = 100 * ordered["density"], 1 + ordered["delta"]
-        below, above = (
-            ordered["delta"] - ordered["delta_low"],
-            ordered["delta_high"] - ordered["delta"],
-        )
+    for (variant, balance, probe), rows in frame.groupby(
+        ["variant", "balance", "probe"], sort=False
+    ):
+        line = rows.sort_values("density")
+        x, y = 100 * line["density"], 1 + line["delta"]
+        spread = [line["delta"] - line["delta_low"], line["delta_high"] - line["delta"]]
         axis.errorbar(
-            x, y, [below.clip(lower=0), above.clip(lower=0)], color=look[variant], zorder=3,
-            linestyle=BALANCES.get(balance, "-"), capsize=2.5, elinewidth=1.1, linewidth=1.3,
+            x, y, [part.clip(lower=0) for part in spread], color=look[variant], capsize=2.5,
+            linestyle=PROBES.get(probe, "-"), elinewidth=1.1, linewidth=1.2, zorder=3,
         )  # fmt: skip
-        face = look[variant] if balance == "sinkhorn" else "white"
-        for px, py, top_k in zip(x, y, ordered["top_k"], strict=True):
+        for px, py, top_k in zip(x, y, line["top_k"], strict=True):
             axis.plot(
-                px, py, _marker(top_k), color=look[variant], markerfacecolor=face, markersize=6.5,
-                zorder=4,
+                px, py, _marker(top_k), color=look[variant], zorder=4, markersize=6.5,
+                markerfacecolor=_face(balance, look[variant]),
             )  # fmt: skip
 
 
-def _paper(axis: Axes) -> None:
+def _paper(axis: Axes, joined: bool) -> None:
     """The paper's points, grey and behind ours."""
-    for shade, (_, rows) in zip(
-        (style.GREY, "#B0B0B0"), paper_points().groupby("whose", sort=False), strict=True
-    ):
-        axis.plot(
-            100 * rows["density"], 1 + rows["delta"], ":", color=shade, linewidth=1.1, zorder=2
-        )
-        for _, row in rows.iterrows():
+    points = paper_points().groupby("whose", sort=False)
+    for shade, (_, rows) in zip(PAPER_SHADES, points, strict=True):
+        if joined:
+            axis.plot(100 * rows["density"], 1 + rows["delta"], ":", color=shade, linewidth=1.1)
+        for row in rows.to_dict("records"):
             axis.plot(
                 100 * row["density"], 1 + row["delta"], _marker(row["top_k"]), color=shade,
                 markersize=6, zorder=2,
@@ -108,40 +108,38 @@ def _near(frame: pd.DataFrame) -> tuple[float, float]:
 
 
 def _keys(frame: pd.DataFrame) -> list[Line2D]:
-    """Legend: colours are variants, shapes are k, lines and fill are balances."""
-    look = _look(frame)
-    sizes = frame.groupby("variant")[["K", "sinks"]].first()
-    keys = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            linewidth=3,
-            label=f"{name} (K = {sizes.loc[name, 'K']:g}, {sizes.loc[name, 'sinks']:g} sinks)",
-        )
-        for name, colour in look.items()
+    """Legend in four columns: colours are variants, fill the balance, lines the probe, shapes k."""
+    sizes = frame.groupby("variant")[["K", "sinks", "sides"]].first()
+    variants = [
+        Line2D([], [], color=colour, linewidth=3, label=f"{name}: {_size(sizes.loc[name])}")
+        for name, colour in _look(frame).items()
     ]
-    for balance in dict.fromkeys(frame["balance"]):
-        face = style.INK if balance == "sinkhorn" else "white"
-        keys.append(
-            Line2D(
-                [],
-                [],
-                color=style.INK,
-                linestyle=BALANCES.get(balance, "-"),
-                marker="o",
-                markerfacecolor=face,
-                label=f"balance: {balance}",
-            )
-        )
+    ways = [
+        Line2D([], [], color=style.INK, linestyle="", marker="o", label=f"balance: {balance}",
+               markerfacecolor=_face(balance, style.INK))
+        for balance in dict.fromkeys(frame["balance"])
+    ] + [
+        Line2D([], [], color=style.INK, linestyle=PROBES.get(probe, "-"), label=f"probe: {probe}")
+        for probe in dict.fromkeys(frame["probe"])
+    ]  # fmt: skip
     ks = sorted({int(k) for k in frame["top_k"].dropna()} | {1, 2, 3, 4})
-    keys += [
+    shapes = [
         Line2D([], [], color=style.INK, linestyle="", marker=_marker(k), label=f"top-{k}")
         for k in ks
     ]
-    for shade, whose in zip((style.GREY, "#B0B0B0"), paper_points()["whose"].unique(), strict=True):
-        keys.append(Line2D([], [], color=shade, linestyle=":", marker="o", label=whose))
-    return keys
+    theirs = [
+        Line2D([], [], color=shade, linestyle=":", marker="o", label=whose)
+        for shade, whose in zip(PAPER_SHADES, paper_points()["whose"].unique(), strict=True)
+    ]
+    blocks = [variants, ways, shapes, theirs]
+    rows = max(map(len, blocks))
+    empty = Line2D([], [], linestyle="", label=" ")
+    return [key for block in blocks for key in [*block, *[empty] * (rows - len(block))]]
+
+
+def _size(row: pd.Series) -> str:
+    sides = ", queries and keys apart" if row["sides"] == "two" else ""
+    return f"K = {row['K']:.0f}, {row['sinks']:.0f} sinks{sides}"
 
 
 def _title(frame: pd.DataFrame, results: Results) -> str:

@@ -11,9 +11,13 @@ from analysis.settings import LedgerSettings
 
 
 @rule(
-    "table1.{row}.trained_params", "table3.{row}.trained_params", "table4.{row}.trained_params",
-    "routing_dim.{row}.centroid_params", "routing_dim.{row}.percent_of_model", "table2.notes.{row}.percent_of_model",
-)  # fmt: skip
+    "table1.{row}.trained_params",
+    "table3.{row}.trained_params",
+    "table4.{row}.trained_params",
+    "routing_dim.{row}.centroid_params",
+    "routing_dim.{row}.percent_of_model",
+    "table2.notes.{row}.percent_of_model",
+)
 def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) -> Outcome | None:
     """A number of parameters against the count from the model's published shape."""
     path = results.root / "tables" / "parameters.csv"
@@ -34,8 +38,15 @@ def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) 
         verdict, why = NOT_REPRODUCED, f"{why}, which the printed {claim.paper} is not"
         if agree(larger, paper, limit):  # never where there is no larger whole (NaN)
             verdict = INCONCLUSIVE
-            why += f"; counted against the model with routers of 768 dimensions it would be {larger:.3g}%"
+            why += (
+                "; counted against the model with routers of 768 dimensions it would be "
+                f"{larger:.3g}%"
+            )
     return Outcome(
-        verdict, why, ours=ours, evidence=results.evidence(path), command="python -m analysis",
+        verdict,
+        why,
+        ours=ours,
+        evidence=results.evidence(path),
+        command="python -m analysis",
         scale="any: counted, not run",
-    )  # fmt: skip
+    )

@@ -25,6 +25,11 @@ def spread(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome 
     verdict = ARITHMETIC if worst > settings.tolerances.rounding else NOT_REPRODUCED
     why = "; ".join(parts) + ". Here one protocol is pinned in params.yaml for every perplexity"
     return Outcome(
-        verdict, why, ours=worst, n=len(parts), evidence=results.evidence(path), command="python -m analysis",
+        verdict,
+        why,
+        ours=worst,
+        n=len(parts),
+        evidence=results.evidence(path),
+        command="python -m analysis",
         scale="any: the paper's tables against each other",
-    )  # fmt: skip
+    )

@@ -28,38 +28,57 @@ def _span(frame: pd.DataFrame) -> str:
 
 @rule("decomposition.log-sum-exp.cosine")
 def exact(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """The worst cosine over all cases; an operator's identity has no model scale, so plain verdicts are possible."""
+    """The worst cosine over all cases; an operator's identity has no model scale, so plain
+    verdicts are possible.
+    """
     frame = cases(results, "ours")
     if frame.empty:
         return None
     worst, failed = float(frame["output_cosine"].min()), int((~frame["passed"].astype(bool)).sum())
     error = float(frame["output_error"].max())
     why = (
-        f"worst cosine of {len(frame)} cases {worst:.7f}, worst relative error of an output {error:.2g}, "
+        f"worst cosine of {len(frame)} cases {worst:.7f}, worst relative error of an "
+        f"output {error:.2g}, "
         f"{failed} cases over their limit ({_span(frame)})"
     )
     good = worst >= settings.tolerances.cosine and failed == 0
     return Outcome(
-        REPRODUCED if good else NOT_REPRODUCED, why, ours=worst, low=worst, high=float(frame["output_cosine"].max()),
-        n=len(frame), evidence=frame["evidence"].iloc[0], command=COMMAND,
-        scale=f"{settings.scale}; random tensors, no model", same_setting=True,
-    )  # fmt: skip
+        REPRODUCED if good else NOT_REPRODUCED,
+        why,
+        ours=worst,
+        low=worst,
+        high=float(frame["output_cosine"].max()),
+        n=len(frame),
+        evidence=frame["evidence"].iloc[0],
+        command=COMMAND,
+        scale=f"{settings.scale}; random tensors, no model",
+        same_setting=True,
+    )
 
 
 @rule("decomposition.subtraction.cosine")
 def subtraction(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Merging by subtraction in log space: the paper does not say for which tensors 0.79 holds, so only direction."""
+    """Merging by subtraction in log space: the paper does not say for which tensors 0.79 holds,
+    so only direction.
+    """
     frame = cases(results, "subtraction")
     if frame.empty:
         return None
     ours = frame["output_cosine"]
     middle, paper = float(ours.median()), float(claim.paper)
     known = {
-        "ours": middle, "low": float(ours.min()), "high": float(ours.max()), "n": len(frame),
-        "evidence": frame["evidence"].iloc[0], "command": COMMAND,
+        "ours": middle,
+        "low": float(ours.min()),
+        "high": float(ours.max()),
+        "n": len(frame),
+        "evidence": frame["evidence"].iloc[0],
+        "command": COMMAND,
         "scale": f"{settings.scale}; random tensors, no model",
-    }  # fmt: skip
-    why = f"median cosine of {len(frame)} cases {middle:.4f} ({ours.min():.4f} to {ours.max():.4f}), the paper has {paper}"
+    }
+    why = (
+        f"median cosine of {len(frame)} cases {middle:.4f} ({ours.min():.4f} to "
+        f"{ours.max():.4f}), the paper has {paper}"
+    )
     if middle >= settings.tolerances.cosine:
         return Outcome(NOT_REPRODUCED, f"subtraction is exact here: {why}", **known)
     near = abs(middle - paper) <= settings.tolerances.subtraction_cosine

@@ -1,4 +1,6 @@
-"""Rule of audit point 5: does a suffix change earlier assignments, and what does causal balance cost."""
+"""Rule of audit point 5: does a suffix change earlier assignments, and what does causal balance
+cost.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from analysis.settings import LedgerSettings
 
 
 def pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row a variant that has both balances: Sinkhorn's columns beside the causal ones (`_causal`)."""
+    """One row a variant that has both balances: Sinkhorn's columns beside the causal ones
+    (`_causal`).
+    """
     if frame.empty:
         return frame
     sinkhorn = frame[frame["balance"] == "sinkhorn"]
@@ -35,7 +39,9 @@ def _said(row: pd.Series) -> str:
 def suffix_changes_the_past(
     claim: Claim, results: Results, settings: LedgerSettings
 ) -> Outcome | None:
-    """Share of earlier assignments that a new suffix changes, per variant; Sinkhorn against causal."""
+    """Share of earlier assignments that a new suffix changes, per variant; Sinkhorn against
+    causal.
+    """
     both = pairs(results.leak)
     if both.empty or "changed" not in both:
         return None
@@ -43,11 +49,14 @@ def suffix_changes_the_past(
     low = both["changed_low"] if "changed_low" in both else both["changed"]
     count = row.get("changed_n", row.get("n"))
     known = {
-        "ours": float(row["changed"]), "low": float(low.iloc[0]), "high": float(row.get("changed_high", row["changed"])),
+        "ours": float(row["changed"]),
+        "low": float(low.iloc[0]),
+        "high": float(row.get("changed_high", row["changed"])),
         "n": None if count is None or pd.isna(count) else int(count),
-        "evidence": "results/leak/metrics.json", "command": "python -m experiments.stages.leak",
+        "evidence": "results/leak/metrics.json",
+        "command": "python -m experiments.stages.leak",
         "scale": scope.describe(results.run("leak"), settings.scale),
-    }  # fmt: skip
+    }
     why = ". ".join(_said(r) for _, r in both.iterrows())
     if (both["changed_causal"] > limit).any():
         return Outcome(

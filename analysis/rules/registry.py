@@ -23,7 +23,8 @@ VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, ARITHMETIC, INCONCLUSIVE, NOT
 class Outcome:
     """What a rule says about one claim.
 
-    ours, low, high: our figure with its interval, in the unit of the paper's figure; n: what the interval is over
+    ours, low, high: our figure with its interval, in the unit of the paper's figure; n: what the
+    interval is over
     (documents, cases, repetitions). `same_setting` is the only way to a plain "reproduced": the
     rule has checked that nothing was reduced.
     """
@@ -54,7 +55,8 @@ RULES: list[tuple[re.Pattern[str], Rule]] = []
 
 
 def rule(*patterns: str) -> Callable[[Rule], Rule]:
-    """Register a function for claim ids; `{name}` in a pattern stands for one part and is passed by name.
+    """Register a function for claim ids; `{name}` in a pattern stands for one part and is passed
+    by name.
 
     The function gets (claim, results, settings, **parts) and returns None where it has no result
     file to judge from.

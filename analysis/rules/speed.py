@@ -23,7 +23,9 @@ METHODS = ("paper_k1", "ours")
 
 
 def timings(results: Results, groups: int | None = None) -> pd.DataFrame:
-    """Forward timings of one group a token, GPU rows first; speed-ups with an interval over repetitions."""
+    """Forward timings of one group a token, GPU rows first; speed-ups with an interval over
+    repetitions.
+    """
     frame = results.speed
     if frame.empty:
         return frame
@@ -41,13 +43,19 @@ def timings(results: Results, groups: int | None = None) -> pd.DataFrame:
 
 def _facts(row: pd.Series, settings: LedgerSettings) -> dict[str, object]:
     gpu = bool(row["gpu"])
-    shape = f"H={int(row['heads'])}, Hk={int(row['key_heads'])}, D={int(row['head_dim'])}, {row['dtype']}"
+    shape = (
+        f"H={int(row['heads'])}, Hk={int(row['key_heads'])}, D={int(row['head_dim'])}, "
+        f"{row['dtype']}"
+    )
     return {
-        "ours": float(row["speedup"]), "low": float(row["speed_low"]), "high": float(row["speed_high"]),
-        "n": int(row["repetitions"]), "evidence": row["evidence"],
+        "ours": float(row["speedup"]),
+        "low": float(row["speed_low"]),
+        "high": float(row["speed_high"]),
+        "n": int(row["repetitions"]),
+        "evidence": row["evidence"],
         "command": "python tests/gpu/run.py" if gpu else "python -m experiments.stages.speed",
         "scale": f"{row['hardware']}; {shape}",
-    }  # fmt: skip
+    }
 
 
 def _beside(frame: pd.DataFrame, row: pd.Series) -> str:
@@ -75,7 +83,8 @@ def speedup(
         else "our decomposition (the paper's was not timed)"
     )
     why = (
-        f"{name} {row['speedup']:.2f}x ({row['speed_low']:.2f} to {row['speed_high']:.2f}) on {row['hardware']}, bound "
+        f"{name} {row['speedup']:.2f}x ({row['speed_low']:.2f} to "
+        f"{row['speed_high']:.2f}) on {row['hardware']}, bound "
         f"{row['bound']:.2f}x{_beside(frame, row)}"
     )
     if row["gpu"] and PAPER_GPU in str(row["hardware"]):

@@ -34,7 +34,9 @@ def hard(results: Results, top_k: int) -> pd.DataFrame:
 
 
 def paper_way(results: Results, top_k: int, claim: Claim) -> pd.Series | None:
-    """The row nearest to the paper: no sinks, one router a layer, sequence-wide Sinkhorn; Eq. 2 and the same model first."""
+    """The row nearest to the paper: no sinks, one router a layer, sequence-wide Sinkhorn; Eq. 2
+    and the same model first.
+    """
     frame = hard(results, top_k)
     if frame.empty:
         return None
@@ -107,7 +109,9 @@ def table_delta(claim: Claim) -> float:
 def sparse_perplexity(
     claim: Claim, results: Results, settings: LedgerSettings, model: str
 ) -> Outcome | None:
-    """Perplexity of hard top-1 and top-2: the figure itself in the paper's setting, else its direction."""
+    """Perplexity of hard top-1 and top-2: the figure itself in the paper's setting, else its
+    direction.
+    """
     row = paper_way(results, claim.keys["k"], claim)
     base = None if row is None else pretrained(results, row)
     if row is None or base is None:
@@ -127,7 +131,10 @@ def sparse_perplexity(
     apart = scope.differences(claim, results.run("topk", row["cell"]), row["cell"])
     if not apart and row["gate"] == "eq2":
         good = agree(float(row["ppl"]), float(_paper_ppl(claim)), settings.tolerances.same_ppl)
-        why = f"perplexity {row['ppl']:.2f} against the paper's {_paper_ppl(claim)} in its own setting"
+        why = (
+            f"perplexity {row['ppl']:.2f} against the paper's {_paper_ppl(claim)} in its "
+            "own setting"
+        )
         return Outcome(
             REPRODUCED if good else NOT_REPRODUCED, why, **ours, **known, same_setting=True
         )
@@ -147,14 +154,19 @@ def _paper_ppl(claim: Claim) -> float:
 def dense_rows(
     claim: Claim, results: Results, settings: LedgerSettings, model: str, column: str
 ) -> Outcome | None:
-    """k = 3 and k = 4 of K = 4 keep every pair: what the paper reports must then be the pretrained model's."""
+    """k = 3 and k = 4 of K = 4 keep every pair: what the paper reports must then be the
+    pretrained model's.
+    """
     rows = hard(results, claim.keys["k"])
     if rows.empty:
         return None
     row = rows.iloc[0]
     known = facts(row, results, settings)
     if not identity(rows, settings):
-        worst = f"density {rows['density'].min():.4f}, logits differ by {rows['max_logit_difference'].max():.3g}"
+        worst = (
+            f"density {rows['density'].min():.4f}, logits differ by "
+            f"{rows['max_logit_difference'].max():.3g}"
+        )
         return Outcome(
             NOT_REPRODUCED,
             f"our k = {claim.keys['k']} of K = 4 is not the pretrained model: {worst}",
@@ -164,7 +176,10 @@ def dense_rows(
     expected = {"delta": 0.0, "pairs_retained": 100.0, "speedup": 1.0}.get(column)
     measured = f"measured over {len(rows)} settings: density 1.0, no logit changes"
     if column == "ppl" and table_delta(claim) != 0:
-        why = f"{measured}; so it must equal the paper's pretrained 42.8, which {claim.paper} does not"
+        why = (
+            f"{measured}; so it must equal the paper's pretrained 42.8, which "
+            f"{claim.paper} does not"
+        )
         return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
     if expected is not None and float(claim.paper) != expected:
         why = f"{measured}; so the figure must be {expected:g}, the paper has {claim.paper}"
@@ -184,7 +199,10 @@ def retained(
     close = settings.tolerances.density_points
     near = min((total, distant), key=lambda value: abs(value - float(claim.paper)))
     which = "all causal pairs" if near == total else "pairs outside the window"
-    why = f"{total:.1f}% of all causal pairs, {distant:.1f}% of those outside the window; taken: {which}"
+    why = (
+        f"{total:.1f}% of all causal pairs, {distant:.1f}% of those outside the window; "
+        f"taken: {which}"
+    )
     good = abs(near - float(claim.paper)) <= close
     known = facts(row, results, settings)
     return Outcome(
@@ -201,12 +219,16 @@ def table7_speedup(
     if row is None:
         return None
     percent = next(
-        r["pairs_retained"] for r in table("table7")["rows"]
+        r["pairs_retained"]
+        for r in table("table7")["rows"]
         if (r["model"], r["k"]) == (claim.keys["model"], claim.keys["k"])
-    )  # fmt: skip
+    )
     theirs, ours = 100 / (percent - 0.5), 1 / float(row["density"])  # the percentage is rounded
     known = facts(row, results, settings)
-    why = f"{percent}% of pairs allow at most {theirs:.2f}x at equal kernel speed; ours keep {row['density']:.1%}: {ours:.2f}x"
+    why = (
+        f"{percent}% of pairs allow at most {theirs:.2f}x at equal kernel speed; ours "
+        f"keep {row['density']:.1%}: {ours:.2f}x"
+    )
     why += measured_ratio(results, claim.keys["k"])
     if float(claim.paper) > theirs * (1 + settings.tolerances.rounding):
         return Outcome(NOT_REPRODUCED, f"above the bound: {why}", ours=ours, **known)
@@ -219,7 +241,9 @@ def table7_speedup(
 
 
 def measured_ratio(results: Results, top_k: int) -> str:
-    """The measured speed-up of K = 4 with this k at the longest length, in words; empty where not timed."""
+    """The measured speed-up of K = 4 with this k at the longest length, in words; empty where not
+    timed.
+    """
     frame = results.speed
     if frame.empty:
         return ""
@@ -247,7 +271,8 @@ def top3_is_everything(claim: Claim, results: Results, settings: LedgerSettings)
         why = f"hard top-3 of 4 differs: density {rows['density'].min():.4f}, logits by {worst:.3g}"
         return Outcome(NOT_REPRODUCED, why, ours=worst, **known)
     why = (
-        f"hard top-3 of 4 keeps every pair (density 1.0) and changes no logit in {len(rows)} settings: two 3-subsets "
+        "hard top-3 of 4 keeps every pair (density 1.0) and changes no logit in "
+        f"{len(rows)} settings: two 3-subsets "
         "of 4 always meet, so the equality says nothing about the routing"
     )
     return Outcome(ARITHMETIC, why, ours=worst, **known)
@@ -271,13 +296,18 @@ def long_context_top3(
         return Outcome(
             ARITHMETIC, f"top-3 of 4 masks nothing, so it equals full attention ({full})", **known
         )
-    why = f"top-3 of 4 masks nothing, so it must equal the paper's full attention, {full}; it is {claim.paper}"
+    why = (
+        f"top-3 of 4 masks nothing, so it must equal the paper's full attention, {full}; "
+        f"it is {claim.paper}"
+    )
     return Outcome(NOT_REPRODUCED, why, **known)
 
 
 @rule("audit.2")
 def top2_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Density of hard top-2 of 4, the bound that it implies, and the measured ratio where there is one."""
+    """Density of hard top-2 of 4, the bound that it implies, and the measured ratio where there
+    is one.
+    """
     row = paper_way(results, 2, claim)
     if row is None:
         return None
@@ -286,7 +316,10 @@ def top2_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
     limits = ", ".join(
         f"{r['pairs_retained']}% -> {100 / r['pairs_retained']:.2f}x" for r in theirs
     )
-    why = f"top-2 of 4 keeps {row['density']:.1%} of pairs: at most {bound:.2f}x; the paper's own: {limits}"
+    why = (
+        f"top-2 of 4 keeps {row['density']:.1%} of pairs: at most {bound:.2f}x; the "
+        f"paper's own: {limits}"
+    )
     why += measured_ratio(results, 2)
     claimed = min(float(r["speedup"]) for r in theirs)
     verdict = ARITHMETIC if bound < claimed else NOT_REPRODUCED
@@ -310,7 +343,8 @@ def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) 
     soft = frame[same].iloc[0]
     gap, known = float(row["ppl"]) / float(soft["ppl"]) - 1, facts(row, results, settings)
     why = (
-        f"one router, gate eq2: soft {soft['ppl']:.2f} ({soft['ppl_low']:.2f} to {soft['ppl_high']:.2f}), hard top-2 "
+        f"one router, gate eq2: soft {soft['ppl']:.2f} ({soft['ppl_low']:.2f} to "
+        f"{soft['ppl_high']:.2f}), hard top-2 "
         f"{row['ppl']:.2f} ({row['ppl_low']:.2f} to {row['ppl_high']:.2f}), a gap of {gap:+.1%}"
     )
     apart = row["ppl_low"] > soft["ppl_high"] or row["ppl_high"] < soft["ppl_low"]
