@@ -61,8 +61,11 @@ def load_split(split: str, folder: str | Path = FOLDER) -> list[Document]:
         raise ValueError(f"{path} is missing: run `python -m experiments.stages.corpus` first")
     with np.load(path, allow_pickle=False) as arrays:
         tokens, offsets, titles = arrays["tokens"], arrays["offsets"], arrays["titles"]
-    pieces = np.split(tokens.astype(np.int64), offsets[1:-1])
-    return [Document(str(t), torch.from_numpy(p)) for t, p in zip(titles, pieces, strict=True)]
+    whole = torch.from_numpy(tokens.astype(np.int64))
+    return [
+        Document(str(title), whole[start:end])
+        for title, start, end in zip(titles, offsets[:-1], offsets[1:], strict=True)
+    ]
 
 
 def windows(document: Document | Tensor, context: int, stride: int) -> Tensor:

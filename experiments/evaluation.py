@@ -12,7 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import Progress
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -196,9 +203,6 @@ def score_from_plain(values: Sequence[dict]) -> list[DocumentScore]:
 
 def progress() -> Progress:
     """A progress bar with elapsed and remaining time."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn
-
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TimeRemainingColumn(),

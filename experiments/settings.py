@@ -195,7 +195,7 @@ class Block(Mapping[str, Any]):
 
     def plain(self) -> dict[str, Any]:
         """The values as plain dictionaries and lists."""
-        return {key: _plain(value) for key, value in self._values.items()}
+        return _plain(self)
 
 
 def _freeze(path: str, key: str, value: Any) -> Any:
@@ -205,8 +205,8 @@ def _freeze(path: str, key: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Block):
-        return value.plain()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
@@ -256,7 +256,7 @@ class Settings:
             if item.name == "variants":
                 ready[item.name] = {name: _variant_plain(v) for name, v in value.items()}
             elif dataclasses.is_dataclass(value):
-                ready[item.name] = dataclasses.asdict(value)
+                ready[item.name] = _plain(dataclasses.asdict(value))
             else:
                 ready[item.name] = _plain(value)
         return ready

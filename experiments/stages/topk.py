@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def wanted_settings(chosen: Settings) -> list[Setting]:
 
 
 def evaluate(model: PreTrainedModel, setting: Setting, documents: list[tuple[str, Tensor]],
-             chosen: Settings, advance) -> dict:  # noqa: ANN001 # fmt: skip
+             chosen: Settings, advance: Callable[[], None]) -> dict:  # fmt: skip
     """Scores one setting: document scores, density, and the first window's logit difference."""
     counts = []
 

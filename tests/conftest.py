@@ -1,0 +1,29 @@
+"""What all tests share: no hub, few threads, and a working copy of the settings to edit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+from experiments.schema import read_yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def two_threads() -> None:
+    """Timings and roundings as on the machine that the results come from."""
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def params() -> dict[str, Any]:
+    """What params.yaml holds, free to be changed."""
+    return read_yaml(ROOT / "params.yaml")

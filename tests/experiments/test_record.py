@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pandas as pd
+import pytest
+
+from experiments import record, settings
+from experiments.record import Run
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_a_run_writes_metrics_and_what_produced_them(tmp_path, params):
+    chosen = settings.parse(params)
+    with Run("topk", "cell", chosen, root=tmp_path) as run:
+        run.metric("ppl", 34.2, 33.0, 35.5, n=8)
+        run.metric("steps", 60)
+        run.metric("unknown", None)
+        run.note("reason", "because")
+        run.table(pd.DataFrame({"a": [1, 2]}), "table.csv")
+    assert read(tmp_path / "topk/cell/metrics.json") == {
+        "ppl": 34.2, "ppl_low": 33.0, "ppl_high": 35.5, "ppl_n": 8, "steps": 60, "unknown": None,
+    }  # fmt: skip
+    found = read(tmp_path / "topk/cell/run.json")
+    assert found["stage"] == "topk"
+    assert found["settings"] == json.loads(json.dumps(chosen.plain()))
+    assert found["notes"] == {"reason": "because"}
+    assert found["wall_seconds"] >= 0
+    assert 10 < found["peak_memory_mb"] < 10**6
+    assert found["versions"]["torch"].startswith("2.")
+    assert found["hardware"]["cores"] >= 1
+    assert (tmp_path / "topk/cell/table.csv").read_text() == "a\n1\n2\n"
+
+
+def test_a_run_that_fails_leaves_no_record_not_even_an_old_one(tmp_path):
+    def a_run(times):
+        with Run("leak", root=tmp_path) as run:
+            for _ in range(times):
+                run.metric("x", 1)
+
+    a_run(1)
+    with pytest.raises(ValueError, match="noted twice"):
+        a_run(2)
+    assert list((tmp_path / "leak").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("x", 1.0, 0.5, None), "give both ends"),
+        (("x", float("nan")), "not a finite number"),
+        (("x", 1.0, float("-inf"), 2.0), "x_low: -inf is not a finite number"),
+        (("taken", 2.0), "noted twice"),
+    ],
+)
+def test_a_metric_that_json_or_a_reader_cannot_take_is_refused(tmp_path, arguments, message):
+    run = Run("leak", root=tmp_path)
+    run.metric("taken", 1.0)
+    with pytest.raises(ValueError, match=message):
+        run.metric(*arguments)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "deep" / "file.json"
+    record.write_json(path, {"x": 1})
+    with pytest.raises(ValueError):
+        record.write_json(path, {"x": float("nan")})
+    assert read(path) == {"x": 1}
+    assert [p.name for p in path.parent.iterdir()] == ["file.json"]
+
+
+def git(folder, *arguments):
+    subprocess.run(
+        ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def test_the_commit_is_dirty_only_where_code_or_settings_differ(tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    for name in ("code.py", "results/x.json", "dvc.lock"):
+        (tmp_path / name).write_text("1")
+    monkeypatch.chdir(tmp_path)
+    assert record.commit() == {"id": None, "dirty": None}
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    found = record.commit()
+    assert len(found["id"]) == 40
+    assert not found["dirty"]
+    (tmp_path / "results/x.json").write_text("2")
+    (tmp_path / "dvc.lock").write_text("2")
+    assert not record.commit()["dirty"]
+    (tmp_path / "code.py").write_text("2")
+    assert record.commit()["dirty"]
