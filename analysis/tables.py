@@ -10,7 +10,6 @@ import pandas as pd
 from analysis import arithmetic
 from analysis.paper import model_name, table
 from analysis.results import Results
-from analysis.rules.leak import pairs
 
 TOPK = [
     "whose",
@@ -129,7 +128,6 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "speed": speed,
     "exactness": exactness,
     "leak": leak,
-    "leak_pairs": lambda results: pairs(results.leak),
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
     "parameters": arithmetic.counts,

@@ -1,6 +1,4 @@
-"""The leak: earlier assignments that a new suffix changes, and what the balances cost in
-perplexity.
-"""
+"""The leak: earlier assignments that a new suffix changes, and what causality costs."""
 
 from __future__ import annotations
 
@@ -11,73 +9,76 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rules.leak import costs
 
 CAPTION = (
-    "Left: share of a prefix's group assignments that change when its suffix is replaced. "
-    "Right: perplexity of the same router and mask with each balance. Bars: "
-    "intervals over documents."
+    "Left: share of a prefix's group assignments that change when its suffix is replaced; the "
+    "causal balances (frozen and lagged potentials) must show 0. Right: perplexity of hard top-2 "
+    "with the same router, relative to pretrained, by balance. Bars: intervals over documents."
 )
-LOOK = {"sinkhorn": style.RED, "causal": style.BLUE}
+LOOK = {
+    "sinkhorn": style.RED,
+    "causal": style.BLUE,
+    "frozen": style.BLUE,
+    "lagged": style.SKY,
+    "softmax": style.GREY,
+}
 
 
 def draw(results: Results) -> Figure | None:
     """Two panels of bars, None without results of the leak stage."""
-    frame = results.leak
+    frame, cost = results.leak, costs(results)
     if frame.empty or "changed" not in frame:
         return None
-    panels = [
-        ("changed", "earlier assignments changed (%)", 100.0, "A new suffix changes the past")
-    ]
-    if "ppl" in frame and frame["ppl"].notna().any():
-        panels.append(("ppl", "perplexity", 1.0, "Perplexity"))
-    figure, axes = style.row(len(panels), 1.0 + 4.6 * len(panels), 4.4)
-    for axis, (column, label, factor, title) in zip(axes, panels, strict=True):
-        _bars(axis, frame, column, factor)
-        axis.set_ylabel(label)
-        axis.set_title(title, loc="left")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
-    )
+    if not cost.empty:
+        cost = cost[cost["variant"].isin(frame["variant"])]
+    count = 1 if cost.empty else 2
+    figure, axes = style.row(count, 1.0 + 4.8 * count, 4.4)
+    _bars(axes[0], frame, "changed")
+    axes[0].set_ylabel("earlier assignments changed (%)")
+    axes[0].set_title("A new suffix changes the past", loc="left")
+    if count == 2:
+        _bars(axes[1], cost, "delta")
+        axes[1].axhline(0, color=style.INK, linewidth=1.2)
+        axes[1].set_ylabel("perplexity against pretrained (%)")
+        axes[1].set_title("Hard top-2 with each balance", loc="left")
+    keys: dict[str, object] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            keys.setdefault(label, handle)
+    figure.legend(keys.values(), keys.keys(), loc="outside lower center", ncols=5, frameon=False)
     return figure
 
 
-def _bars(axis: Axes, frame: pd.DataFrame, column: str, factor: float) -> None:
-    variants, balances = (
-        list(dict.fromkeys(frame["variant"])),
-        list(dict.fromkeys(frame["balance"])),
-    )
-    width, tops = 0.8 / len(balances), []
+def _bars(axis: Axes, frame: pd.DataFrame, column: str) -> None:
+    """A bar for each variant and balance, in percent, with the figure above it."""
+    variants = list(dict.fromkeys(frame["variant"]))
+    balances = list(dict.fromkeys(frame["balance"]))
+    width = 0.8 / len(balances)
+    tops = [0.0]
     for i, balance in enumerate(balances):
         rows = frame[frame["balance"] == balance].set_index("variant").reindex(variants)
         x = np.arange(len(variants)) + (i - (len(balances) - 1) / 2) * width
-        y = factor * rows[column].to_numpy(float)
-        low, high = (_end(rows, column, end, factor) for end in ("low", "high"))
+        y, low, high = (_percent(rows, column, end) for end in ("", "_low", "_high"))
         spread = np.nan_to_num([y - low, high - y]).clip(min=0)
-        colour = LOOK.get(balance, style.CYCLE[(i + 2) % len(style.CYCLE)])
+        colour = LOOK.get(balance, style.PURPLE)
         axis.bar(
-            x,
-            y,
-            width * 0.92,
-            yerr=spread,
-            color=colour,
-            capsize=3,
-            label=balance,
+            x, y, width * 0.92, yerr=spread, color=colour, capsize=3, label=balance,
             error_kw={"elinewidth": 1.1},
-        )
-        for px, py, top in zip(x, y, y + spread[1], strict=True):
+        )  # fmt: skip
+        for px, py, top in zip(x, y, np.maximum(y + spread[1], 0), strict=True):
             if np.isfinite(py):
-                text = f"{py:.1f}" if factor == 1 or py else "0"
                 axis.annotate(
-                    text, (px, top), (0, 2), textcoords="offset points", ha="center", fontsize=8.5
-                )
+                    f"{py:.1f}" if py else "0", (px, top), (0, 2), ha="center", fontsize=8.5,
+                    textcoords="offset points",
+                )  # fmt: skip
                 tops.append(top)
     axis.set_xticks(range(len(variants)), variants)
     axis.grid(axis="x", visible=False)
-    axis.set_ylim(0, 1.12 * max([*tops, 1e-9]) if max([*tops, 0]) > 0 else 1)
+    axis.set_ylim(top=1.12 * max(tops) if max(tops) > 0 else 1)
 
 
-def _end(rows: pd.DataFrame, column: str, end: str, factor: float) -> np.ndarray:
-    """An end of the interval, the figure itself where there is none."""
-    name = f"{column}_{end}"
-    values = rows[name] if name in rows else rows[column]
-    return factor * values.to_numpy(float)
+def _percent(rows: pd.DataFrame, column: str, end: str) -> np.ndarray:
+    """A column, or an end of its interval (the figure itself where there is none), in percent."""
+    name = column + end if column + end in rows else column
+    return 100 * rows[name].to_numpy(float)

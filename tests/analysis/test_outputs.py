@@ -1,0 +1,110 @@
+"""Tables, figures, the report page and the command itself, from small result files."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from analysis import __main__ as command
+from analysis import figures, tables
+from analysis.figures import style
+from tests.analysis.result_files import (
+    pretrained,
+    row,
+    write_exactness,
+    write_leak,
+    write_speed,
+    write_topk,
+)
+
+
+@pytest.fixture
+def filled(results):
+    """One small file of every stage."""
+    rows = [
+        row(top_k=k, density=d, delta=x, delta_low=x - 0.01, delta_high=x + 0.01, balance=b)
+        for k, d, x in ((1, 0.4, 0.4), (2, 0.86, 0.02))
+        for b in ("sinkhorn", "causal")
+    ]
+    write_topk(results.root, [pretrained(), *rows])
+    lengths = [{"length": t, "speedup": s} for t, s in ((1024, 0.5), (4096, 2.0), (16384, 5.0))]
+    write_speed(results.root, *lengths, {"method": "auto", "speedup": 5.0})
+    write_exactness(results.root, {}, {"method": "subtraction", "output_cosine": 0.8})
+    write_leak(results.root, 0.08, 0.0)
+    return results
+
+
+def test_tables_mark_what_is_the_papers(filled):
+    tables.write(filled, filled.root / "tables")
+    topk = pd.read_csv(filled.root / "tables" / "topk.csv")
+    assert list(topk["whose"][:5]) == ["ours"] * 5
+    assert topk["whose"][5:].str.startswith("paper").all()
+    assert len(topk) == 5 + 8
+    speed = pd.read_csv(filled.root / "tables" / "speed.csv")
+    assert (speed["whose"] == "paper (H100)").sum() == 14
+    text = (filled.root / "tables" / "topk.md").read_text()
+    assert text.count("\n") == 2 + 13
+
+
+def test_nothing_is_written_without_results_but_what_is_counted(results):
+    written = {path.name for path in tables.write(results, results.root / "tables")}
+    assert written == {"parameters.csv", "parameters.md", "repeated.csv", "repeated.md"}
+    assert figures.write(results, results.root / "figures") == []
+
+
+def test_figures_are_drawn_and_not_empty(filled):
+    paths = figures.write(filled, filled.root / "figures")
+    names = {path.name for path in paths}
+    assert names == {f"{n}.{s}" for n in ("topk", "speed", "leak") for s in ("png", "svg")}
+    for path in paths:
+        assert path.stat().st_size > 5000
+        start = path.read_bytes()[:200]
+        assert start.startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+    assert "the paper" in figures.CAPTIONS["topk"]
+
+
+def test_equal_results_give_equal_files(filled):
+    one, two = (
+        {path.name: path.read_bytes() for path in figures.write(filled, filled.root / name)}
+        for name in ("a", "b")
+    )
+    assert one == two
+
+
+def test_a_figure_does_not_outlive_its_results(filled):
+    folder = filled.root / "figures"
+    figures.write(filled, folder)
+    figures.write(type(filled)(filled.root / "nowhere"), folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_command_writes_everything_below_its_folder(filled):
+    (filled.root / "topk" / "k4_sinks0" / "metrics.json").write_text('{"hard.k2.ppl": 40.0}')
+    command.main(["--results", str(filled.root)])
+    metrics = json.loads((filled.root / "metrics.json").read_text())
+    assert metrics["topk.k4_sinks0.hard.k2.ppl"] == 40.0
+    assert sum(v for k, v in metrics.items() if k.startswith("claims.")) == len(
+        json.loads((filled.root / "claims.json").read_text())
+    )
+    page = (filled.root / "report.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert "http" not in page.replace("http-equiv", "")
+    assert "{{" not in page
+    assert 'id="table7.' not in page
+    assert page.count("<tr data-verdict=") == 375
+
+
+def test_text_on_the_page_is_escaped(filled):
+    from analysis.report import esc
+
+    assert esc("<b>&") == "&lt;b&gt;&amp;"
+    assert esc(float("nan")) == esc(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"), [(256, "256"), (1024, "1K"), (2**20, "1M"), (1500, "1500")]
+)
+def test_lengths_are_short(tokens, text):
+    assert style.short(tokens) == text

@@ -1,0 +1,151 @@
+"""Each verdict of the rules on speed, exactness, leak and counting."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analysis import tables
+from analysis.paper import claims
+from analysis.rules import (
+    ARITHMETIC,
+    DIRECTION,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    decide,
+)
+from tests.analysis.result_files import write_exactness, write_leak, write_speed
+
+CLAIMS = {claim.id: claim for claim in claims()}
+
+
+def verdict(name, results, settings):
+    outcome = decide(CLAIMS[name], results, settings)
+    return None if outcome is None else outcome.verdict
+
+
+@pytest.mark.parametrize(
+    ("speedup", "expected"), [(3.0, DIRECTION), (0.7, NOT_REPRODUCED), (1.01, INCONCLUSIVE)]
+)
+def test_table6_on_other_hardware_is_direction_only(results, settings, speedup, expected):
+    write_speed(results.root, {"speedup": speedup})
+    assert verdict("table6.t16384.speedup_K8", results, settings) == expected
+    assert verdict("table6.t1048576.speedup_K8", results, settings) is None
+
+
+def test_the_papers_own_decomposition_counts_first_and_ours_stands_beside(results, settings):
+    write_speed(results.root, {"speedup": 5.0}, {"speedup": 1.7, "method": "paper_k1"})
+    outcome = decide(CLAIMS["table6.t16384.speedup_K8"], results, settings)
+    assert outcome.ours == 1.7
+    assert outcome.low < 1.7 < outcome.high
+    assert "ours at the same place 5.00x" in outcome.why
+
+
+def gpu_report(root, device, speedup):
+    row = {
+        "length": 16384,
+        "K": 8,
+        "k": 1,
+        "probe": "symmetric",
+        "method": "paper_k1",
+        "direction": "forward",
+        "speedup": speedup,
+        "median_s": 1.0,
+        "low_s": 0.99,
+        "high_s": 1.01,
+        "heads": 32,
+        "key_heads": 8,
+        "head_dim": 128,
+        "dtype": "bfloat16",
+        "density": 0.13,
+        "bound": 7.7,
+        "repetitions": 9,
+        "window": 128,
+    }
+    (root / "gpu").mkdir()
+    report = {"hardware": {"device": device}, "speed": [row]}
+    (root / "gpu" / "report.json").write_text(json.dumps(report))
+
+
+@pytest.mark.parametrize(
+    ("device", "speedup", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", 1.9, REPRODUCED),
+        ("NVIDIA H100 80GB HBM3", 4.0, NOT_REPRODUCED),
+        ("NVIDIA H200", 1.9, DIRECTION),
+    ],
+)
+def test_a_gpu_report_counts_before_the_cpu(results, settings, device, speedup, expected):
+    write_speed(results.root, {"speedup": 0.5})
+    gpu_report(results.root, device, speedup)
+    outcome = decide(CLAIMS["table6.t16384.speedup_K8"], results, settings)
+    assert (outcome.verdict, outcome.evidence) == (expected, "results/gpu/report.json")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected", "ours"),
+    [
+        ((0.5, 2.0), DIRECTION, 16384),
+        ((2.0, 3.0), NOT_REPRODUCED, 1024),
+        ((0.3, 0.5), NOT_REPRODUCED, None),
+    ],
+)
+def test_crossover(results, settings, speeds, expected, ours):
+    rows = [{"length": t, "speedup": s} for t, s in zip((1024, 16384), speeds, strict=True)]
+    write_speed(results.root, *rows)
+    outcome = decide(CLAIMS["table6.notes.crossover.slowest_context_with_gain"], results, settings)
+    assert (outcome.verdict, outcome.ours) == (expected, ours)
+
+
+def test_exactness_may_reproduce_plainly(results, settings):
+    write_exactness(results.root, {}, {"k": 2}, {"method": "subtraction", "output_cosine": 0.8})
+    outcome = decide(CLAIMS["decomposition.log-sum-exp.cosine"], results, settings)
+    assert (outcome.verdict, outcome.n, outcome.ours) == (REPRODUCED, 2, 1.0)
+    assert verdict("decomposition.subtraction.cosine", results, settings) == DIRECTION
+
+
+@pytest.mark.parametrize("bad", [{"output_cosine": 0.9}, {"passed": False}])
+def test_one_bad_case_is_enough(results, settings, bad):
+    write_exactness(results.root, {}, bad)
+    assert verdict("decomposition.log-sum-exp.cosine", results, settings) == NOT_REPRODUCED
+
+
+def test_subtraction_that_is_exact_refutes_the_paper(results, settings):
+    write_exactness(results.root, {"method": "subtraction", "output_cosine": 1.0})
+    assert verdict("decomposition.subtraction.cosine", results, settings) == NOT_REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("sinkhorn", "frozen", "expected"),
+    [
+        (0.08, 0.0, DIRECTION),
+        (0.0, 0.0, NOT_REPRODUCED),
+        (0.08, 0.02, NOT_REPRODUCED),
+        (0.0011, 0.0, INCONCLUSIVE),
+    ],
+)
+def test_leak(results, settings, sinkhorn, frozen, expected):
+    write_leak(results.root, sinkhorn, frozen)
+    outcome = decide(CLAIMS["audit.5"], results, settings)
+    assert (outcome.verdict, outcome.n) == (expected, 4)
+
+
+def test_counting(results, settings):
+    tables.write(results, results.root / "tables")
+    assert verdict("routing_dim.r16.centroid_params", results, settings) == ARITHMETIC
+    assert verdict("table4.focus-k2.trained_params", results, settings) == ARITHMETIC
+    assert verdict("table1.focus.trained_params", results, settings) == NOT_REPRODUCED
+    assert verdict("routing_dim.r16.percent_of_model", results, settings) == INCONCLUSIVE
+    assert verdict("table2.notes.llama-2-70b.percent_of_model", results, settings) == ARITHMETIC
+    assert verdict("table1.longformer.trained_params", results, settings) is None
+    outcome = decide(CLAIMS["table3.focus-r16.trained_params"], results, settings)
+    assert outcome.ours == 148224  # 12 * (768 * 16 + 4 * 16)
+
+
+def test_the_papers_tables_disagree_with_each_other(results, settings):
+    tables.write(results, results.root / "tables")
+    outcome = decide(CLAIMS["audit.7"], results, settings)
+    assert outcome.verdict == ARITHMETIC
+    assert "34.2 to 38.4" in outcome.why

@@ -1,0 +1,195 @@
+"""Each verdict of the top-k rules, from crafted result files."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from analysis.paper import claims
+from analysis.rules import (
+    ARITHMETIC,
+    DIRECTION,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    Outcome,
+    decide,
+)
+from tests.analysis.result_files import RUN, pretrained, row, write_speed, write_topk
+
+CLAIMS = {claim.id: claim for claim in claims()}
+
+
+def verdict(name, results, settings):
+    outcome = decide(CLAIMS[name], results, settings)
+    return None if outcome is None else outcome.verdict
+
+
+def changed(top_k, middle, half=0.02, **values):
+    return row(
+        top_k=top_k, delta=middle, delta_low=middle - half, delta_high=middle + half, **values
+    )
+
+
+@pytest.mark.parametrize(
+    ("delta", "expected"), [(1.2, DIRECTION), (0.02, NOT_REPRODUCED), (0.11, INCONCLUSIVE)]
+)
+def test_top1_is_far_worse_or_not(results, settings, delta, expected):
+    write_topk(results.root, [pretrained(), changed(1, delta)])
+    assert verdict("table7.gpt2-124m.k1.ppl", results, settings) == expected
+    assert verdict("table7.mistral-7b.k1.delta", results, settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("delta", "gpt2", "mistral"),
+    [
+        (0.05, NOT_REPRODUCED, DIRECTION),
+        (-0.05, DIRECTION, NOT_REPRODUCED),
+        (0.0, INCONCLUSIVE, INCONCLUSIVE),
+    ],
+)
+def test_top2_has_the_sign_of_the_paper_or_not(results, settings, delta, gpt2, mistral):
+    write_topk(results.root, [pretrained(), changed(2, delta)])
+    assert verdict("table7.gpt2-124m.k2.ppl", results, settings) == gpt2
+    assert verdict("table7.mistral-7b.k2.ppl", results, settings) == mistral
+
+
+def test_a_change_is_in_perplexity_points_with_evidence_and_reductions(results, settings):
+    write_topk(results.root, [pretrained(), changed(2, 0.05)])
+    outcome = decide(CLAIMS["table7.mistral-7b.k2.delta"], results, settings)
+    assert outcome.ours == pytest.approx(0.05 * 38.0)
+    assert (outcome.n, outcome.evidence) == (8, "results/topk/k4_sinks0/table.csv")
+    assert "shakespeare instead of PG-19" in outcome.why
+    assert "60 training steps instead of 4000" in outcome.why
+    assert "seed 0" in outcome.scale
+
+
+def test_variants_with_sinks_or_causal_balance_do_not_stand_for_the_paper(results, settings):
+    other = [changed(1, 1.2, sinks=4), changed(1, 1.2, balance="causal"), changed(1, 1.2, K=8)]
+    write_topk(results.root, [pretrained(), *other])
+    assert verdict("table7.gpt2-124m.k1.ppl", results, settings) is None
+
+
+def identity(**values):
+    same = {"density": 1.0, "max_logit_difference": 0.0, "ppl": 38.0} | values
+    return [changed(k, 0.0, 0.0, **same) for k in (3, 4)]
+
+
+def test_three_of_four_holds_by_arithmetic_where_the_paper_agrees_with_itself(results, settings):
+    write_topk(results.root, [pretrained(), *identity()])
+    for name in ("ppl", "delta", "pairs_retained"):
+        assert verdict(f"table7.mistral-7b.k3.{name}", results, settings) == ARITHMETIC
+    for name in (
+        "table7.gpt2-124m.k3.pairs_retained",
+        "table7.mistral-7b.k4.speedup",
+        "audit.1",
+        "table2.notes.every-scale.topk3",
+        "long_context.t1024.ppl_topk3",
+    ):
+        assert verdict(name, results, settings) == ARITHMETIC
+    for name in (
+        "table7.gpt2-124m.k3.ppl",
+        "table7.gpt2-124m.k4.delta",
+        "table7.gpt2-124m.k3.speedup",
+        "long_context.t8192.ppl_topk3",
+    ):
+        assert verdict(name, results, settings) == NOT_REPRODUCED
+
+
+@pytest.mark.parametrize("broken", [{"density": 0.99}, {"max_logit_difference": 0.5}])
+def test_no_identity_no_arithmetic(results, settings, broken):
+    rows = [entry | broken for entry in identity()]
+    write_topk(results.root, [pretrained(), *rows])
+    assert verdict("audit.1", results, settings) == NOT_REPRODUCED
+    assert verdict("table7.mistral-7b.k3.ppl", results, settings) == NOT_REPRODUCED
+    assert verdict("long_context.t1024.ppl_topk3", results, settings) is None
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(0.62, DIRECTION), (0.86, NOT_REPRODUCED)])
+def test_pairs_retained(results, settings, kept, expected):
+    write_topk(results.root, [pretrained(), changed(2, 0.05, density=kept, distant_density=0.8)])
+    assert verdict("table7.gpt2-124m.k2.pairs_retained", results, settings) == expected
+
+
+@pytest.mark.parametrize(("density", "expected"), [(0.86, ARITHMETIC), (0.4, NOT_REPRODUCED)])
+def test_the_bound_of_top2(results, settings, density, expected):
+    write_topk(results.root, [pretrained(), changed(2, 0.05, density=density)])
+    write_speed(results.root, {"K": 4, "k": 2, "speedup": 1.1, "density": density})
+    outcome = decide(CLAIMS["audit.2"], results, settings)
+    assert outcome.verdict == expected
+    assert outcome.ours == pytest.approx(1 / density)
+    assert "measured 1.10x at 16384 tokens on cpu" in outcome.why
+
+
+def test_speedups_above_the_bound_of_their_own_pairs(results, settings):
+    write_topk(results.root, [pretrained(), changed(1, 1.0, density=0.43), changed(2, 0.05)])
+    assert verdict("table7.gpt2-124m.k2.speedup", results, settings) == NOT_REPRODUCED
+    assert verdict("table7.mistral-7b.k1.speedup", results, settings) == INCONCLUSIVE
+
+
+def test_soft_and_hard_of_eq2_are_apart(results, settings):
+    soft = pretrained(
+        mode="soft", balance="sinkhorn", gate="eq2", delta=-0.1, delta_low=-0.12, delta_high=-0.08
+    )
+    write_topk(results.root, [pretrained(), soft, changed(2, 0.05, gate="eq2")])
+    assert verdict("audit.6", results, settings) == DIRECTION
+
+
+def test_soft_and_hard_need_the_gate_of_the_paper(results, settings):
+    write_topk(results.root, [pretrained(), changed(2, 0.05)])
+    assert verdict("audit.6", results, settings) is None
+
+
+def in_the_papers_setting(**values):
+    run = copy.deepcopy(RUN)
+    run["settings"] |= {
+        "model": {"name": "openai-community/gpt2"},
+        "corpus": {"source": "pg-19"},
+        "retrofit": {"steps": 4000},
+    } | values
+    return run
+
+
+@pytest.mark.parametrize(("ppl", "expected"), [(41.5, REPRODUCED), (45.0, NOT_REPRODUCED)])
+def test_only_the_papers_own_setting_reproduces_plainly(results, settings, ppl, expected):
+    rows = [pretrained(gate="eq2"), changed(2, -0.03, ppl=ppl, gate="eq2")]
+    write_topk(results.root, rows, run=in_the_papers_setting())
+    assert verdict("table7.gpt2-124m.k2.ppl", results, settings) == expected
+
+
+@pytest.mark.parametrize(
+    "reduced",
+    [
+        {"model": {"name": "tiny-gpt2"}},
+        {"corpus": {"source": "shakespeare"}},
+        {"retrofit": {"steps": 60}},
+        {"protocol": {"context": 512}},
+    ],
+)
+def test_no_reduced_run_reproduces_plainly(results, settings, reduced):
+    rows = [pretrained(gate="eq2"), changed(2, -0.03, ppl=41.3, gate="eq2")]
+    write_topk(results.root, rows, run=in_the_papers_setting(**reduced))
+    for claim in CLAIMS.values():
+        outcome = decide(claim, results, settings)
+        assert outcome is None or outcome.verdict != REPRODUCED, claim.id
+
+
+def test_a_run_without_a_record_is_reduced(results, settings):
+    write_topk(results.root, [pretrained(), changed(2, -0.05, ppl=41.3, gate="eq2")], run={})
+    outcome = decide(CLAIMS["table7.gpt2-124m.k2.ppl"], results, settings)
+    assert outcome.verdict == DIRECTION
+    assert "no record" in outcome.why
+
+
+def test_a_rule_cannot_say_reproduced_without_having_checked_the_setting():
+    with pytest.raises(ValueError, match="another scale"):
+        Outcome(REPRODUCED, "because")
+
+
+def test_a_missing_column_is_named(results, settings):
+    write_topk(results.root, [pretrained()])
+    path = results.root / "topk" / "k4_sinks0" / "table.csv"
+    path.write_text(path.read_text().replace("density", "dense", 1))
+    with pytest.raises(ValueError, match="'density' is missing"):
+        decide(CLAIMS["audit.1"], results, settings)
