@@ -32,7 +32,8 @@ def same_model(claim: Claim, run: dict[str, Any]) -> bool:
     """Whether the run used the model that the figure is about."""
     name, slug = config(run).get("model", {}).get("name"), claim.model
     entry = paper()["models"].get(slug or "", {})
-    return name is not None and _plain(name) in {_plain(slug), _plain(entry.get("hub"))}
+    known = {_plain(slug), _plain(entry.get("hub")), _plain(entry.get("source", slug))}
+    return name is not None and _plain(name) in known
 
 
 def differences(claim: Claim, run: dict[str, Any], cell: str | None = None) -> list[str]:

@@ -18,7 +18,7 @@ CAPTION = (
 )
 LOOK = {
     "sinkhorn": style.RED,
-    "causal": style.BLUE,
+    "causal": style.GREEN,
     "frozen": style.BLUE,
     "lagged": style.SKY,
     "softmax": style.GREY,

@@ -23,7 +23,16 @@ def costs(results: Results) -> pd.DataFrame:
     if frame.empty:
         return frame
     wanted = (frame["mode"] == "hard") & (frame["probe"] == "symmetric") & (frame["top_k"] == 2)
-    return frame[wanted].reset_index(drop=True)
+    frame = frame[wanted].reset_index(drop=True)
+    return frame.assign(balance=[_kind(row, results) for row in frame.to_dict("records")])
+
+
+def _kind(row: dict[str, Any], results: Results) -> str:
+    """The leak stage names a causal balance by its potentials; so do we, where they are known."""
+    if row["balance"] != "causal":
+        return row["balance"]
+    variants = scope.config(results.run("topk", row["cell"])).get("variants", {})
+    return variants.get(row["cell"], {}).get("potentials", "causal")
 
 
 def _changed(row: pd.Series) -> str:

@@ -67,6 +67,18 @@ def facts(row: pd.Series, results: Results, settings: LedgerSettings) -> dict[st
     }
 
 
+def reductions(claim: Claim, row: pd.Series, results: Results) -> list[str]:
+    """What keeps a row from being the paper's own setting: model, text, steps, gate, scores."""
+    run, cell = results.run("topk", row["cell"]), row["cell"]
+    found = scope.differences(claim, run, cell)
+    if row["gate"] != "eq2":
+        found.append(f"gate {row['gate']} instead of Eq. 2")
+    similarity = scope.config(run).get("variants", {}).get(cell, {}).get("similarity", "dot")
+    if similarity != "dot":
+        found.append(f"{similarity} scores instead of dot products")
+    return found
+
+
 def identity(rows: pd.DataFrame, settings: LedgerSettings) -> bool:
     """Whether every row keeps every pair and leaves every logit as it was."""
     same = rows["max_logit_difference"] <= settings.tolerances.identity_logits
@@ -128,18 +140,13 @@ def sparse_perplexity(
         )
     else:  # the stage gives relative changes; the paper gives perplexity points
         ours = {"ours": delta * base["ppl"], "low": low * base["ppl"], "high": high * base["ppl"]}
-    apart = scope.differences(claim, results.run("topk", row["cell"]), row["cell"])
-    if not apart and row["gate"] == "eq2":
+    apart = reductions(claim, row, results)
+    if not apart:
         good = agree(float(row["ppl"]), float(_paper_ppl(claim)), settings.tolerances.same_ppl)
-        why = (
-            f"perplexity {row['ppl']:.2f} against the paper's {_paper_ppl(claim)} in its "
-            "own setting"
-        )
-        return Outcome(
-            REPRODUCED if good else NOT_REPRODUCED, why, **ours, **known, same_setting=True
-        )
+        why = f"{row['ppl']:.2f} against the paper's {_paper_ppl(claim)} in its own setting"
+        verdict = REPRODUCED if good else NOT_REPRODUCED
+        return Outcome(verdict, why, **ours, **known, same_setting=True)
     verdict, why = _direction(claim, delta, low, high, settings.tolerances.far_worse)
-    apart += [] if row["gate"] == "eq2" else [f"gate {row['gate']} instead of Eq. 2"]
     return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **known)
 
 
