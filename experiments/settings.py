@@ -19,7 +19,7 @@ from focus.config import BALANCES, PROBES, FocusConfig
 
 SCALES = ("smoke", "laptop", "gpu", "cluster")
 # Blocks that only one stage or the analysis reads; their owners check the values.
-FREE_BLOCKS = ("tolerances", "leak", "exactness", "speed", "analysis")
+FREE_BLOCKS = ("tolerances", "exactness", "speed", "analysis")
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,21 @@ class TopkSettings:
 
 
 @dataclass(frozen=True)
+class LeakSettings:
+    """The leak is measured for these variants and balances, on the first test documents."""
+
+    variants: tuple[str, ...]
+    balances: tuple[Literal["softmax", "sinkhorn", "frozen", "lagged"], ...]
+    documents: int = 8
+
+    def __post_init__(self) -> None:
+        at_least(2, documents=self.documents)
+        for name in ("variants", "balances"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: must name at least one")
+
+
+@dataclass(frozen=True)
 class FetchSettings:
     """What is fetched beside the model and the corpus, and whether a moving target may be.
 
@@ -233,9 +248,9 @@ class Settings:
     retrofit: RetrofitSettings
     variants: Mapping[str, Variant]
     topk: TopkSettings
+    leak: LeakSettings
     fetch: FetchSettings = FetchSettings()
     tolerances: Block = field(default_factory=lambda: Block("tolerances", {}))
-    leak: Block = field(default_factory=lambda: Block("leak", {}))
     exactness: Block = field(default_factory=lambda: Block("exactness", {}))
     speed: Block = field(default_factory=lambda: Block("speed", {}))
     analysis: Block = field(default_factory=lambda: Block("analysis", {}))
@@ -281,7 +296,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
     typed = {
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
-        "fetch": FetchSettings,
+        "leak": LeakSettings, "fetch": FetchSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
     ready: dict[str, Any] = {"scale": _scale(values), **_counts(values)}
@@ -347,6 +362,9 @@ def _focus(values: Mapping[str, Any], path: str) -> FocusConfig:
 
 def _check_together(settings: Settings) -> None:
     """What no block can see alone."""
+    for name in settings.leak.variants:
+        if name not in settings.variants:
+            raise ValueError(f"leak.variants: {name!r} is no variant of this file")
     for variant in settings.variants.values():
         groups = variant.focus.num_groups
         for k in settings.topk.ks:

@@ -206,7 +206,8 @@ def test_enwik8_loses_its_markup(tmp_path):
     page = (
         "<page><title>A &amp; B</title><text xml:space=\"preserve\">'''A''' is [[b|the b]] and"
         " [[c]] {{cite|{{x}}}}&lt;ref&gt;note&lt;/ref&gt;\n== Head ==\n[[Image:x.jpg|a [[link]]"
-        " there]][http://x.org see]</text></page><page><title>R</title><text>#REDIRECT [[A]]</text></page>"
+        " there]][http://x.org see]</text></page>"
+        "<page><title>R</title><text>#REDIRECT [[A]]</text></page>"
     )
     (tmp_path / "enwik8.gz").write_bytes(gzip.compress(page.encode()))
     (found,) = texts.read(tmp_path, "enwik8")
