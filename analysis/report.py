@@ -102,41 +102,41 @@ def _found(rows: list[dict[str, Any]]) -> str:
 
 
 def quality(results: Results) -> str:
-    """Hard top-k at a glance: perplexity against pretrained, by variant, k and balance."""
+    """Pretrained, soft and hard perplexity at a glance, by variant, k and balance."""
     frame = results.topk
     if frame.empty:
         return "<p>No results of the top-k stage yet.</p>"
-    body = []
-    for row in frame[frame["mode"].isin(["hard", "pretrained"])].to_dict("records"):
-        hard = row["mode"] == "hard"
-        name = (
-            f"top-{row['top_k']:.0f} of {row['K']:.0f}, {row['sinks']:.0f} sinks, {row['balance']}"
-            if hard
-            else "pretrained"
+    head = "".join(
+        f"<th{' class=n' if i > 1 else ''}>{name}"
+        for i, name in enumerate(
+            ("variant", "setting", "pairs kept", "perplexity", "against pretrained", "documents")
         )
-        change = (
-            f"{row['delta']:+.2%} <small>({row['delta_low']:+.2%} to "
-            f"{row['delta_high']:+.2%})</small>"
-            if hard
-            else ""
-        )
-        kept = (
-            f"{row['density']:.1%} <small>({row['distant_density']:.1%} of distant)</small>"
-            if hard
-            else "100%"
-        )
-        body.append(
-            f"<tr><td>{esc(row['variant'])}</td><td>{esc(name)}</td><td "
-            f"class=n>{kept}</td><td class=n>{row['ppl']:.2f} "
-            f"<small>({row['ppl_low']:.2f} to {row['ppl_high']:.2f})</small></td><td "
-            f"class=n>{change}</td>"
-            f"<td class=n>{row['n_documents']:.0f}</td></tr>"
-        )
-    head = (
-        "<tr><th>variant<th>setting<th class=n>pairs kept<th class=n>perplexity<th "
-        "class=n>against pretrained<th class=n>documents</tr>"
     )
-    return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
+    body = "".join(_quality_row(row) for row in frame.to_dict("records"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _quality_row(row: dict[str, Any]) -> str:
+    change, kept, name = "", "100%", row["mode"]
+    if row["mode"] != "pretrained":
+        name = f"{row['mode']}, {row['balance']}"
+        change = f"{row['delta']:+.2%} {between(row['delta_low'], row['delta_high'], '+.2%')}"
+    if row["mode"] == "hard":
+        probe = "" if row["probe"] == "symmetric" else f", {row['probe']}"
+        name = f"hard top-{row['top_k']:.0f} of {row['K']:.0f}, {row['balance']}{probe}"
+        kept = f"{row['density']:.1%} <small>({row['distant_density']:.1%} of distant)</small>"
+    name += f", {row['sinks']:.0f} sinks" if row["mode"] != "pretrained" else ""
+    ppl = f"{row['ppl']:.2f} {between(row['ppl_low'], row['ppl_high'], '.2f')}"
+    return (
+        f"<tr><td>{esc(row['variant'])}</td><td>{esc(name)}</td><td class=n>{kept}</td>"
+        f"<td class=n>{ppl}</td><td class=n>{change}</td>"
+        f"<td class=n>{row['n_documents']:.0f}</td></tr>"
+    )
+
+
+def between(low: float, high: float, form: str) -> str:
+    """An interval in small print."""
+    return f"<small>({low:{form}} to {high:{form}})</small>"
 
 
 def picture(name: str, folder: Path) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.registry import (
+    ARITHMETIC,
     DIRECTION,
     INCONCLUSIVE,
     NOT_REPRODUCED,
@@ -18,6 +19,7 @@ from analysis.rules.registry import (
 from analysis.settings import LedgerSettings
 
 PAPER_GPU = "H100"
+GPU_COMMAND = "python tests/gpu/run.py"
 # The paper's own decomposition is what its Table 6 timed; ours stands in where it was not timed.
 METHODS = ("paper_k1", "ours")
 
@@ -53,7 +55,7 @@ def _facts(row: pd.Series, settings: LedgerSettings) -> dict[str, object]:
         "high": float(row["speed_high"]),
         "n": int(row["repetitions"]),
         "evidence": row["evidence"],
-        "command": "python tests/gpu/run.py" if gpu else "python -m experiments.stages.speed",
+        "command": GPU_COMMAND if gpu else "python -m experiments.stages.speed",
         "scale": f"{row['hardware']}; {shape}",
     }
 
@@ -136,3 +138,58 @@ def crossover(claim: Claim, results: Results, settings: LedgerSettings) -> Outco
         f"{first['method']} is slower at short lengths, faster from {later[0]} on ({spoken})",
         **known,
     )
+
+
+MILLION = 2**20
+
+
+def full_at_a_million(results: Results) -> pd.Series | None:
+    """Full attention at 1M tokens on a GPU, most heads first; None where not timed."""
+    frame = results.speed
+    if frame.empty:
+        return None
+    wanted = (frame["method"] == "full") & (frame["length"] == MILLION)
+    frame = frame[wanted & (frame["direction"] == "forward") & (frame["device"] != "cpu")]
+    return None if frame.empty else frame.sort_values("heads").iloc[-1]
+
+
+def _said(row: pd.Series) -> str:
+    shape = f"{row['heads']:.0f} heads of {row['head_dim']:.0f} dimensions"
+    speed = f" at {row['tflops']:.0f} TFLOP/s" if pd.notna(row["tflops"]) else ""
+    return f"{row['median_s']:.2f} s for {shape} on {row['hardware']}{speed}"
+
+
+def _full_facts(row: pd.Series) -> dict[str, object]:
+    return {
+        "n": int(row["repetitions"]),
+        "evidence": row["evidence"],
+        "command": GPU_COMMAND,
+        "scale": f"{row['hardware']}; {row['dtype']}",
+    }
+
+
+@rule("table6.notes.full-attention-at-1m.seconds")
+def full_seconds(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Time of full attention at 1M tokens: the paper does not say for how many heads."""
+    row = full_at_a_million(results)
+    if row is None:
+        return None
+    span = {"low": float(row["low_s"]), "high": float(row["high_s"])}
+    why = f"{_said(row)}; the paper states neither heads nor head dimension for its {claim.paper} s"
+    return Outcome(INCONCLUSIVE, why, ours=float(row["median_s"]), **span, **_full_facts(row))
+
+
+@rule("audit.3")
+def above_the_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """8.6x against the bound of the mask at 1M tokens, with both sides' shape and TFLOP/s."""
+    full, frame = full_at_a_million(results), timings(results, 8)
+    if full is None or (frame := frame[frame["length"] == MILLION]).empty:
+        return None
+    row = frame.iloc[0]
+    bound, claimed = float(row["bound"]), 8.6
+    sparse = f"{row['method']} {row['speedup']:.2f}x"
+    sparse += f" at {row['tflops']:.0f} TFLOP/s" if pd.notna(row["tflops"]) else ""
+    why = f"bound of the mask at 1M tokens {bound:.2f}x, the paper has {claimed}x; full attention "
+    why += f"takes {_said(full)}, against the paper's 1.5 s; measured: {sparse}"
+    verdict = ARITHMETIC if bound < claimed else NOT_REPRODUCED
+    return Outcome(verdict, why, ours=bound, **_full_facts(full))
