@@ -6,19 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from focus.architectures import attention_layers
 from focus.config import FocusConfig
-from focus.huggingface import attach, attached
+from focus.huggingface import attach, attached, detach
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "adapter.safetensors"
 FORMAT = 1
 
 
-def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
     """The routers' parameters and potentials: ``layers.<index>.<name>`` -> tensor."""
     return {
         f"layers.{index}.{name}": tensor
@@ -28,7 +30,7 @@ def adapter_state(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def save_adapter(model: nn.Module, folder: str | Path) -> None:
+def save_adapter(model: PreTrainedModel, folder: str | Path) -> None:
     """Writes the attached model's routers to a folder, which is made if need be.
 
     Raises:
@@ -45,7 +47,7 @@ def save_adapter(model: nn.Module, folder: str | Path) -> None:
     (folder / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n")
 
 
-def load_adapter(base_model: nn.Module, folder: str | Path) -> nn.Module:
+def load_adapter(base_model: PreTrainedModel, folder: str | Path) -> PreTrainedModel:
     """Attaches Focus to a base model with the routers of a saved adapter.
 
     Returns:
@@ -71,9 +73,7 @@ def load_adapter(base_model: nn.Module, folder: str | Path) -> nn.Module:
     return base_model
 
 
-def _fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    from focus.huggingface import detach
-
+def _fill(model: PreTrainedModel, tensors: dict[str, Tensor], folder: Path) -> None:
     own = adapter_state(model)
     wrong = [name for name in own if name not in tensors or tensors[name].shape != own[name].shape]
     unknown = sorted(set(tensors) - set(own))
@@ -87,7 +87,7 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
         tensor.copy_(tensors[name])
 
 
-def _base(model: nn.Module) -> dict[str, Any]:
+def _base(model: PreTrainedModel) -> dict[str, Any]:
     layers = attention_layers(model)
     return {
         "model_type": model.config.model_type,
@@ -116,5 +116,5 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         raise ValueError(f"{folder}: no {WEIGHTS_FILE}; the adapter is incomplete, save it again")
     try:
         return load_file(path)
-    except Exception as error:
+    except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: not readable as safetensors ({error})") from error

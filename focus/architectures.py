@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
+from transformers import PreTrainedModel
 
 # model_type -> class name of the self-attention module. All call transformers' attention
 # interface with un-repeated key heads, which is what the integration relies on.
@@ -35,7 +36,7 @@ class AttentionLayer:
     local: bool
 
 
-def attention_layers(model: nn.Module) -> list[AttentionLayer]:
+def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
     """The model's self-attention layers, in order.
 
     Raises:
@@ -48,11 +49,12 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
             f"model: {type(model).__name__} (model_type {model_type!r}) is not supported; "
             f"Focus attaches to {', '.join(sorted(ATTENTION_CLASSES))}"
         )
-    modules = [
-        module for module in model.modules()
+    modules = {
+        _index(module): module
+        for module in model.modules()
         if type(module).__name__ == ATTENTION_CLASSES[model_type]
         and not getattr(module, "is_cross_attention", False)
-    ]  # fmt: skip
+    }
     if not modules:
         raise ValueError(
             f"model: no {ATTENTION_CLASSES[model_type]} module found in {type(model).__name__}; "
@@ -63,11 +65,15 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return [
         AttentionLayer(
-            index=int(module.layer_idx),
+            index=index,
             module=module,
             hidden_size=config.hidden_size,
             key_heads=key_heads,
-            local=interleaved and layer_types[module.layer_idx] == "sliding_attention",
+            local=interleaved and layer_types[index] == "sliding_attention",
         )
-        for module in sorted(modules, key=lambda m: int(m.layer_idx))
+        for index, module in sorted(modules.items())
     ]
+
+
+def _index(module: nn.Module) -> int:
+    return int(module.layer_idx)  # type: ignore[arg-type]

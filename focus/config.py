@@ -94,8 +94,10 @@ class FocusConfig:
     def paper(cls, **changes: Any) -> FocusConfig:
         """The paper's own way: Sinkhorn over the sequence, Eq. 2's gate, no sinks, one router a
         layer, dot-product scores, K = 4 and top-2 unless changed (Sections 2 and 4, Table 7)."""
-        paper = dict(num_groups=4, top_k=2, balance="sinkhorn", gate="eq2", sinks=0,
-                     probe="symmetric", routers="layer", sides="one", similarity="dot")  # fmt: skip
+        paper = {
+            "num_groups": 4, "top_k": 2, "balance": "sinkhorn", "gate": "eq2", "sinks": 0,
+            "probe": "symmetric", "routers": "layer", "sides": "one", "similarity": "dot",
+        }  # fmt: skip
         return cls(**{**paper, **changes})
 
     @classmethod

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from focus.architectures import AttentionLayer, attention_layers
 from focus.attention import focus_attention
@@ -34,7 +34,7 @@ IMPLEMENTATION = "focus"
 class FocusState:
     """What ``attach`` leaves on a model: its config, mode, layers and how to undo it."""
 
-    def __init__(self, config: FocusConfig, model: nn.Module) -> None:
+    def __init__(self, config: FocusConfig, model: PreTrainedModel) -> None:
         self.config = config
         self.mode = "hard"
         self.backend = "auto"
@@ -63,8 +63,11 @@ class FocusLayer:
     def observe(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook: keeps the layer's input for the attention function."""
         self.ran = self.state.mode
-        if self.state.mode != "full":
-            self.hidden = args[0] if args else kwargs["hidden_states"]
+        if self.state.mode == "full":
+            return
+        self.hidden = args[0] if args else kwargs["hidden_states"]
+        if self.hidden.shape[1] == 0:
+            raise ValueError("input_ids: no tokens; give at least one")
 
     def take_hidden(self) -> Tensor:
         """The layer's input (B, T, E), released so that it does not outlive the forward pass."""
@@ -74,7 +77,7 @@ class FocusLayer:
         return hidden
 
 
-def attach(model: nn.Module, config: FocusConfig, seed: int | None = None) -> nn.Module:
+def attach(model: PreTrainedModel, config: FocusConfig, seed: int | None = None) -> PreTrainedModel:
     """Adds routers to a model in place, freezes every original weight, and sets ``hard`` mode.
 
     Args:
@@ -101,7 +104,7 @@ def attach(model: nn.Module, config: FocusConfig, seed: int | None = None) -> nn
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     for layer in layers:
         _attach_layer(state, layer, generator)
-    model.focus_state = state
+    model.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     _set_mode(model, "hard")
     return model
 
@@ -113,13 +116,13 @@ def _attach_layer(state: FocusState, layer: AttentionLayer, generator: Any) -> N
         router.train(layer.module.training)
         layer.module.focus_router = router.to(next(layer.module.parameters()).device)
     focus_layer = FocusLayer(state, router)
-    layer.module._focus_layer = focus_layer
+    layer.module.__dict__["_focus_layer"] = focus_layer
     state.layers[layer.index] = focus_layer
     hook = layer.module.register_forward_pre_hook(focus_layer.observe, with_kwargs=True)
     state.handles.append(hook)
 
 
-def detach(model: nn.Module) -> nn.Module:
+def detach(model: PreTrainedModel) -> PreTrainedModel:
     """Removes routers and hooks; weights, ``requires_grad`` flags and outputs are as before."""
     state = attached(model)
     _set_mode(model, "full")
@@ -128,14 +131,14 @@ def detach(model: nn.Module) -> nn.Module:
     for layer in attention_layers(model):
         if hasattr(layer.module, "focus_router"):
             del layer.module.focus_router
-        del layer.module._focus_layer
+        del layer.module.__dict__["_focus_layer"]
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(state.required_grad[name])
-    del model.focus_state
+    del model.__dict__["focus_state"]
     return model
 
 
-def attached(model: nn.Module) -> FocusState:
+def attached(model: PreTrainedModel) -> FocusState:
     """The model's Focus state.
 
     Raises:
@@ -162,7 +165,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         backend: of ``focus.focus_attention`` in hard mode.
     """
 
-    def __init__(self, model: nn.Module, name: str, *, balance: str | None = None,
+    def __init__(self, model: PreTrainedModel, name: str, *, balance: str | None = None,
                  top_k: int | None = None, probe: str | None = None,
                  potentials: str | None = None,
                  backend: str | None = None) -> None:  # fmt: skip
@@ -178,7 +181,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         state.backend = backend or state.backend
         state.config = changed
 
-    def __enter__(self) -> nn.Module:
+    def __enter__(self) -> PreTrainedModel:
         return self.model
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -188,7 +191,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         _set_mode(self.model, name)
 
 
-def _set_mode(model: nn.Module, name: str) -> None:
+def _set_mode(model: PreTrainedModel, name: str) -> None:
     if name not in MODES:
         raise ValueError(f"mode: must be one of {', '.join(MODES)}, got {name!r}")
     state = attached(model)
@@ -198,14 +201,14 @@ def _set_mode(model: nn.Module, name: str) -> None:
         model.set_attn_implementation(wanted)
 
 
-def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+def trainable_parameters(model: PreTrainedModel) -> Iterator[nn.Parameter]:
     """The routers' parameters, layer by layer: all that requires grad on an attached model."""
     for layer in attached(model).layers.values():
         if layer.router is not None:
             yield from layer.router.parameters()
 
 
-def density(model: nn.Module) -> dict[int, float]:
+def density(model: PreTrainedModel) -> dict[int, float]:
     """Kept over causal pairs of the last forward pass: layer index -> share in (0, 1].
 
     Exact, counted over real tokens, batch and key heads; 1.0 where every pair was computed
@@ -218,7 +221,7 @@ def density(model: nn.Module) -> dict[int, float]:
     return {index: 1.0 if c is None else c.density for index, c in counted.items()}
 
 
-def memberships(model: nn.Module) -> dict[int, Memberships]:
+def memberships(model: PreTrainedModel) -> dict[int, Memberships]:
     """Groups of the tokens of the last hard forward pass: layer index -> (B, Hr, T, K) bool.
 
     Raises:
@@ -231,7 +234,7 @@ def memberships(model: nn.Module) -> dict[int, Memberships]:
     return found
 
 
-def pair_counts(model: nn.Module) -> dict[int, PairCounts | None]:
+def pair_counts(model: PreTrainedModel) -> dict[int, PairCounts | None]:
     """Pairs of the last forward pass for each routed layer; None: every pair was computed."""
     state = attached(model)
     routed = {i: layer for i, layer in state.layers.items() if layer.router is not None}
@@ -243,8 +246,7 @@ def pair_counts(model: nn.Module) -> dict[int, PairCounts | None]:
 def _layer_counts(layer: FocusLayer) -> PairCounts | None:
     if layer.ran != "hard":
         return None
-    if layer.counts is None:
-        assert layer.memberships is not None
+    if layer.counts is None and layer.memberships is not None:
         config = layer.state.config
         layer.counts = count_pairs(*layer.memberships, config.window, config.sinks, layer.real)
     return layer.counts
@@ -290,9 +292,7 @@ def _refuse(kwargs: dict[str, Any], query: Tensor, key: Tensor) -> None:
             "focus.mode(model, 'full')"
         )
     if kwargs.get("output_attentions"):
-        raise ValueError(
-            "output_attentions: Focus does not form the attention matrix; leave it off"
-        )
+        raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
     if kwargs.get("position_bias") is not None:
         raise ValueError("position_bias: not supported by Focus")
 
@@ -307,26 +307,31 @@ class _Call:
         self.query, self.key, self.value, self.scale = query, key, value, scale
         self.real, self.pairs, self.softcap, self.dropout = real, pairs, softcap, dropout
 
+    @property
+    def router(self) -> Router:
+        if self.layer.router is None:
+            raise RuntimeError("a local layer has no router")
+        return self.layer.router
+
     def local(self) -> Tensor:
         """A layer that stays as it is: causal, its own window, padding, soft-cap."""
         everything = self.query.new_ones(self.query.shape[0], 1, self.query.shape[2], 1).bool()
         return self._dense(Memberships(everything, None))
 
     def soft(self, hidden: Tensor) -> Tensor:
-        router = self.layer.router
-        assert router is not None
-        assignments: Assignments = router(hidden, self.real, self.state.balance, self.state.config)
+        assignments: Assignments = self.router(
+            hidden, self.real, self.state.balance, self.state.config
+        )
         return gated_attention(
             self.query, self.key, self.value, assignments, self.state.config, scale=self.scale,
             real=self.real, pair_mask=self.pairs, softcap=self.softcap, dropout=self.dropout,
         )  # fmt: skip
 
     def hard(self, hidden: Tensor) -> Tensor:
-        router, config = self.layer.router, self.state.config
-        assert router is not None
+        config = self.state.config
         with torch.no_grad():
-            logits = router.balanced_logits(hidden, self.real, self.state.balance, config)
-            found = router.memberships(logits, config)
+            logits = self.router.balanced_logits(hidden, self.real, self.state.balance, config)
+            found = self.router.memberships(logits, config)
         self.layer.memberships, self.layer.real, self.layer.counts = found, self.real, None
         # Only the definition knows a soft-cap, a model's own window or attention dropout.
         if self.pairs is not None or self.softcap is not None or self.dropout:

@@ -89,6 +89,9 @@ class Router(nn.Module):
             real_BT: bool, False for padding, which takes no part in a balance; None: all real.
             balance: overrides the config's (``softmax``, ``sinkhorn`` or ``causal``).
             config: read instead of the router's own (its potentials, say).
+
+        Raises:
+            ValueError: Sinkhorn is to balance more groups than the sequence has tokens.
         """
         logits = self.balanced_logits(hidden_BTE, real_BT, balance, config)
         assignments = torch.softmax(logits, -1)
@@ -103,11 +106,16 @@ class Router(nn.Module):
         enter the running average of the frozen ones.
         """
         config = config or self.config
-        scores = self.scores(hidden_BTE)
         balance = balance or config.balance
+        scores = self.scores(hidden_BTE)
         learns = self.training and config.balance == "causal"
         if balance == "causal" and learns:
             balance = config.training_balance
+        if balance == "sinkhorn" and scores.shape[-2] < config.num_groups:
+            raise ValueError(
+                f"num_groups: {config.num_groups} groups cannot be balanced over "
+                f"{scores.shape[-2]} tokens; give longer sequences, fewer groups or another balance"
+            )
         if learns and torch.is_grad_enabled():
             self._observe(scores.detach(), real_BT)
         if balance == "softmax":

@@ -33,6 +33,8 @@ def biased_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor,
     """
     batch, heads, tokens, dim = query.shape
     key_heads = key.shape[1]
+    if query.dtype != torch.float64:
+        bias = bias.float()  # the kernel takes query's dtype or float32
     grouped = query.reshape(batch * key_heads, heads // key_heads, tokens, dim)
     bias = bias.expand(batch, key_heads, tokens, tokens).flatten(0, 1).unsqueeze(1)
     key, value = key.flatten(0, 1).unsqueeze(1), value.flatten(0, 1).unsqueeze(1)

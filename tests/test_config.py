@@ -1,0 +1,50 @@
+import pytest
+
+from focus import FocusConfig
+
+
+def test_paper_is_the_papers_way() -> None:
+    config = FocusConfig.paper()
+    assert (config.balance, config.gate, config.sinks) == ("sinkhorn", "eq2", 0)
+    assert (config.routers, config.sides, config.probe) == ("layer", "one", "symmetric")
+    assert FocusConfig.paper(num_groups=8, top_k=1).num_groups == 8
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_groups", 0), ("top_k", 0), ("top_k", 9), ("window", -1), ("window", 1.5),
+        ("routing_dim", 0), ("temperature", 0.0), ("temperature", float("nan")),
+        ("balance", "magic"), ("sinkhorn_iterations", 0), ("gate", "unknown"), ("sinks", -1),
+        ("gate_steepness", float("inf")), ("probe", "both"), ("routers", "head"),
+        ("sides", "three"), ("similarity", "l2"), ("potentials", "live"), ("lag_tokens", 0),
+        ("lag_stride", True), ("training_balance", "softmax"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_with_the_fields_name(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{field}:"):
+        FocusConfig(**{field: value})
+
+
+def test_round_trip_and_unknown_fields() -> None:
+    config = FocusConfig(num_groups=16, sides="two", probe="multi_probe", top_k=3)
+    assert FocusConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(ValueError, match="^groups: unknown field"):
+        FocusConfig.from_dict({"groups": 4})
+
+
+def test_replace_validates_again() -> None:
+    with pytest.raises(ValueError, match="^top_k:"):
+        FocusConfig(num_groups=4, top_k=4).replace(num_groups=2)
+
+
+def test_a_config_cannot_be_changed_in_place() -> None:
+    with pytest.raises(AttributeError):
+        FocusConfig().window = 3  # type: ignore[misc]
+
+
+def test_keys_are_separate_only_where_they_can_differ() -> None:
+    assert not FocusConfig(top_k=2).separate_keys
+    assert not FocusConfig(top_k=1, probe="multi_probe").separate_keys
+    assert FocusConfig(top_k=2, probe="multi_probe").separate_keys
+    assert FocusConfig(sides="two").separate_keys

@@ -1,0 +1,55 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from focus.attention.dense import pairs_kept
+from focus.density import count_masked_pairs, count_pairs
+from focus.routing import top_k_groups
+
+
+def random_membership(tokens: int, groups: int, top_k: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return top_k_groups(torch.rand(2, 2, tokens, groups, generator=generator), top_k)
+
+
+@given(
+    st.integers(1, 70), st.integers(1, 6), st.integers(1, 6), st.integers(1, 80),
+    st.integers(0, 6), st.booleans(), st.integers(0, 10_000),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_counts_are_the_masks(tokens: int, groups: int, top_k: int, window: int, sinks: int,
+                              padded: bool, seed: int) -> None:  # fmt: skip
+    query = random_membership(tokens, groups, min(top_k, groups), seed)
+    key = random_membership(tokens, groups, 1, seed + 1)
+    real = torch.ones(2, tokens, dtype=torch.bool)
+    if padded:
+        real[0, : tokens // 3], real[1, tokens - tokens // 4 :] = False, False
+    kept = pairs_kept(query, key, window, sinks, real)
+    causal = pairs_kept(torch.ones_like(query), torch.ones_like(key), 1, 0, real)
+    counts = count_pairs(query, key, window, sinks, real)
+    assert counts.causal == int(causal.sum())
+    assert counts.near + counts.distant_kept == int(kept.sum())
+    assert counts.near + counts.distant == counts.causal
+    assert count_masked_pairs(kept, window, sinks, real) == counts
+
+
+@pytest.mark.parametrize(("groups", "top_k"), [(4, 1), (4, 2), (8, 2), (8, 3), (16, 2)])
+def test_random_memberships_keep_the_hypergeometric_share(groups: int, top_k: int) -> None:
+    membership = random_membership(3000, groups, top_k, 0)
+    share = count_pairs(membership, None, 1, 0).distant_density
+    expected = 1 - math.comb(groups - top_k, top_k) / math.comb(groups, top_k)
+    assert share == pytest.approx(expected, abs=0.01)
+    assert top_k / groups - 0.01 <= share <= min(1.0, top_k**2 / groups) + 0.01
+
+
+def test_multi_probe_keeps_k_over_groups() -> None:
+    query, key = random_membership(3000, 8, 3, 0), random_membership(3000, 8, 1, 1)
+    assert count_pairs(query, key, 1, 0).distant_density == pytest.approx(3 / 8, abs=0.01)
+
+
+@pytest.mark.parametrize("top_k", [3, 4])
+def test_more_than_half_the_groups_keeps_every_pair(top_k: int) -> None:
+    assert count_pairs(random_membership(200, 4, top_k, 0), None, 1, 0).density == 1.0

@@ -1,0 +1,159 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from focus import FocusConfig, dense_attention
+from focus.attention.biased import biased_attention
+from focus.gating import GATES, gated_attention
+from focus.routing import Assignments, top_k_groups
+
+SHAPE = (2, 4, 75, 8)
+KEY_SHAPE = (2, 2, 75, 8)
+WINDOW, SINKS = 16, 2
+
+
+def tensors(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (SHAPE, KEY_SHAPE, KEY_SHAPE)
+    drawn = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    return [tensor.to(dtype).requires_grad_() for tensor in drawn]
+
+
+def assignments(routers: int = 2, sharpness: float = 1.0, seed: int = 0) -> Assignments:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(2, 2, routers, 75, 4, generator=generator, dtype=torch.float64)
+    soft = (sharpness * scores).softmax(-1).requires_grad_()
+    return Assignments(soft[0], soft[1])
+
+
+def config(gate: str, **changes: object) -> FocusConfig:
+    values = {"num_groups": 4, "top_k": 1, "window": WINDOW, "sinks": SINKS, "gate": gate}
+    return FocusConfig(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def by_loops(gate: str, q: Tensor, k: Tensor, v: Tensor, groups: Assignments) -> Tensor:
+    """The gates of the method's page, pair by pair."""
+    out = torch.zeros_like(q)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            routed = min(h // 2, groups.query.shape[1] - 1)
+            for i in range(q.shape[2]):
+                logits = (k[b, h // 2, : i + 1] @ q[b, h, i]) * 8**-0.5
+                affinity = groups.key[b, routed, : i + 1] @ groups.query[b, routed, i]
+                position = torch.arange(i + 1)
+                distant = (i - position >= WINDOW) & (position >= SINKS)
+                gated = logits * torch.sigmoid(8.0 * affinity)
+                gated = logits + affinity.log() if gate == "log" else gated
+                weights = torch.where(distant, gated, logits).softmax(-1)
+                out[b, h, i] = weights @ v[b, h // 2, : i + 1]
+    return out
+
+
+@pytest.mark.parametrize("gate", ["eq2", "log"])
+@pytest.mark.parametrize("routers", [1, 2])
+def test_gates_are_their_definitions(gate: str, routers: int) -> None:
+    (q, k, v), groups = [t.detach() for t in tensors()], assignments(routers)
+    groups = Assignments(*(g.detach() for g in groups))
+    out = gated_attention(q, k, v, groups, config(gate))
+    assert torch.allclose(out, by_loops(gate, q, k, v, groups), atol=1e-12)
+
+
+def test_eq2_halves_and_never_removes_at_zero_affinity() -> None:
+    q, k, v = (t.detach() for t in tensors())
+    apart = torch.zeros(2, 1, 75, 4, dtype=torch.float64)
+    one, other = apart.clone(), apart.clone()
+    one[..., 0], other[..., 1] = 1, 1
+    out = gated_attention(q, k, v, Assignments(one, other), config("eq2"))
+    window = dense_attention(
+        q, k, v, one[:, 0].bool(), key_membership=other[:, 0].bool(), window=WINDOW, sinks=SINKS
+    )
+    assert not torch.allclose(out[:, :, -1], window[:, :, -1], atol=1e-3)
+
+
+def test_log_gate_tends_to_the_hard_mask() -> None:
+    q, k, v = (t.detach() for t in tensors())
+    groups = assignments(sharpness=1e5)
+    soft = gated_attention(q, k, v, Assignments(*(g.detach() for g in groups)), config("log"))
+    hard = dense_attention(
+        q, k, v, top_k_groups(groups.query, 1), key_membership=top_k_groups(groups.key, 1),
+        window=WINDOW, sinks=SINKS,
+    )  # fmt: skip
+    assert torch.allclose(soft, hard, atol=1e-9)
+
+
+def test_straight_through_is_hard_forwards_and_log_backwards() -> None:
+    (q, k, v), groups = tensors(), assignments()
+    out = gated_attention(q, k, v, groups, config("straight_through"))
+    hard = dense_attention(
+        q, k, v, top_k_groups(groups.query, 1), key_membership=top_k_groups(groups.key, 1),
+        window=WINDOW, sinks=SINKS,
+    )  # fmt: skip
+    assert torch.allclose(out, hard, atol=1e-12)
+    soft = gated_attention(q, k, v, groups, config("log"))
+    flow = torch.randn_like(out)
+    inputs = (q, k, v, groups.query, groups.key)
+    for ours, theirs in zip(
+        torch.autograd.grad(out, inputs, flow), torch.autograd.grad(soft, inputs, flow), strict=True
+    ):
+        assert torch.allclose(ours, theirs)
+
+
+@pytest.mark.parametrize("gate", sorted(GATES))
+def test_padding_equals_per_sequence_runs_and_stops_nan(gate: str) -> None:
+    q, k, v = (t.detach() for t in tensors())
+    groups = Assignments(*(g.detach() for g in assignments()))
+    real = torch.ones(2, 75, dtype=torch.bool)
+    real[0, :20], real[1, 60:] = False, False
+    for tensor in (q, k, v):
+        tensor.masked_fill_(~real[:, None, :, None], float("nan"))
+        tensor.requires_grad_()
+    out = gated_attention(q, k, v, groups, config(gate), real=real)
+    for b, span in ((0, slice(20, None)), (1, slice(0, 60))):
+        part = [t[b : b + 1, :, span] for t in (q, k, v, groups.query, groups.key)]
+        alone = gated_attention(*part[:3], Assignments(*part[3:]), config(gate))
+        assert torch.allclose(out[b : b + 1, :, span], alone, atol=1e-12)
+    assert not out[0, :, :20].any()
+    assert not out[1, :, 60:].any()
+    for gradient in torch.autograd.grad(out.sum(), (q, k, v)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("routings", [1, 2])
+@pytest.mark.parametrize("tokens", [1, 75, 300])
+def test_biased_attention_and_its_gradients(routings: int, tokens: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [
+        (2, 6, tokens, 8),
+        (2, 2, tokens, 8),
+        (2, 2, tokens, 8),
+        (2, routings, tokens, tokens),
+    ]
+    q, k, v, bias = (
+        torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes
+    )
+    causal = bias.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), float("-inf"))
+    out = biased_attention(q, k, v, causal, 0.3)
+    logits = q.view(2, 2, 3, tokens, 8) @ k[:, :, None].transpose(-1, -2) * 0.3
+    expected = (logits + causal[:, :, None]).softmax(-1) @ v[:, :, None]
+    expected = expected.reshape(2, 6, tokens, 8)
+    assert torch.allclose(out, expected, atol=1e-12)
+    flow = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    ours = torch.autograd.grad(out, (q, k, v, bias), flow, retain_graph=True)
+    theirs = torch.autograd.grad(expected, (q, k, v, bias), flow)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, atol=1e-11)
+
+
+def test_bfloat16_is_within_twice_full_attentions_own_error() -> None:
+    def error(low: Tensor, exact: Tensor) -> Tensor:
+        return (low.double() - exact).norm() / exact.norm()
+
+    def full(dtype: torch.dtype) -> Tensor:
+        q, k, v = tensors(dtype)
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    low = gated_attention(*tensors(torch.bfloat16), assignments(), config("log"))
+    assert low.dtype == torch.bfloat16
+    ours = error(low, gated_attention(*tensors(), assignments(), config("log")))
+    assert ours < 2 * error(full(torch.bfloat16), full(torch.float64))
