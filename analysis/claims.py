@@ -16,6 +16,7 @@ from analysis import rules
 from analysis.paper import Claim, claims, model_name, paper
 from analysis.results import Results
 from analysis.settings import LedgerSettings
+from analysis.tables import cell
 
 FIELDS = (
     "id",
@@ -161,14 +162,6 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, int]:
     """How many rows each verdict has, all verdicts named."""
     counts = Counter(entry["verdict"] for entry in rows)
     return {verdict: counts.get(verdict, 0) for verdict in rules.VERDICTS}
-
-
-def cell(value: Any) -> str:
-    """A value as it stands in Markdown and on the page."""
-    if value is None:
-        return ""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -37,7 +37,7 @@ def esc(value: Any) -> str:
     """A value as HTML text; nothing where there is none."""
     if value is None or (isinstance(value, float) and pd.isna(value)):
         return ""
-    return html.escape(f"{value:.4g}" if isinstance(value, float) else str(value))
+    return html.escape(tables.number(value) if isinstance(value, float) else str(value))
 
 
 def tag(verdict: str) -> str:

@@ -135,12 +135,17 @@ ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
 }
 
 
+def number(value: float) -> str:
+    """A float for people: four significant digits, whole thousands with separators."""
+    return f"{value:,.0f}" if abs(value) >= 10000 else f"{value:.4g}"
+
+
 def cell(value: object) -> str:
-    """A value in Markdown: four significant digits, nothing where there is no value."""
+    """A value in Markdown: nothing where there is no value."""
     if value is None or (isinstance(value, float) and pd.isna(value)):
         return ""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|")
+    text = number(value) if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def markdown(frame: pd.DataFrame) -> str:
