@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from focus.attention.dense import dense_attention
+from focus.attention.checks import Inputs, validate
+from focus.attention.decomposed import decomposed_attention, make_lists
+from focus.attention.dense import attend, pairs_kept
 
-BACKENDS = ("auto", "dense")
+BACKENDS = ("auto", "dense", "decomposed")
+SHORT = 1024  # tokens up to which one masked call is faster than the decomposition
 
 
 def focus_attention(
@@ -22,10 +26,38 @@ def focus_attention(
     key_membership: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Attention under the hard mask; arguments as :func:`focus.dense_attention`."""
+    """Attention under the hard mask; arguments as :func:`focus.dense_attention`, and ``backend``.
+
+    Raises:
+        ValueError: bad arguments (:func:`focus.attention.checks.validate`), or a backend that
+            cannot compute what is asked.
+    """
     if backend not in BACKENDS:
         raise ValueError(f"backend: must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    return dense_attention(
-        query, key, value, membership, window=window, sinks=sinks, scale=scale,
-        key_padding_mask=key_padding_mask, key_membership=key_membership,
-    )  # fmt: skip
+    x = validate(
+        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
+    )
+    spans = real_spans(x)
+    if backend == "decomposed" and spans is None:
+        raise ValueError(
+            "key_padding_mask: has padding between real tokens, which the decomposed backend "
+            "does not support; pad on one side, or use backend='dense'"
+        )
+    if backend == "dense" or spans is None or query.is_cuda:
+        kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real)
+        return attend(query, key, value, x.scale, kept=kept)
+    stripes = backend == "auto" and query.shape[2] <= SHORT
+    return decomposed_attention(x, make_lists(x), spans, stripes)
+
+
+def real_spans(x: Inputs) -> list[tuple[int, int]] | None:
+    """First and last + 1 real token of every sequence; None if padding stands between them."""
+    batch, tokens = x.query.shape[0], x.query.shape[2]
+    if x.real is None:
+        return [(0, tokens)] * batch
+    starts, counts = x.real.int().argmax(1), x.real.sum(1)
+    position = torch.arange(tokens, device=x.real.device)
+    inside = (position >= starts[:, None]) & (position < (starts + counts)[:, None])
+    if not torch.equal(inside, x.real):
+        return None
+    return [(start, stop) for start, stop in torch.stack([starts, starts + counts], 1).tolist()]
