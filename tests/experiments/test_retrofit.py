@@ -1,0 +1,137 @@
+"""The retrofit stage on a tiny model: frozen weights, resume after a kill, adapters that load."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+import focus
+from experiments.data import save_split
+from experiments.lit import Centroids, warmup_cosine
+from experiments.settings import RetrofitSettings
+from tests.models import tiny, token_ids
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
+    """A folder in which the stages run as in the repository, on a tiny model and random books."""
+    params["model"] = {"name": "tiny-llama", "dtype": "float32"}
+    params["retrofit"].update(steps=steps, context=64, warmup_steps=2, checkpoint_every=3)
+    params["protocol"].update(context=64, stride=64, documents=3, windows_per_document=2)
+    params["bootstrap"]["samples"] = 200
+    params["corpus"]["min_tokens"] = 128
+    params["topk"] = {"ks": [1, 3], "balances": ["sinkhorn", "causal"]}
+    params["leak"] = {"variants": ["small"], "balances": ["sinkhorn", "frozen"], "documents": 3}
+    params["variants"] = {"small": {"num_groups": 4, "top_k": 1, "window": 8, "sinks": 2}}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "params.yaml").open("w") as file:
+        YAML().dump(params, file)
+    data = folder / "data" / "corpus"
+    data.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for split, books in (("train", 4), ("validation", 2), ("test", 3)):
+        documents = [
+            (f"{split} {i}", generator.integers(0, 256, 400).tolist()) for i in range(books)
+        ]
+        save_split(data / f"{split}.npz", documents)
+    (data / "corpus.json").write_text("{}")
+    return folder
+
+
+def start(folder: Path, stage: str, *arguments: str) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", f"experiments.stages.{stage}", *arguments]
+    with (folder / "log").open("w") as log:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+
+def run(folder: Path, stage: str, *arguments: str) -> None:
+    process = start(folder, stage, *arguments)
+    assert process.wait(timeout=120) == 0, (folder / "log").read_text()[-3000:]
+
+
+def test_a_killed_run_ends_as_an_undisturbed_one(tmp_path: Path, params: dict[str, Any]) -> None:
+    calm = workspace(tmp_path / "calm", params, steps=60)
+    killed = workspace(tmp_path / "killed", params, steps=60)
+    run(calm, "retrofit", "--cell", "small")
+    process = start(killed, "retrofit", "--cell", "small")
+    deadline = time.monotonic() + 60
+    while not list(killed.glob("checkpoints/retrofit/small/*/step=*.ckpt")):
+        assert process.poll() is None, (killed / "log").read_text()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / "results/retrofit/small/metrics.json").exists()
+    run(killed, "retrofit", "--cell", "small")
+    for name in ("metrics.json", "train.csv", "adapter/adapter.safetensors"):
+        path = Path("results/retrofit/small") / name
+        assert (calm / path).read_bytes() == (killed / path).read_bytes(), name
+    assert '"resumed_from_step": null' not in (killed / path.parents[1] / "run.json").read_text()
+    assert not list(killed.glob("checkpoints/retrofit/small/*"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from experiments.schema import read_yaml
+
+    folder = workspace(tmp_path_factory.mktemp("trained"), read_yaml(ROOT / "params.yaml"))
+    run(folder, "retrofit", "--cell", "small")
+    return folder
+
+
+def test_topk_writes_what_the_analysis_reads(trained: Path) -> None:
+    run(trained, "topk", "--cell", "small")
+    table = pd.read_csv(trained / "results/topk/small/table.csv")
+    assert list(table["mode"]) == ["pretrained", "soft", "soft"] + ["hard"] * 4
+    identity = table[(table["mode"] == "hard") & (table["top_k"] == 3)]
+    assert (identity["density"] == 1.0).all()
+    assert (identity["max_logit_difference"] < 1e-5).all()
+    assert identity["delta"].abs().max() < 1e-6
+    top1 = table[(table["mode"] == "hard") & (table["top_k"] == 1)]
+    assert ((top1["density"] > 0) & (top1["density"] < 1)).all()
+    assert (table["ppl_low"] <= table["ppl"]).all()
+    assert (table["ppl"] <= table["ppl_high"]).all()
+    documents = pd.read_csv(trained / "results/topk/small/documents.csv")
+    assert len(documents) == 3 * len(table)
+    assert not (trained / "checkpoints/topk/small.json").exists()
+
+
+def test_leak_finds_the_future_in_sinkhorn_and_none_in_frozen_potentials(trained: Path) -> None:
+    run(trained, "leak")
+    table = pd.read_csv(trained / "results/leak/table.csv").groupby("balance")[["changed"]].max()
+    assert table.loc["sinkhorn", "changed"] > 0
+    assert table.loc["frozen", "changed"] == 0
+
+
+def test_an_unknown_variant_is_refused_by_name(trained: Path) -> None:
+    process = start(trained, "retrofit", "--cell", "missing")
+    assert process.wait(timeout=60) != 0
+    assert "variants.missing: no such variant" in (trained / "log").read_text()
+
+
+def test_a_loss_that_is_not_finite_says_what_to_do() -> None:
+    model = focus.attach(tiny("tiny-llama"), focus.FocusConfig(num_groups=4, window=8), seed=0)
+    module = Centroids(model, RetrofitSettings(steps=2))
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("inf"))
+    with pytest.raises(ValueError, match=r"retrofit\.learning_rate"):
+        module.training_step({"input_ids": token_ids(1, 40)}, 0)
+
+
+def test_schedule_rises_to_one_and_falls_to_zero() -> None:
+    factors = [warmup_cosine(step, 10, 60) for step in range(61)]
+    assert factors[0] == pytest.approx(0.1)
+    assert max(factors) == factors[10] == 1.0
+    assert factors[60] == pytest.approx(0.0)
+    assert factors[10:] == sorted(factors[10:], reverse=True)
