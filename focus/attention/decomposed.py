@@ -1,4 +1,4 @@
-"""The fast exact path: group calls and a local call merged by log-sum-exp, as one autograd function.
+"""The fast exact path: group and local calls merged by log-sum-exp, as one autograd function.
 
 Each branch's own backward is given the *merged* output and log-sum-exp: its probabilities are then
 the whole softmax's, and the gradients of the branches simply add up. (A gradient through the merge

@@ -1,4 +1,4 @@
-"""The local call on CPU: a band of blocks, each a few queries beside the keys of their windows.
+"""The local call on CPU: blocks of a few queries, each beside the keys of their windows.
 
 Shape suffixes: H query heads and Hk key heads of the routing, T tokens, D head dimension, K groups,
 P blocks, C queries of a block, W keys before a block.
@@ -17,7 +17,7 @@ from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
 from focus.attention.plan import Lists
 
 SHARED = 1e9  # lowers the logit of a pair that the group call counts: its weight underflows to 0
-MASK_ELEMENTS = 1 << 20  # of a call's mask: some megabytes, whatever the length
+MASK_ELEMENTS = 1 << 18  # of a call's mask: operands and results then stay in the cache
 
 
 def _blocks(routing: Routing, block: int) -> Iterator[tuple[int, int, int]]:
@@ -37,38 +37,47 @@ def _before(window: int) -> int:
     return -(-(window - 1) // 32) * 32
 
 
-def _banded(x: Tensor, dim: int, at: int, count: int, block: int, before: int, start: int) -> Tensor:
-    """Overlapping windows [at - before, at + block) of each block, as a view: new last dimension."""
+def _banded(x: Tensor, dim: int, band: tuple[int, int, int, int, int],
+            dtype: torch.dtype) -> Tensor:  # fmt: skip
+    """Overlapping windows [at - W, at + C) of blocks C apart, as a view with one more dimension.
+
+    ``band`` is (at, blocks, C, W, first real token); keys before the latter are zeros.
+    """
+    at, count, block, before, start = band
     low = at - before
     missing = max(0, start - low)
-    part = x.narrow(dim, low + missing, before - missing + count * block)
+    part = x.narrow(dim, low + missing, before - missing + count * block).to(dtype)
     if missing:
-        widths = [0, 0] * (x.dim() - 1 - dim) + [missing, 0]
-        part = pad(part, widths)
+        part = pad(part, [0, 0] * (x.dim() - 1 - dim) + [missing, 0])
     return part.unfold(dim, before + block, block)
 
 
-def _local_operands(routing: Routing, codes: tuple[Tensor, Tensor], at: int, count: int,
-                    block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _local_operands(
+    routing: Routing, codes: tuple[Tensor, Tensor], at: int, count: int, block: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """query (P, H, C, D), key and value (P, Hk, W + C, D) as views, mask (P, 1, C, W + C)."""
-    before = _before(routing.window)
-    query = _unblock(routing.query, at, count, block)
-    band = (at, count, block, before, routing.start)
-    key, value = (_banded(x, 1, *band).permute(1, 0, 3, 2) for x in (routing.key, routing.value))
-    query_codes, key_codes = codes
-    column = torch.arange(before + block) - before
-    distance = torch.arange(block)[:, None] - column[None, :]
-    outside = (distance < 0) | (distance >= routing.window)
-    base = torch.zeros(outside.shape, dtype=query_codes.dtype).masked_fill_(outside, -torch.inf)
-    shared = _banded(key_codes, 0, *band)
-    if at - before < routing.start:
-        missing = routing.start - (at - before)
-        first = base.expand(count, -1, -1).clone()
-        for p in range(min(count, -(-missing // block))):
-            first[p, :, : missing - p * block] = -torch.inf
-        base = first
-    mask = torch.baddbmm(base, query_codes[at : at + count * block].view(count, block, -1), shared)
+    band = (at, count, block, _before(routing.window), routing.start)
+    query = _unblock(routing.query, at, count, block).to(dtype)
+    key, value = (_banded(x, 1, band, dtype).permute(1, 0, 3, 2) for x in (routing.key, routing.value))
+    mask_type = codes[0].dtype
+    query_codes = codes[0][at : at + count * block].view(count, block, -1)
+    mask = torch.baddbmm(_band_mask(routing, band), query_codes, _banded(codes[1], 0, band, mask_type))
     return query, key, value, mask.unsqueeze(1)
+
+
+def _band_mask(routing: Routing, band: tuple[int, int, int, int, int]) -> Tensor:
+    """(P or 1, C, W + C): 0 within the window, -inf outside and before the first real token."""
+    at, count, block, before, start = band
+    column = torch.arange(before + block) - before
+    distance = torch.arange(block)[:, None] - column
+    outside = (distance < 0) | (distance >= routing.window)
+    mask = torch.zeros(outside.shape, dtype=mask_dtype(routing.query.dtype))
+    mask.masked_fill_(outside, -torch.inf)
+    if at - before >= start:
+        return mask
+    position = torch.arange(at, at + count * block, block)[:, None] + column
+    return mask + torch.zeros(position.shape).masked_fill_(position < start, -torch.inf)[:, None]
 
 
 def _unblock(x_HTD: Tensor, at: int, count: int, block: int) -> Tensor:
@@ -87,59 +96,49 @@ def _local_codes(lists: Lists, routing: Routing) -> tuple[Tensor, Tensor]:
 def local_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> None:
     """Pairs within the window that share no group, written to out (H, T, D) and lse (H, T)."""
     codes = _local_codes(lists, routing)
-    for at, count, block in _blocks(routing, forward_block(routing.window)):
-        query, key, value, mask = _local_operands(routing, codes, at, count, block)
+    for at, count, block in _blocks(routing, block_queries(routing.window)):
+        query, key, value, mask = _local_operands(
+            routing, codes, at, count, block, routing.query.dtype
+        )
         part, part_lse = cpu_forward(query, key, value, routing.scale, mask=mask)
         _unblock(out, at, count, block).copy_(part)
         lse[:, at : at + count * block].unflatten(1, (count, block)).copy_(part_lse.transpose(0, 1))
 
 
-def forward_block(window: int) -> int:
-    """Queries of a local block: few beside a small window, where most of C + W would be masked."""
+def block_queries(window: int) -> int:
+    """Queries of a block: few beside a small window, where most of C + W would be masked."""
     return min(256, max(32, window // 4 // 32 * 32))
 
 
-def backward_block(window: int) -> int:
-    """As :func:`forward_block`; the backward pass adds up overlapping keys, so blocks are larger."""
-    return min(256, max(64, window // 32 * 32))
-
-
 def local_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
-    """Gradients of :func:`local_forward` under the merged out and lse, added to the sums."""
+    """Gradients of :func:`local_forward` under the merged out and lse, added to the sums.
+
+    Half precision is brought to float32 block by block: the kernel's small half-precision products
+    take half as long again.
+    """
+    dtype = mask_dtype(routing.query.dtype)
     codes = _local_codes(lists, routing)
     before = _before(routing.window)
-    for at, count, block in _blocks(routing, backward_block(routing.window)):
-        query, key, value, mask = _local_operands(routing, codes, at, count, block)
-        grad, out = (_unblock(x, at, count, block) for x in (saved.grad, saved.out))
+    for at, count, block in _blocks(routing, block_queries(routing.window)):
+        query, key, value, mask = _local_operands(routing, codes, at, count, block, dtype)
+        grad, out = (_unblock(x, at, count, block).to(dtype) for x in (saved.grad, saved.out))
         lse = saved.lse[:, at : at + count * block].unflatten(1, (count, block)).transpose(0, 1)
         d_query, *d_others = cpu_backward(
             grad, query, key, value, out, lse, routing.scale, mask=mask
         )
         _unblock(saved.d_query, at, count, block).add_(d_query)
+        first = max(routing.start, at - before)
         for total, part in zip((saved.d_key, saved.d_value), d_others, strict=True):
-            _overlap_add(total, part, at, block, before, routing.start)
+            near = _overlap_add(part, block)[:, first - (at - before) :]
+            total[:, first : at + count * block] += near
 
 
-def _overlap_add(total_HTD: Tensor, part_PHND: Tensor, at: int, block: int, before: int,
-                 start: int) -> None:  # fmt: skip
-    """Adds blocks of W + C keys, C apart, one tile of C keys at a time so that none overlap."""
-    count, _, width, _ = part_PHND.shape
+def _overlap_add(part_PHND: Tensor, block: int) -> Tensor:
+    """Sums blocks of W + C keys, C apart: (H, W + P * C, D). Tiles of C keys do not overlap."""
+    count, heads, width, dim = part_PHND.shape
+    total = part_PHND.new_zeros(heads, width + (count - 1) * block, dim)
     for low in range(0, width, block):
         tile = part_PHND[:, :, low : low + block].transpose(0, 1)
-        first = at - before + low
-        skip = min(count, max(0, -(-(start - first) // block)))
-        if skip:
-            # A tile that straddles the first token: its blocks are added one by one.
-            for p in range(skip):
-                cut = min(tile.shape[2], start - (first + p * block))
-                begin = first + p * block + cut
-                total_HTD[:, begin : begin + tile.shape[2] - cut] += tile[:, p, cut:]
-        if skip < count:
-            begin = first + skip * block
-            target = total_HTD[:, begin:].as_strided(
-                (total_HTD.shape[0], count - skip, tile.shape[2], tile.shape[3]),
-                (total_HTD.stride(0), block * total_HTD.stride(1), *total_HTD.stride()[1:]),
-            )
-            target.add_(tile[:, skip:])
-
-
+        strides = (total.stride(0), block * dim, dim, 1)
+        total.as_strided(tile.shape, strides, low * dim).add_(tile)
+    return total
