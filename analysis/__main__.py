@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import claims, figures, report, settings, tables
-from analysis.results import Results
+from analysis.results import Results, load_json
 
 
 def aggregate(results: Results, rows: list[dict[str, Any]]) -> dict[str, float | int]:
@@ -20,7 +20,7 @@ def aggregate(results: Results, rows: list[dict[str, Any]]) -> dict[str, float |
         prefix = ".".join(path.parent.relative_to(results.root).parts)
         if not prefix:  # our own file of the run before
             continue
-        for key, value in json.loads(path.read_text(encoding="utf-8")).items():
+        for key, value in load_json(path).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 flat[f"{prefix}.{key}"] = value
     for verdict, count in claims.totals(rows).items():

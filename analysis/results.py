@@ -85,6 +85,17 @@ def read_csv(path: Path, columns: list[str]) -> pd.DataFrame:
     return frame
 
 
+def load_json(path: Path) -> dict[str, Any]:
+    """A JSON object. ValueError, naming the file, where it is not one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not valid JSON ({error}); run its stage again") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: must hold an object, got {type(found).__name__}")
+    return found
+
+
 class Results:
     """Everything below one `results/` folder, read once and lazily."""
 
@@ -98,7 +109,7 @@ class Results:
     def read_json(self, *parts: str) -> dict[str, Any]:
         """A JSON object below the folder, {} where there is none."""
         path = self.root.joinpath(*parts)
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return load_json(path) if path.is_file() else {}
 
     def run(self, stage: str, cell: str | None = None) -> dict[str, Any]:
         """What produced a cell (`run.json`), {} where there is none."""
@@ -139,7 +150,7 @@ class Results:
 
     def _gpu(self, path: Path) -> list[pd.DataFrame]:
         """The timing rows of one GPU report."""
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = load_json(path)
         rows = report.get("speed") or report.get("rows") or []
         if not rows:
             return []

@@ -96,6 +96,21 @@ def test_the_command_writes_everything_below_its_folder(filled):
     assert page.count("<tr data-verdict=") == 375
 
 
+def test_without_any_result_the_command_still_says_what_is_missing(tmp_path, capsys):
+    command.main(["--results", str(tmp_path / "new")])
+    assert "not run" in capsys.readouterr().out
+    page = (tmp_path / "new" / "report.html").read_text()
+    assert "Nothing has been measured yet" not in page  # what is counted is measured
+    assert page.count("no result files yet") == 4
+
+
+def test_a_broken_file_is_named(results):
+    (results.root / "leak").mkdir()
+    (results.root / "leak" / "metrics.json").write_text("{")
+    with pytest.raises(ValueError, match=r"leak.metrics\.json: not valid JSON"):
+        tables.write(results, results.root / "tables")
+
+
 def test_text_on_the_page_is_escaped(filled):
     from analysis.report import esc
 
