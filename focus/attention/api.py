@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from focus.attention.checks import Inputs, validate
-from focus.attention.decomposed import decomposed_attention, make_lists
+from focus.attention.cost import choose, choose_lists, keeps_all
+from focus.attention.decomposed import decomposed_attention, make_plan
 from focus.attention.dense import attend, pairs_kept
 
 BACKENDS = ("auto", "dense", "decomposed")
-SHORT = 1024  # tokens up to which one masked call is faster than the decomposition
 
 
 def focus_attention(
@@ -46,8 +46,11 @@ def focus_attention(
     if backend == "dense" or spans is None or query.is_cuda:
         kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real)
         return attend(query, key, value, x.scale, kept=kept)
-    stripes = backend == "auto" and query.shape[2] <= SHORT
-    return decomposed_attention(x, make_lists(x), spans, stripes)
+    if backend == "decomposed":
+        return decomposed_attention(x, make_plan(x, spans, *choose_lists(x)))
+    if not keeps_all(x):
+        return decomposed_attention(x, make_plan(x, spans, *choose(x)))
+    return decomposed_attention(x, make_plan(x, spans, "causal"))
 
 
 def real_spans(x: Inputs) -> list[tuple[int, int]] | None:

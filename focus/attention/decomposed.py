@@ -4,12 +4,14 @@ Each branch's own backward is given the *merged* output and log-sum-exp: its pro
 the whole softmax's, and the gradients of the branches simply add up. (A gradient through the merge
 of two calls, left to autograd, would be dropped by FlashAttention kernels.)
 
-Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups,
+R routings (B, or B * Hk), X rows (R * T).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,91 +19,121 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from focus.attention.checks import Inputs, sink_tokens
-from focus.attention.groups import Routing, Saved, groups_backward, groups_forward
+from focus.attention.groups import Codes, Routing, Saved, groups_backward, groups_forward
 from focus.attention.local import local_backward, local_forward
-from focus.attention.plan import Lists, build_lists
-from focus.attention.rows import rows_backward, rows_forward
+from focus.attention.plan import Lists, build_lists, build_pattern_lists
+from focus.attention.rows import causal_backward, causal_forward, rows_backward, rows_forward
 from focus.attention.stairs import stairs_backward, stairs_forward
 
 
-def make_lists(x: Inputs) -> Lists:
-    """The lists of validated inputs: one routing for each sequence, or each key head of each."""
-    routings = x.membership.shape[1]
+@dataclass(frozen=True)
+class Plan:
+    """What to compute.
+
+    path: ``causal`` (every pair is kept), ``stripes`` (every pair under a mask) or ``lists`` (group
+    and local calls); spans: first and last + 1 real token of every sequence; query_codes and
+    key_codes: (X, K) groups of every row, the sinks in all.
+    """
+
+    path: str
+    spans: list[tuple[int, int]]
+    query_codes: Tensor
+    key_codes: Tensor
+    lists: Lists | None = None
+
+
+def make_plan(x: Inputs, spans: list[tuple[int, int]], path: str,
+              found: tuple[Tensor, Tensor] | None = None) -> Plan:  # fmt: skip
+    """The plan of validated inputs; path is ``causal``, ``stripes``, ``groups`` or ``patterns``.
+
+    Args:
+        found: for ``patterns``: the patterns of the queries' memberships.
+    """
+    own, keys = x.membership.flatten(0, 1), x.key_membership.flatten(0, 1)
     sinks = None
     if x.sinks:
         batch, tokens = x.query.shape[0], x.query.shape[2]
         sinks = sink_tokens(x.real, batch, tokens, x.sinks, x.query.device)
-        sinks = sinks.repeat_interleave(routings, 0)
-    keys = x.key_membership.flatten(0, 1) if x.separate_keys else None
-    return build_lists(x.membership.flatten(0, 1), keys, sinks)
+        sinks = sinks.repeat_interleave(x.membership.shape[1], 0)
+    if path in ("causal", "stripes"):
+        codes = keys if sinks is None else keys | sinks.unsqueeze(-1)
+        return Plan(path, spans, own.flatten(0, 1), codes.flatten(0, 1))
+    if found is not None and path == "patterns":
+        lists = build_pattern_lists(own, keys, sinks, found)
+    else:
+        lists = build_lists(own, keys if x.separate_keys else None, sinks)
+    return Plan("lists", spans, lists.query_codes, lists.key_codes, lists)
 
 
-def decomposed_attention(x: Inputs, lists: Lists, spans: list[tuple[int, int]],
-                         stripes: bool = False) -> Tensor:  # fmt: skip
-    """Attention of validated inputs, (B, H, T, D).
-
-    Args:
-        x: validated inputs on CPU.
-        lists: from :func:`make_lists`.
-        spans: first and last + 1 real token of every sequence.
-        stripes: compute all pairs under a mask instead of group and local calls.
-    """
-    out: Tensor = _Attention.apply(x.query, x.key, x.value, x, lists, spans, stripes)
+def decomposed_attention(x: Inputs, plan: Plan) -> Tensor:
+    """Attention of validated inputs on CPU, (B, H, T, D), differentiable in query, key, value."""
+    out: Tensor = _Attention.apply(x.query, x.key, x.value, x, plan)
     return out
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, x: Inputs, lists: Lists,
-                spans: list[tuple[int, int]], stripes: bool) -> Tensor:  # fmt: skip
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, x: Inputs,
+                plan: Plan) -> Tensor:  # fmt: skip
         out = torch.empty_like(query)
         lse_type = torch.promote_types(query.dtype, torch.float32)
         lse = torch.empty(query.shape[:3], dtype=lse_type)
-        for b, (start, stop) in enumerate(spans):
+        for b, (start, stop) in enumerate(plan.spans):
             out[b, :, :start] = 0
             out[b, :, stop:] = 0
-        for b, heads, _, routing in _routings(query, key, value, x, spans):
-            own_out, own_lse = out[b, heads], lse[b, heads]
-            if stripes:
-                rows_forward(routing, *_codes(lists, routing), own_out, own_lse)
-                continue
-            local_forward(routing, lists, own_out, own_lse)
-            merge = groups_forward if lists.aligned else stairs_forward
-            merge(routing, lists, own_out, own_lse)
+        for b, heads, _, routing in _routings(query, key, value, x, plan.spans):
+            _forward(routing, plan, out[b, heads], lse[b, heads])
         ctx.save_for_backward(query, key, value, out, lse)
-        ctx.rest = x, lists, spans, stripes
+        ctx.rest = x, plan
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
-        x, lists, spans, stripes = ctx.rest
-        grads = [torch.zeros_like(tensor) for tensor in (query, key, value)]
-        for b, heads, key_heads, routing in _routings(query, key, value, x, spans):
-            saved = Saved(
-                grad[b, heads], out[b, heads], lse[b, heads], grads[0][b, heads],
-                grads[1][b, key_heads], grads[2][b, key_heads],
-            )  # fmt: skip
-            if stripes:
-                rows_backward(routing, *_codes(lists, routing), saved)
-                continue
-            local_backward(routing, lists, saved)
-            add = groups_backward if lists.aligned else stairs_backward
-            add(routing, lists, saved)
-        return *grads, None, None, None, None
+        x, plan = ctx.rest
+        d_query, d_key, d_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
+        for b, heads, key_heads, routing in _routings(query, key, value, x, plan.spans):
+            saved = Saved(grad[b, heads], out[b, heads], lse[b, heads], d_query[b, heads],
+                          d_key[b, key_heads], d_value[b, key_heads])  # fmt: skip
+            _backward(routing, plan, saved)
+        return d_query, d_key, d_value, None, None
 
 
-def _codes(lists: Lists, routing: Routing) -> tuple[Tensor, Tensor]:
+def _forward(routing: Routing, plan: Plan, out: Tensor, lse: Tensor) -> None:
+    codes = _codes(plan, routing)
+    if plan.path == "causal":
+        causal_forward(routing, out, lse)
+    elif plan.lists is None:
+        rows_forward(routing, codes, out, lse)
+    else:
+        local_forward(routing, codes, out, lse)
+        merge = groups_forward if plan.lists.aligned else stairs_forward
+        merge(routing, plan.lists, out, lse)
+
+
+def _backward(routing: Routing, plan: Plan, saved: Saved) -> None:
+    codes = _codes(plan, routing)
+    if plan.path == "causal":
+        causal_backward(routing, saved)
+    elif plan.lists is None:
+        rows_backward(routing, codes, saved)
+    else:
+        local_backward(routing, codes, saved)
+        add = groups_backward if plan.lists.aligned else stairs_backward
+        add(routing, plan.lists, saved)
+
+
+def _codes(plan: Plan, routing: Routing) -> Codes:
     rows = slice(routing.base, routing.base + routing.query.shape[1])
-    return lists.query_codes_XK[rows], lists.key_codes_XK[rows]
+    return plan.query_codes[rows], plan.key_codes[rows]
 
 
 def _routings(
     query: Tensor, key: Tensor, value: Tensor, x: Inputs, spans: list[tuple[int, int]]
 ) -> Iterator[tuple[int, slice, slice, Routing]]:
-    """Every sequence's routings: its index, its query heads, its key heads, its tensors."""
-    batch, routings, tokens, groups = x.membership.shape
+    """Every routing of every sequence: (sequence, query heads, key heads, its tensors)."""
+    batch, routings, tokens, _ = x.membership.shape
     heads, key_heads = query.shape[1] // routings, key.shape[1] // routings
     for b in range(batch):
         for r in range(routings):
@@ -109,6 +141,6 @@ def _routings(
             own_keys = slice(r * key_heads, (r + 1) * key_heads)
             n = b * routings + r
             yield b, own, own_keys, Routing(
-                query[b, own], key[b, own_keys], value[b, own_keys], *spans[b], n * tokens,
-                n * groups, groups, x.window, x.sinks, x.scale,
+                query[b, own], key[b, own_keys], value[b, own_keys], *spans[b], n * tokens, n,
+                x.window, x.sinks, x.scale,
             )  # fmt: skip

@@ -18,6 +18,8 @@ from torch.nn.functional import pad
 from focus.attention.kernels import cpu_backward, cpu_forward
 from focus.attention.plan import Lists, code_size, codes_of
 
+Codes = tuple[Tensor, Tensor]  # (T, K) groups of every token as a query and as a key
+
 BUNDLE_TOKENS = 8192  # of a padded group call
 BUNDLE_WASTE = 60_000  # pairs of padding that cost less than another call
 
@@ -27,7 +29,7 @@ class Routing:
     """One routing's share of the tensors.
 
     query (H, T, D); key, value (Hk, T, D); the real tokens are ``start:stop``; ``base`` is its
-    first row in the lists, ``first_list`` its first list.
+    first row in the lists, and ``number`` says which routing it is.
     """
 
     query: Tensor
@@ -36,8 +38,7 @@ class Routing:
     start: int
     stop: int
     base: int
-    first_list: int
-    groups: int
+    number: int
     window: int
     sinks: int
     scale: float
@@ -88,10 +89,10 @@ def merge_rows(out: Tensor, lse: Tensor, index: Tensor, part: Tensor, part_lse: 
 
 def bundles(lists: Lists, routing: Routing) -> Iterator[Bundle]:
     """Lists of similar length together: calls are few, and their work divides evenly."""
-    first = routing.first_list
-    offsets = lists.key_offsets[first : first + routing.groups + 1]
+    first = routing.number * lists.count
+    offsets = lists.key_offsets[first : first + lists.count + 1]
     sizes = sorted(
-        ((offsets[g + 1] - offsets[g], g) for g in range(routing.groups)
+        ((offsets[g + 1] - offsets[g], g) for g in range(lists.count)
          if offsets[g + 1] > offsets[g]), reverse=True,
     )  # fmt: skip
     heads = routing.query.shape[0]
@@ -115,16 +116,16 @@ def _bundle(lists: Lists, routing: Routing, sizes: list[tuple[int, int]],
     padded = any(size < longest for size, _ in sizes)
     index = torch.empty(len(sizes), longest, dtype=torch.int64)
     kept = None
-    if padded or lists.kept_N is not None:
+    if padded or lists.kept is not None:
         kept = torch.ones(len(sizes), longest, dtype=torch.bool)
     for p, (size, group) in enumerate(sizes):
         entries = slice(offsets[group], offsets[group] + size)
-        index[p, :size] = lists.key_index_N[entries] - routing.base
+        index[p, :size] = lists.key_index[entries] - routing.base
         index[p, size:] = index[p, size - 1]
         if kept is not None:
             kept[p, size:] = False
-            if lists.kept_N is not None:
-                kept[p, :size] = lists.kept_N[entries]
+            if lists.kept is not None:
+                kept[p, :size] = lists.kept[entries]
     groups = [group for _, group in sizes]
     return Bundle(index, kept, max(groups), torch.tensor(groups))
 
@@ -134,10 +135,10 @@ def _bundle_operands(bundle: Bundle, lists: Lists, routing: Routing) -> list[Ten
     flat = bundle.index.flatten()
     operands = [gather(x, flat) for x in (routing.query, routing.key, routing.value)]
     if lists.repeats and bundle.last_group:
-        earlier = torch.arange(routing.groups) < bundle.group[:, None]
+        earlier = torch.arange(lists.count) < bundle.group[:, None]
         earlier = earlier.repeat_interleave(bundle.index.shape[1], 0)
-        rows = lists.query_codes_XK[flat + routing.base] & earlier
-        keys = lists.key_codes_XK[flat + routing.base]
+        rows = lists.query_codes[flat + routing.base] & earlier
+        keys = lists.key_codes[flat + routing.base]
         query = with_codes(operands[0], rows, bundle.last_group, -1.0, routing.scale)
         key = with_codes(operands[1], keys, bundle.last_group, 1.0, routing.scale)
         operands = [query, key, pad(operands[2], (0, query.shape[-1] - operands[2].shape[-1]))]

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from focus.attention.groups import Routing, Saved
+from focus.attention.groups import Codes, Routing, Saved
 from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
-from focus.attention.plan import Lists
 
 SHARED = 1e9  # lowers the logit of a pair that the group call counts: its weight underflows to 0
 MASK_ELEMENTS = 1 << 18  # of a call's mask: operands and results then stay in the cache
@@ -53,16 +52,18 @@ def _banded(x: Tensor, dim: int, band: tuple[int, int, int, int, int],
 
 
 def _local_operands(
-    routing: Routing, codes: tuple[Tensor, Tensor], at: int, count: int, block: int,
+    routing: Routing, codes: Codes, at: int, count: int, block: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """query (P, H, C, D), key and value (P, Hk, W + C, D) as views, mask (P, 1, C, W + C)."""
     band = (at, count, block, _before(routing.window), routing.start)
     query = _unblock(routing.query, at, count, block).to(dtype)
-    key, value = (_banded(x, 1, band, dtype).permute(1, 0, 3, 2) for x in (routing.key, routing.value))
-    mask_type = codes[0].dtype
+    key, value = (
+        _banded(x, 1, band, dtype).permute(1, 0, 3, 2) for x in (routing.key, routing.value)
+    )
     query_codes = codes[0][at : at + count * block].view(count, block, -1)
-    mask = torch.baddbmm(_band_mask(routing, band), query_codes, _banded(codes[1], 0, band, mask_type))
+    key_codes = _banded(codes[1], 0, band, codes[1].dtype)
+    mask = torch.baddbmm(_band_mask(routing, band), query_codes, key_codes)
     return query, key, value, mask.unsqueeze(1)
 
 
@@ -85,17 +86,15 @@ def _unblock(x_HTD: Tensor, at: int, count: int, block: int) -> Tensor:
     return x_HTD[:, at : at + count * block].unflatten(1, (count, block)).transpose(0, 1)
 
 
-def _local_codes(lists: Lists, routing: Routing) -> tuple[Tensor, Tensor]:
-    """(T, K) operands whose product lowers every pair that shares a group."""
-    rows = slice(routing.base, routing.base + routing.query.shape[1])
+def _scaled(codes: Codes, routing: Routing) -> Codes:
+    """Operands whose product lowers every pair that shares a group."""
     dtype = mask_dtype(routing.query.dtype)
-    query = lists.query_codes_XK[rows].to(dtype) * -SHARED
-    return query, lists.key_codes_XK[rows].to(dtype)
+    return codes[0].to(dtype) * -SHARED, codes[1].to(dtype)
 
 
-def local_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> None:
+def local_forward(routing: Routing, codes: Codes, out: Tensor, lse: Tensor) -> None:
     """Pairs within the window that share no group, written to out (H, T, D) and lse (H, T)."""
-    codes = _local_codes(lists, routing)
+    codes = _scaled(codes, routing)
     for at, count, block in _blocks(routing, block_queries(routing.window)):
         query, key, value, mask = _local_operands(
             routing, codes, at, count, block, routing.query.dtype
@@ -110,14 +109,14 @@ def block_queries(window: int) -> int:
     return min(256, max(32, window // 4 // 32 * 32))
 
 
-def local_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
+def local_backward(routing: Routing, codes: Codes, saved: Saved) -> None:
     """Gradients of :func:`local_forward` under the merged out and lse, added to the sums.
 
     Half precision is brought to float32 block by block: the kernel's small half-precision products
     take half as long again.
     """
     dtype = mask_dtype(routing.query.dtype)
-    codes = _local_codes(lists, routing)
+    codes = _scaled(codes, routing)
     before = _before(routing.window)
     for at, count, block in _blocks(routing, block_queries(routing.window)):
         query, key, value, mask = _local_operands(routing, codes, at, count, block, dtype)

@@ -21,7 +21,10 @@ from focus.attention.groups import Routing, Saved, gather, merge_rows, with_code
 from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
 from focus.attention.plan import Lists
 
-ROWS = 256
+
+def stair_rows(queries: int) -> int:
+    """Queries of a call: many where the triangle above its stairs is a small share of a list."""
+    return 192 if queries >= 3072 else 64
 
 
 @dataclass(frozen=True)
@@ -85,40 +88,40 @@ def stairs_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
 
 
 def _lists(routing: Routing, lists: Lists) -> Iterator[_List]:
-    assert lists.stairs_N is not None
-    for group in range(routing.groups):
-        n = routing.first_list + group
+    all_stairs = lists.stairs if lists.stairs is not None else lists.key_index
+    for group in range(lists.count):
+        n = routing.number * lists.count + group
         queries = slice(lists.query_offsets[n], lists.query_offsets[n + 1])
         keys = slice(lists.key_offsets[n], lists.key_offsets[n + 1])
         if queries.start == queries.stop or keys.start == keys.stop:
             continue
-        key_index = lists.key_index_N[keys] - routing.base
+        key_index = lists.key_index[keys] - routing.base
         key, value = gather(routing.key, key_index), gather(routing.value, key_index)
         if lists.repeats and group:
-            codes = lists.key_codes_XK[key_index + routing.base]
+            codes = lists.key_codes[key_index + routing.base]
             key, value = with_codes(key, codes, group, 1.0, routing.scale), _widen(value, group)
         yield _List(
-            group, lists.query_index_N[queries] - routing.base, key_index, lists.stairs_N[queries],
-            None if lists.first_N is None else lists.first_N[queries],
+            group, lists.query_index[queries] - routing.base, key_index, all_stairs[queries],
+            None if lists.first is None else lists.first[queries],
             key.unsqueeze(0), value.unsqueeze(0),
         )  # fmt: skip
 
 
 def _chunks(routing: Routing, lists: Lists, own: _List) -> Iterator[_Chunk]:
-    total = own.query_index.shape[0]
-    dtype = mask_dtype(routing.query.dtype)
-    scratch = torch.zeros(min(ROWS, total), own.key_index.shape[0], dtype=dtype)
-    ends = [min(start + ROWS, total) for start in range(0, total, ROWS)]
-    lows = own.stairs[::ROWS].tolist()
+    total, keys = own.query_index.shape[0], own.key_index.shape[0]
+    height = stair_rows(total)
+    scratch = torch.zeros(min(height, total), keys, dtype=mask_dtype(routing.query.dtype))
+    ends = [min(start + height, total) for start in range(0, total, height)]
+    lows = own.stairs[::height].tolist()
     highs = own.stairs[[end - 1 for end in ends]].tolist()
     for n, (low, high) in enumerate(zip(lows, highs, strict=True)):
-        rows = slice(n * ROWS, ends[n])
+        rows = slice(n * height, ends[n])
         if high == 0:
             continue
         index, stairs = own.query_index[rows], own.stairs[rows]
         query = gather(routing.query, index)
         if lists.repeats and own.group:
-            codes = lists.query_codes_XK[index + routing.base]
+            codes = lists.query_codes[index + routing.base]
             query = with_codes(query, codes, own.group, -1.0, routing.scale)
         mask = scratch[: ends[n] - rows.start, :high]
         hidden = torch.arange(low, high, dtype=stairs.dtype) >= stairs[:, None]
@@ -132,7 +135,6 @@ def _chunks(routing: Routing, lists: Lists, own: _List) -> Iterator[_Chunk]:
 
 def _hide_sinks(mask: Tensor, own: _List, rows: slice, routing: Routing, empty: Tensor) -> Tensor:
     """Leaves the sinks to the first of a query's lists; returns which rows see nothing now."""
-    assert own.first is not None
     sinks = int((own.key_index < routing.start + routing.sinks).sum())
     later = ~own.first[rows]
     mask[:, :sinks].masked_fill_(later[:, None], -torch.inf)
