@@ -18,7 +18,7 @@ def aggregate(results: Results, rows: list[dict[str, Any]]) -> dict[str, float |
     flat: dict[str, float | int] = {}
     for path in sorted(results.root.glob("**/metrics.json")):
         prefix = ".".join(path.parent.relative_to(results.root).parts)
-        if not prefix:  # our own file of the run before
+        if not prefix or path.parent.name == "dvclive":  # our own file; a training log
             continue
         for key, value in load_json(path).items():
             if isinstance(value, int | float) and not isinstance(value, bool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,8 +85,20 @@ def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome 
     """The first outcome that a rule can give, None where no rule has a result file."""
     for function, parts in matching(claim.id):
         if (outcome := function(claim, results, settings, **parts)) is not None:
-            return outcome
+            return _without_weight(outcome)
     return None
+
+
+def _without_weight(outcome: Outcome) -> Outcome:
+    """A smoke run, or one on random weights, shows that the code runs; it settles nothing but
+    identities.
+    """
+    scale = outcome.scale or ""
+    empty = scale.startswith("smoke") or "; tiny-" in scale
+    if not empty or outcome.verdict == ARITHMETIC:
+        return outcome
+    why = f"a smoke run or random weights, too little to judge from; it saw: {outcome.why}"
+    return dataclasses.replace(outcome, verdict=INCONCLUSIVE, why=why)
 
 
 def agree(ours: float, paper: float, relative: float) -> bool:

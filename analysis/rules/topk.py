@@ -198,23 +198,22 @@ def dense_rows(
 def retained(
     claim: Claim, results: Results, settings: LedgerSettings, model: str
 ) -> Outcome | None:
-    """Share of pairs that the hard mask keeps, all causal pairs counted."""
+    """Share of distant pairs that the hard mask keeps.
+
+    The paper's 25-26% at k = 1 leaves no room for a window, so its figures are of distant pairs.
+    """
     row = paper_way(results, claim.keys["k"], claim)
     if row is None:
         return None
-    total, distant = 100 * float(row["density"]), 100 * float(row["distant_density"])
+    total, ours = 100 * float(row["density"]), 100 * float(row["distant_density"])
     close = settings.tolerances.density_points
-    near = min((total, distant), key=lambda value: abs(value - float(claim.paper)))
-    which = "all causal pairs" if near == total else "pairs outside the window"
+    good = abs(ours - float(claim.paper)) <= close
     why = (
-        f"{total:.1f}% of all causal pairs, {distant:.1f}% of those outside the window; "
-        f"taken: {which}"
+        f"{ours:.1f}% of the pairs outside the window, {total:.1f}% of all causal pairs; reduced: "
+        f"{', '.join(reductions(claim, row, results))} (limit {close:g} points)"
     )
-    good = abs(near - float(claim.paper)) <= close
     known = facts(row, results, settings)
-    return Outcome(
-        DIRECTION if good else NOT_REPRODUCED, f"{why} (limit {close:g} points)", ours=near, **known
-    )
+    return Outcome(DIRECTION if good else NOT_REPRODUCED, why, ours=ours, **known)
 
 
 @rule("table7.{model}.k1.speedup", "table7.{model}.k2.speedup")

@@ -108,7 +108,7 @@ def test_no_identity_no_arithmetic(results, settings, broken):
 
 @pytest.mark.parametrize(("kept", "expected"), [(0.62, DIRECTION), (0.86, NOT_REPRODUCED)])
 def test_pairs_retained(results, settings, kept, expected):
-    write_topk(results.root, [pretrained(), changed(2, 0.05, density=kept, distant_density=0.8)])
+    write_topk(results.root, [pretrained(), changed(2, 0.05, density=0.9, distant_density=kept)])
     assert verdict("table7.gpt2-124m.k2.pairs_retained", results, settings) == expected
 
 
@@ -193,3 +193,13 @@ def test_a_missing_column_is_named(results, settings):
     path.write_text(path.read_text().replace("density", "dense", 1))
     with pytest.raises(ValueError, match="'density' is missing"):
         decide(CLAIMS["audit.1"], results, settings)
+
+
+@pytest.mark.parametrize("empty", [{"scale": "smoke"}, {"model": {"name": "tiny-llama"}}])
+def test_a_smoke_run_or_random_weights_settle_identities_only(results, settings, empty):
+    run = copy.deepcopy(RUN)
+    run["settings"] |= empty
+    write_topk(results.root, [pretrained(), changed(1, 1.2), *identity()], run=run)
+    assert verdict("table7.gpt2-124m.k1.ppl", results, settings) == INCONCLUSIVE
+    assert verdict("table7.gpt2-124m.k3.delta", results, settings) == INCONCLUSIVE
+    assert verdict("audit.1", results, settings) == ARITHMETIC
