@@ -64,7 +64,7 @@ def paper_points() -> pd.DataFrame:
                 "top_k": row["k"],
                 "ppl": row["ppl"],
                 "delta": row["delta"] / base,
-                "density": row["pairs_retained"] / 100,
+                "distant_density": row["pairs_retained"] / 100,
                 "gate": "eq2",
                 "variant": row["model"],
             }
