@@ -68,6 +68,7 @@ def topk(run: Run, cell: str, chosen: Settings) -> None:
     documents = evaluation.protocol_windows(chosen.protocol)
     partial = Partial(PARTIAL / f"{cell}.json", fingerprint(chosen, adapter))
     wanted = wanted_settings(chosen)
+    reference = logits_of(model, Setting("pretrained"), documents[0][1][:1])
     found: dict[Setting, dict] = {}
     with evaluation.progress() as bar:
         windows = sum(len(w) for _, w in documents)
@@ -76,7 +77,9 @@ def topk(run: Run, cell: str, chosen: Settings) -> None:
             bar.update(task, description=f"{cell} {setting.name}", completed=windows * len(found))
             found[setting] = partial.get(
                 setting.name,
-                lambda s=setting: evaluate(model, s, documents, chosen, lambda: bar.advance(task)),
+                lambda s=setting: evaluate(
+                    model, s, documents, chosen, reference, lambda: bar.advance(task)
+                ),
             )
     record(run, cell, chosen, found)
     partial.done()
@@ -95,8 +98,14 @@ def wanted_settings(chosen: Settings) -> list[Setting]:
     return [Setting("pretrained"), *soft, *hard]
 
 
-def evaluate(model: PreTrainedModel, setting: Setting, documents: list[tuple[str, Tensor]],
-             chosen: Settings, advance: Callable[[], None]) -> dict:  # fmt: skip
+def evaluate(
+    model: PreTrainedModel,
+    setting: Setting,
+    documents: list[tuple[str, Tensor]],
+    chosen: Settings,
+    reference: Tensor,
+    advance: Callable[[], None],
+) -> dict:
     """Scores one setting: document scores, density, and the first window's logit difference."""
     counts = []
 
@@ -108,13 +117,14 @@ def evaluate(model: PreTrainedModel, setting: Setting, documents: list[tuple[str
         scores = evaluation.score_documents(
             model, documents, chosen.protocol.score_from, after_window
         )
+    logits = logits_of(model, setting, documents[0][1][:1])
     causal, near = sum(c.causal for c in counts), sum(c.near for c in counts)
     distant, kept = sum(c.distant for c in counts), sum(c.distant_kept for c in counts)
     return {
         "scores": evaluation.score_to_plain(scores),
         "density": (near + kept) / causal if counts else 1.0,
         "distant_density": kept / distant if distant else 1.0,
-        "max_logit_difference": logit_difference(model, setting, documents[0][1][:1]),
+        "max_logit_difference": float((logits - reference).abs().max()),
     }
 
 
@@ -130,14 +140,10 @@ def entered(model: PreTrainedModel, setting: Setting) -> focus.mode:
 
 
 @torch.no_grad()
-def logit_difference(model: PreTrainedModel, setting: Setting, window: Tensor) -> float:
-    """Largest absolute difference of logits from the pretrained model on one window."""
-    window = window.to(model.device)
-    with focus.mode(model, "full"):
-        reference = model(window, use_cache=False).logits
+def logits_of(model: PreTrainedModel, setting: Setting, window: Tensor) -> Tensor:
+    """Logits (1, T, vocabulary) of one window (1, T) under a setting."""
     with entered(model, setting):
-        logits = model(window, use_cache=False).logits
-    return float((logits - reference).abs().max())
+        return model(window.to(model.device), use_cache=False).logits
 
 
 def fingerprint(chosen: Settings, adapter: Path) -> str:
