@@ -1,0 +1,39 @@
+"""What the README shows must run as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments import models
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_library_runs(tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    model, _ = models.load("tiny-llama")
+    model.save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    names = {
+        "folder": tmp_path / "model",
+        "input_ids": torch.randint(0, 256, (2, 160)),
+        "another_copy": models.load("tiny-llama")[0],
+    }
+    exec(compile(code, "README.md", "exec"), names)
+    assert (tmp_path / "adapter" / "config.json").is_file()
+    assert names["loss"].item() > 0
+
+
+@pytest.mark.parametrize(
+    "path", re.findall(r"`((?:\w[\w./-]*/[\w./-]*|\w+\.(?:yaml|cff)))`", README)
+)
+def test_a_path_that_the_readme_names_is_there(path):
+    made = ("results/report.html", "results/claims.md", ".venv/bin", "mistral-7b")
+    if path in made or path.startswith(("data/", "/")):
+        pytest.skip("made by a run")
+    assert (ROOT / path).exists()
