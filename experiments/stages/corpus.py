@@ -97,12 +97,14 @@ def fingerprint(text: Text) -> str:
 
 def check(splits: dict[str, list[Tokenised]], settings: Settings) -> None:
     """Raises ValueError where a side lacks documents that the settings ask for."""
-    for name, wanted in (("train", 1), ("test", settings.protocol.documents)):
+    held_out = max(settings.protocol.documents, settings.leak.documents)
+    for name, wanted in (("train", 1), ("test", held_out)):
         if len(splits[name]) < wanted:
             raise ValueError(
                 f"corpus.source: {settings.corpus.source} gives {len(splits[name])} {name} "
                 f"documents of at least {settings.corpus.min_tokens} tokens, but {wanted} are "
-                "needed; lower protocol.documents, corpus.min_tokens or corpus.test_every"
+                "needed; lower protocol.documents, leak.documents, corpus.min_tokens or "
+                "corpus.test_every"
             )
 
 

@@ -112,6 +112,7 @@ def chosen(params):
     params["corpus"].update(source="mine", min_tokens=1000, test_every=3, validation_every=4)
     params["protocol"].update(context=64, stride=64, windows_per_document=2, documents=2)
     params["retrofit"].update(context=64)
+    params["leak"].update(documents=2)
     return settings.parse(params)
 
 
