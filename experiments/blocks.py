@@ -208,6 +208,7 @@ def _freeze(path: str, key: str, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
+    """Ordinary dictionaries and lists from mappings and tuples, all the way down."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -58,11 +58,11 @@ class Settings:
     variants: Mapping[str, Variant]
     topk: TopkSettings
     leak: LeakSettings
-    fetch: FetchSettings = FetchSettings()
-    tolerances: Block = field(default_factory=lambda: Block("tolerances", {}))
-    exactness: Block = field(default_factory=lambda: Block("exactness", {}))
-    speed: Block = field(default_factory=lambda: Block("speed", {}))
-    analysis: Block = field(default_factory=lambda: Block("analysis", {}))
+    fetch: FetchSettings
+    tolerances: Block
+    exactness: Block
+    speed: Block
+    analysis: Block
 
     def variant(self, name: str) -> tuple[FocusConfig, RetrofitSettings]:
         """The routing and the training of one variant; ValueError where there is none."""
@@ -110,21 +110,26 @@ def parse(values: Mapping[str, Any]) -> Settings:
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
     ready: dict[str, Any] = {"scale": _scale(values), **_counts(values)}
     for name, cls in typed.items():
-        if name not in values and name != "fetch":
-            raise ValueError(f"{name}: is missing")
-        ready[name] = build(cls, values.get(name, {}), name)
+        ready[name] = build(cls, _block(values, name), name)
     for name in FREE_BLOCKS:
-        block = values.get(name, {})
+        block = _block(values, name)
         if not isinstance(block, Mapping):
             raise ValueError(f"{name}: must be a mapping, got {block!r}")
         ready[name] = Block(name, block)
     for name, value in ready["tolerances"].items():
         scalar(value, float, f"tolerances.{name}")
         at_least(0, **{f"tolerances.{name}": value})
-    ready["variants"] = _variants(values.get("variants"), ready["retrofit"])
+    ready["variants"] = _variants(_block(values, "variants"), ready["retrofit"])
     settings = Settings(**ready)
     _check_together(settings)
     return settings
+
+
+def _block(values: Mapping[str, Any], name: str) -> Any:
+    """A top-level block; DVC wants every one to be there, if only as `{}`."""
+    if name not in values:
+        raise ValueError(f"{name}: is missing")
+    return values[name]
 
 
 def _scale(values: Mapping[str, Any]) -> str:

@@ -91,10 +91,12 @@ def test_nonsense_is_refused_with_the_full_name_of_the_field(params, name, value
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("block", ["model", "corpus", "protocol", "retrofit", "topk", "variants"])
+@pytest.mark.parametrize(
+    "block", ["model", "retrofit", "topk", "variants", "fetch", "speed", "tolerances"]
+)
 def test_a_missing_block_is_named(params, block):
     del params[block]
-    with pytest.raises(ValueError, match=f"^{block}: "):
+    with pytest.raises(ValueError, match=f"^{block}: is missing"):
         settings.parse(params)
 
 
