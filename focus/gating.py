@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from focus.attention.biased import biased_attention
 from focus.attention.checks import sink_tokens
 from focus.attention.dense import attend, pairs_kept
+from focus.attention.gated import gated_scores_attention
 from focus.config import FocusConfig
 from focus.routing import Assignments, top_k_groups
 
@@ -44,13 +44,24 @@ class GateInputs:
         """g_i . g_j of every pair: (B, Hr, T, T), between 0 and 1."""
         return self.assignments.query @ self.assignments.key.transpose(-1, -2)
 
-    def attend(self, *, kept: Tensor | None = None, bias: Tensor | None = None,
-               factor: Tensor | None = None) -> Tensor:  # fmt: skip
-        """Attention over the allowed pairs, or over ``kept`` ones, under a bias or a factor."""
+    def attend(self, *, bias: Tensor | None = None, factor: Tensor | None = None) -> Tensor:
+        """Attention over the allowed pairs, gated by a bias and a factor (B, Hr, T, T)."""
+        on_cpu = self.query.device.type == "cpu" and self.query.dtype != torch.float16
+        plain = self.softcap is None and not self.dropout and self.real is None
+        if on_cpu and plain:
+            bias = torch.zeros((), dtype=torch.float32) if bias is None else bias
+            bias = torch.where(self.allowed, bias, float("-inf"))
+            return gated_scores_attention(
+                self.query, self.key, self.value, bias, self.scale, factor
+            )
+        return self.attend_densely(self.allowed, bias, factor)
+
+    def attend_densely(self, kept: Tensor, bias: Tensor | None = None,
+                       factor: Tensor | None = None) -> Tensor:  # fmt: skip
+        """The definition, over the pairs of ``kept`` (B, Hr or 1, T, T)."""
         return attend(
-            self.query, self.key, self.value, self.scale, bias=bias, factor=factor,
-            kept=self.allowed if kept is None else kept, softcap=self.softcap,
-            dropout=self.dropout,
+            self.query, self.key, self.value, self.scale, kept=kept, bias=bias, factor=factor,
+            softcap=self.softcap, dropout=self.dropout,
         )  # fmt: skip
 
 
@@ -69,10 +80,6 @@ def log(x: GateInputs) -> Tensor:
     affinity = x.affinity()
     floor = torch.finfo(affinity.dtype).tiny
     bias = torch.where(x.distant, affinity.clamp_min(floor).log(), 0.0)
-    fused = x.query.device.type == "cpu" and x.query.dtype != torch.float16
-    if fused and x.softcap is None and not x.dropout and x.real is None:
-        bias = bias.masked_fill(~x.allowed, float("-inf"))
-        return biased_attention(x.query, x.key, x.value, bias, x.scale)
     return x.attend(bias=bias)
 
 
@@ -83,7 +90,7 @@ def straight_through(x: GateInputs) -> Tensor:
         query = top_k_groups(x.assignments.query, x.config.top_k)
         key = top_k_groups(x.assignments.key, x.config.key_top_k)
         kept = pairs_kept(query, key, x.config.window, x.config.sinks, x.real) & x.allowed
-        hard = x.attend(kept=kept)
+        hard = x.attend_densely(kept)
         correction = hard - soft
     return soft + correction
 

@@ -102,21 +102,20 @@ class Router(nn.Module):
                         config: FocusConfig | None = None) -> Tensor:  # fmt: skip
         """scores/temperature + potential, (B, S, Hr, T, K): assignments are its softmax.
 
-        In training mode, under ``causal``, the potentials that Sinkhorn finds on this batch also
-        enter the running average of the frozen ones.
+        In training mode, whatever the balance, the potentials that Sinkhorn finds on this batch
+        also enter the running average of the frozen ones.
         """
         config = config or self.config
         balance = balance or config.balance
         scores = self.scores(hidden_BTE)
-        learns = self.training and config.balance == "causal"
-        if balance == "causal" and learns:
+        if balance == "causal" and self.training:
             balance = config.training_balance
         if balance == "sinkhorn" and scores.shape[-2] < config.num_groups:
             raise ValueError(
                 f"num_groups: {config.num_groups} groups cannot be balanced over "
                 f"{scores.shape[-2]} tokens; give longer sequences, fewer groups or another balance"
             )
-        if learns and torch.is_grad_enabled():
+        if self.training and torch.is_grad_enabled():
             self._observe(scores.detach(), real_BT)
         if balance == "softmax":
             return scores

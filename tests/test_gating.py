@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from focus import FocusConfig, dense_attention
-from focus.attention.biased import biased_attention
+from focus.attention.gated import gated_scores_attention
 from focus.gating import GATES, gated_attention
 from focus.routing import Assignments, top_k_groups
 
@@ -121,26 +121,25 @@ def test_padding_equals_per_sequence_runs_and_stops_nan(gate: str) -> None:
 
 @pytest.mark.parametrize("routings", [1, 2])
 @pytest.mark.parametrize("tokens", [1, 75, 300])
-def test_biased_attention_and_its_gradients(routings: int, tokens: int) -> None:
+@pytest.mark.parametrize("with_factor", [False, True])
+def test_fused_gates_and_their_gradients(routings: int, tokens: int, with_factor: bool) -> None:
     generator = torch.Generator().manual_seed(0)
-    shapes = [
-        (2, 6, tokens, 8),
-        (2, 2, tokens, 8),
-        (2, 2, tokens, 8),
-        (2, routings, tokens, tokens),
-    ]
-    q, k, v, bias = (
+    pairs = (2, routings, tokens, tokens)
+    shapes = [(2, 6, tokens, 8), (2, 2, tokens, 8), (2, 2, tokens, 8), pairs, pairs]
+    q, k, v, bias, factor = (
         torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes
     )
     causal = bias.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), float("-inf"))
-    out = biased_attention(q, k, v, causal, 0.3)
+    out = gated_scores_attention(q, k, v, causal, 0.3, factor if with_factor else None)
     logits = q.view(2, 2, 3, tokens, 8) @ k[:, :, None].transpose(-1, -2) * 0.3
+    logits = logits * factor[:, :, None] if with_factor else logits
     expected = (logits + causal[:, :, None]).softmax(-1) @ v[:, :, None]
     expected = expected.reshape(2, 6, tokens, 8)
     assert torch.allclose(out, expected, atol=1e-12)
     flow = torch.randn(out.shape, generator=generator, dtype=torch.float64)
-    ours = torch.autograd.grad(out, (q, k, v, bias), flow, retain_graph=True)
-    theirs = torch.autograd.grad(expected, (q, k, v, bias), flow)
+    inputs = (q, k, v, bias, factor) if with_factor else (q, k, v, bias)
+    ours = torch.autograd.grad(out, inputs, flow, retain_graph=True)
+    theirs = torch.autograd.grad(expected, inputs, flow)
     for one, other in zip(ours, theirs, strict=True):
         assert torch.allclose(one, other, atol=1e-11)
 

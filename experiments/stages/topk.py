@@ -67,7 +67,7 @@ def topk(run: Run, cell: str, chosen: Settings) -> None:
     focus.load_adapter(model, adapter)
     documents = evaluation.protocol_windows(chosen.protocol)
     partial = Partial(PARTIAL / f"{cell}.json", fingerprint(chosen, adapter))
-    wanted = wanted_settings(chosen)
+    wanted = wanted_settings(chosen, chosen.variant(cell)[0].num_groups)
     reference = logits_of(model, Setting("pretrained"), documents[0][1][:1])
     found: dict[Setting, dict] = {}
     with evaluation.progress() as bar:
@@ -85,14 +85,19 @@ def topk(run: Run, cell: str, chosen: Settings) -> None:
     partial.done()
 
 
-def wanted_settings(chosen: Settings) -> list[Setting]:
-    """Pretrained, soft and hard settings; multi-probe at k = 1 is the symmetric mask again."""
+def wanted_settings(chosen: Settings, num_groups: int) -> list[Setting]:
+    """Pretrained, soft and hard settings, none of them twice under two names.
+
+    Multi-probe at k = 1 is the symmetric mask; and where two sets of k groups must meet (2k > K)
+    every pair is kept whatever the balance, so the first balance stands for all.
+    """
     hard = [
         Setting("hard", balance, probe, k)
         for balance in chosen.topk.balances
         for probe in chosen.topk.probes
         for k in chosen.topk.ks
         if not (probe == "multi_probe" and k == 1)
+        and not (probe == "symmetric" and 2 * k > num_groups and balance != chosen.topk.balances[0])
     ]
     soft = [Setting("soft", balance) for balance in chosen.topk.balances]
     return [Setting("pretrained"), *soft, *hard]

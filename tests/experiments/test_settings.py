@@ -114,7 +114,7 @@ def test_a_variant_overrides_the_common_training(params):
 
 
 def test_an_unknown_variant_is_refused(params):
-    with pytest.raises(ValueError, match=r"^variants\.none: no such variant; there are k4"):
+    with pytest.raises(ValueError, match=r"^variants\.none: no such variant; there are paper"):
         settings.parse(params).variant("none")
 
 
