@@ -15,17 +15,15 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from focus.architectures import AttentionLayer, attention_layers
-from focus.attention import focus_attention
-from focus.attention.dense import attend, pairs_kept
 from focus.config import FocusConfig
-from focus.density import PairCounts, count_masked_pairs, count_pairs
-from focus.gating import gated_attention
-from focus.masks import focus_mask, read_mask
-from focus.routing import Assignments, Memberships, Router
+from focus.density import PairCounts, count_pairs
+from focus.forward import FocusLayer, attention
+from focus.masks import focus_mask
+from focus.routing import Memberships, Router
 
 MODES = ("soft", "hard", "full")
 IMPLEMENTATION = "focus"
@@ -43,38 +41,6 @@ class FocusState:
         self.handles: list[Any] = []
         self.implementation: str = model.config._attn_implementation
         self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
-
-
-class FocusLayer:
-    """One attention module's router and what it saw in the last forward pass.
-
-    ``counts`` is None before the first forward; in soft and full mode every pair is computed.
-    """
-
-    def __init__(self, state: FocusState, router: Router | None) -> None:
-        self.state = state
-        self.router = router
-        self.hidden: Tensor | None = None
-        self.memberships: Memberships | None = None
-        self.real: Tensor | None = None
-        self.counts: PairCounts | None = None
-        self.ran: str | None = None
-
-    def observe(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: keeps the layer's input for the attention function."""
-        self.ran = self.state.mode
-        if self.state.mode == "full":
-            return
-        self.hidden = args[0] if args else kwargs["hidden_states"]
-        if self.hidden.shape[1] == 0:
-            raise ValueError("input_ids: no tokens; give at least one")
-
-    def take_hidden(self) -> Tensor:
-        """The layer's input (B, T, E), released so that it does not outlive the forward pass."""
-        if self.hidden is None:
-            raise RuntimeError("the attention function ran without its module's forward pre-hook")
-        hidden, self.hidden = self.hidden, None
-        return hidden
 
 
 def attach(model: PreTrainedModel, config: FocusConfig, seed: int | None = None) -> PreTrainedModel:
@@ -96,7 +62,7 @@ def attach(model: PreTrainedModel, config: FocusConfig, seed: int | None = None)
     if getattr(model, "focus_state", None) is not None:
         raise ValueError("model: Focus is attached already; call focus.detach(model) first")
     layers = attention_layers(model)
-    AttentionInterface.register(IMPLEMENTATION, _attention)
+    AttentionInterface.register(IMPLEMENTATION, attention)
     AttentionMaskInterface.register(IMPLEMENTATION, focus_mask)
     state = FocusState(config, model)
     for parameter in model.parameters():
@@ -246,108 +212,9 @@ def pair_counts(model: PreTrainedModel) -> dict[int, PairCounts | None]:
 def _layer_counts(layer: FocusLayer) -> PairCounts | None:
     if layer.ran != "hard":
         return None
-    if layer.counts is None and layer.memberships is not None:
+    if layer.counts is None and layer.reads is not None:
+        layer.counts = layer.reads.pair_counts()
+    elif layer.counts is None and layer.memberships is not None:
         config = layer.state.config
         layer.counts = count_pairs(*layer.memberships, config.window, config.sinks, layer.real)
     return layer.counts
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """transformers' attention function: query (B, H, T, D) in, (B, T, H, D) out."""
-    layer: FocusLayer | None = getattr(module, "_focus_layer", None)
-    if layer is None:
-        raise ValueError(
-            f"{type(module).__name__}: attention implementation 'focus' is set but Focus is not "
-            "attached to this module; call focus.attach(model, config)"
-        )
-    _refuse(kwargs, query, key)
-    hidden = layer.take_hidden()
-    real, pairs = read_mask(attention_mask, query.shape[2], key.shape[2])
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = _Call(layer, query, key, value, scale, real, pairs, softcap, dropout)
-    if layer.router is None:
-        out = call.local()
-    elif layer.state.mode == "soft":
-        out = call.soft(hidden)
-    else:
-        out = call.hard(hidden)
-    return out.transpose(1, 2).contiguous(), None
-
-
-def _refuse(kwargs: dict[str, Any], query: Tensor, key: Tensor) -> None:
-    if key.shape[2] != query.shape[2]:
-        raise NotImplementedError(
-            f"{query.shape[2]} queries over {key.shape[2]} keys: Focus does not continue from a "
-            "key/value cache; pass the whole sequence with use_cache=False, or use "
-            "focus.mode(model, 'full')"
-        )
-    if kwargs.get("output_attentions"):
-        raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
-    if kwargs.get("position_bias") is not None:
-        raise ValueError("position_bias: not supported by Focus")
-
-
-class _Call:
-    """One layer's attention call: the tensors, the masks and the model's own peculiarities."""
-
-    def __init__(self, layer: FocusLayer, query: Tensor, key: Tensor, value: Tensor, scale: float,
-                 real: Tensor | None, pairs: Tensor | None, softcap: float | None,
-                 dropout: float) -> None:  # fmt: skip
-        self.layer, self.state = layer, layer.state
-        self.query, self.key, self.value, self.scale = query, key, value, scale
-        self.real, self.pairs, self.softcap, self.dropout = real, pairs, softcap, dropout
-
-    @property
-    def router(self) -> Router:
-        if self.layer.router is None:
-            raise RuntimeError("a local layer has no router")
-        return self.layer.router
-
-    def local(self) -> Tensor:
-        """A layer that stays as it is: causal, its own window, padding, soft-cap."""
-        everything = self.query.new_ones(self.query.shape[0], 1, self.query.shape[2], 1).bool()
-        return self._dense(Memberships(everything, None))
-
-    def soft(self, hidden: Tensor) -> Tensor:
-        assignments: Assignments = self.router(
-            hidden, self.real, self.state.balance, self.state.config
-        )
-        return gated_attention(
-            self.query, self.key, self.value, assignments, self.state.config, scale=self.scale,
-            real=self.real, pair_mask=self.pairs, softcap=self.softcap, dropout=self.dropout,
-        )  # fmt: skip
-
-    def hard(self, hidden: Tensor) -> Tensor:
-        config = self.state.config
-        with torch.no_grad():
-            logits = self.router.balanced_logits(hidden, self.real, self.state.balance, config)
-            found = self.router.memberships(logits, config)
-        self.layer.memberships, self.layer.real, self.layer.counts = found, self.real, None
-        # Only the definition knows a soft-cap, a model's own window or attention dropout.
-        if self.pairs is not None or self.softcap is not None or self.dropout:
-            return self._dense(found)
-        return focus_attention(
-            self.query, self.key, self.value, found.query, window=config.window,
-            sinks=config.sinks, scale=self.scale, key_padding_mask=self.real,
-            key_membership=found.key, backend=self.state.backend,
-        )  # fmt: skip
-
-    def _dense(self, found: Memberships) -> Tensor:
-        config = self.state.config
-        key_groups = found.query if found.key is None else found.key
-        kept = pairs_kept(found.query, key_groups, config.window, config.sinks, self.real)
-        if self.pairs is not None:
-            kept = kept & self.pairs
-            self.layer.counts = count_masked_pairs(kept, config.window, config.sinks, self.real)
-        return attend(self.query, self.key, self.value, self.scale, kept=kept,
-                      softcap=self.softcap, dropout=self.dropout)  # fmt: skip

@@ -29,9 +29,11 @@ def focus_mask(
     Returns:
         None where the mask is plain causal and every key is real; (B, 1, 1, Tk) bool, True for
         real keys, where it is causal with padding; otherwise the (B, 1, Tq, Tk) bool mask of the
-        sdpa path, which :func:`read_mask` checks.
+        sdpa path, which :func:`read_mask` checks. Where a cache is continued, a sliding window is
+        not in the mask: layers that have one are told its size.
     """
-    windowed = local_size is not None and kv_length + kv_offset > local_size
+    fresh = not isinstance(q_offset, int) or q_offset == 0
+    windowed = local_size is not None and kv_length + kv_offset > local_size and fresh
     if mask_function is causal_mask_function or (_is_sliding(mask_function) and not windowed):
         return _padding(attention_mask, kv_length, kv_offset)
     kwargs["allow_is_causal_skip"] = False
@@ -60,8 +62,11 @@ def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> T
         return None
     real = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
     if real.shape[-1] < kv_length:
-        # A mask shorter than a pre-allocated cache: what is beyond it has not been written.
-        real = torch.nn.functional.pad(real, (0, kv_length - real.shape[-1]), value=False)
+        raise ValueError(
+            f"attention_mask: covers {attention_mask.shape[-1]} tokens where the cache and the "
+            f"input hold {kv_offset + kv_length}; pass the mask of all tokens so far (static "
+            "caches are not supported: use the default DynamicCache)"
+        )
     return None if bool(real.all()) else real[:, None, None, :]
 
 
@@ -103,3 +108,15 @@ def _check_banded(mask: Tensor, real: Tensor, queries: int, offset: int) -> None
             "sequences or a custom mask); Focus does not support it: pad the sequences into a "
             "batch, and pass a (batch, tokens) mask without position_ids that start anew"
         )
+
+
+def banded(queries: int, keys: int, limit: int | None, real_BTk: Tensor | None,
+           device: torch.device) -> Tensor:  # fmt: skip
+    """Causal pairs of the last ``queries`` of ``keys`` tokens, at most ``limit - 1`` apart, between
+    real tokens: (B or 1, 1, Tq, Tk) bool."""
+    position = torch.arange(keys, device=device)
+    distance = position[keys - queries :, None] - position
+    kept = (distance >= 0) if limit is None else (distance >= 0) & (distance < limit)
+    if real_BTk is None:
+        return kept[None, None]
+    return kept & real_BTk[:, None, None, :] & real_BTk[:, None, keys - queries :, None]

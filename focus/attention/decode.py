@@ -1,0 +1,229 @@
+"""Attention of new tokens to a filed past: one masked call over what is near, one a page met.
+
+A step reads the sinks, the recent tokens and the pages of its groups, about k*T/K + window keys;
+nothing is gathered or sorted, and no key is copied but the new one. Several tokens at once (a chunk
+of a prompt) take the same parts, with the queries that meet a page side by side.
+
+Shape suffixes: B batch, H query heads, Hk key heads, R routings (1 or Hk), M queries, N keys,
+D head dimension, K groups, U splits of a page.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from focus.attention.groups import merge_rows
+from focus.attention.kernels import cpu_forward
+from focus.attention.past import Past
+from focus.attention.reads import Reads, Stretch
+
+STRETCH = 512  # queries of one masked call
+
+
+def decode_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_groups: Tensor,
+    key_groups: Tensor,
+    past: Past,
+    *,
+    scale: float | None = None,
+    real: Tensor | None = None,
+    softcap: float | None = None,
+) -> tuple[Tensor, Reads]:
+    """Appends new tokens to a past and attends from them, exactly as the hard mask says.
+
+    Args:
+        query: (B, H, M, D) floating point.
+        key, value: (B, Hk, M, D) of the same tokens.
+        query_groups, key_groups: (B, R, M, K) bool, R = 1 or Hk; their groups as queries and as
+            keys, as many as ``past.rule`` says.
+        past: what was seen before; the tokens are added to it.
+        scale: factor of the logits; None means 1/sqrt(D).
+        real: (B, M) bool, False for padding; None: all are real.
+        softcap: see :func:`focus.dense_attention`.
+
+    Returns:
+        (B, H, M, D), with zeros for padding; and what was read.
+
+    Raises:
+        ValueError: a gradient is asked for, or a real token's query, key or value is not finite.
+    """
+    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
+        raise ValueError(
+            "past_key_values: no gradient flows through a key/value cache of Focus; continue "
+            "from it under torch.no_grad(), or pass the whole sequence with use_cache=False"
+        )
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    rule, size = past.rule, 2 * key.shape[3] * key.element_size()
+    reads = Reads(len(query), key_groups.shape[1], rule.window, rule.sinks, rule.limit, size)
+    if real is not None:
+        query_groups = query_groups & real[:, None, :, None]
+    outs = []
+    for start in range(0, query.shape[2], STRETCH):
+        own = slice(start, start + STRETCH)
+        own_real = None if real is None else real[:, own]
+        past.append(key[:, :, own], value[:, :, own], key_groups[:, :, own], own_real)
+        attend = _step if query.shape[2] == 1 else _chunk
+        out = attend(query[:, :, own], query_groups[:, :, own], past, scale, softcap, reads)
+        outs.append(out if own_real is None else out.masked_fill(~own_real[:, None, :, None], 0.0))
+    out = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
+    if not bool(torch.isfinite(out.sum(dtype=torch.float32))):
+        raise ValueError(
+            "query: holds NaN or infinity at a real token (or its key or value does); find where "
+            "it arises before attention"
+        )
+    return out, reads
+
+
+def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,
+          reads: Reads) -> Tensor:  # fmt: skip
+    recent = past.near()
+    batch, heads, _, dim = query.shape
+    key_heads, span = recent.key.shape[1], slice(recent.low, recent.high)
+    # The query heads of a key head are rows of one call, so its keys are read once.
+    folded = query.reshape(batch, key_heads, heads // key_heads, dim)
+    mask = _step_mask(past, groups)
+    out, lse = forward(
+        folded, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap
+    )
+    count = span.stop - span.start
+    near = batch * groups.shape[1] * count if mask is None else mask
+    if past.real is not None and mask is not None:
+        near = int(((mask == 0) & past.real[:, None, None, -1:]).sum())
+    stretch = Stretch(past.seen - 1, past.seen, near, 0, batch * key_heads * count, past.real)
+    if past.paged:
+        _step_pages(folded, groups, past, scale, softcap, out, lse, stretch)
+    reads.stretches.append(stretch)
+    return out.view(batch, heads, 1, dim)
+
+
+def _step_pages(folded: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,
+                out: Tensor, lse: Tensor, stretch: Stretch) -> None:  # fmt: skip
+    """Merges every routing's pages into out (B, Hk, G, D), whose lse is (B, Hk, G)."""
+    batch, routings = groups.shape[:2]
+    heads = folded.shape[1] // routings
+    wanted: list[list[list[int]]] = [[[] for _ in range(routings)] for _ in range(batch)]
+    for b, r, group in groups[:, :, 0].nonzero().tolist():
+        wanted[b][r].append(group)
+    for b in range(batch):
+        for r in range(routings):
+            own = slice(r * heads, (r + 1) * heads)
+            outs, lses = [out[b : b + 1, own]], [lse[b : b + 1, own]]
+            for page in past.pages_met(b, r, wanted[b][r], 1):
+                view = page.view()
+                row = folded[b : b + 1, own].expand(len(view.key), -1, -1, -1)
+                part, part_lse = forward(row, view.key, view.value, scale, view.mask, softcap)
+                outs.append(part)
+                lses.append(part_lse)
+                stretch.paged += view.count
+                stretch.keys += heads * view.count
+            if len(outs) > 1:
+                weight = torch.softmax(torch.cat(lses), 0).unsqueeze(-1)
+                out[b, own] = (torch.cat(outs) * weight).sum(0)
+
+
+def _step_mask(past: Past, groups: Tensor) -> Tensor | None:
+    """Additive mask (B, R, 1, N) of the near keys of one query; None where it reads them all."""
+    rule, recent = past.rule, past.near()
+    if past.real is not None or (rule.limit is not None and past.seen > rule.limit):
+        return _additive(past.near_kept(groups), recent.bias.dtype)
+    old = len(recent) - rule.window
+    if old <= 0 or rule.always_meet:
+        return None
+    mask = recent.bias.new_zeros(*groups.shape[:2], 1, recent.high - recent.low)
+    outside = slice(recent.slots, recent.slots + old)
+    meet = (recent.groups[:, :, outside] & groups).any(-1)
+    at = recent.slots - recent.low
+    mask[:, :, 0, at : at + old].masked_fill_(~meet, -torch.inf)
+    return mask
+
+
+def _chunk(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,
+           reads: Reads) -> Tensor:  # fmt: skip
+    recent = past.near()
+    batch, heads, count, _ = query.shape
+    routings, span = groups.shape[1], slice(recent.low, recent.high)
+    kept = past.near_kept(groups)
+    mask = _additive(kept, recent.bias.dtype)
+    if routings > 1:
+        mask = mask.repeat_interleave(heads // routings, 1)
+    out, lse = forward(
+        query, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap
+    )
+    keys = batch * recent.key.shape[1] * (span.stop - span.start)
+    if past.real is not None:
+        kept = kept & past.real[:, None, -count:, None]
+    stretch = Stretch(past.seen - count, past.seen, int(kept.sum()), 0, keys, past.real)
+    if past.paged:
+        for b in range(batch):
+            for r in range(routings):
+                own = slice(r * heads // routings, (r + 1) * heads // routings)
+                _chunk_pages(query[b, own], groups[b, r], past, (b, r), scale, softcap,
+                             out[b, own], lse[b, own], stretch)  # fmt: skip
+    reads.stretches.append(stretch)
+    return out
+
+
+def _chunk_pages(query: Tensor, groups: Tensor, past: Past, routing: tuple[int, int], scale: float,
+                 softcap: float | None, out: Tensor, lse: Tensor,
+                 stretch: Stretch) -> None:  # fmt: skip
+    """Merges one routing's pages into out (h, M, D) and lse (h, M)."""
+    count = len(groups)
+    wanted = groups.any(0).nonzero().flatten().tolist()
+    for page, own in past.sets_met(*routing, wanted, count):
+        rows = groups[:, list(own)].any(-1).nonzero().flatten()
+        key, value, position = page.alive()
+        mask = _limit_mask(past, rows, count, position)
+        part, part_lse = forward(
+            query.index_select(1, rows).unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0),
+            scale, mask, softcap,
+        )  # fmt: skip
+        if mask is not None:
+            part_lse = part_lse.masked_fill((mask == -torch.inf).all(-1), -torch.inf)
+        merge_rows(out, lse, rows, part[0], part_lse[0])
+        kept = len(rows) * len(page) if mask is None else int((mask == 0).sum())
+        stretch.paged += kept
+        stretch.keys += key.shape[0] * len(page)
+
+
+def _limit_mask(past: Past, rows: Tensor, count: int, position: Tensor) -> Tensor | None:
+    """(1, 1, M, N) where the model's own window hides a part of a page from later queries."""
+    limit = past.rule.limit
+    if limit is None or int(position[0]) > past.seen - 1 - limit:
+        return None
+    query = rows + past.seen - count
+    mask = torch.zeros(len(rows), len(position), device=rows.device, dtype=past.near().bias.dtype)
+    return mask.masked_fill_(query[:, None] - position >= limit, -torch.inf)[None, None]
+
+
+def _additive(kept: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros_like(kept, dtype=dtype).masked_fill_(~kept, -torch.inf)
+
+
+def forward(query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None,
+            softcap: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """query (B, H, M, D) over key and value (B, Hk, N, D) -> out like query, lse (B, H, M).
+
+    mask: additive, broadcastable to (B, H, M, N). A soft-cap, or another device than the CPU,
+    takes the plain formula.
+    """
+    if softcap is None and query.device.type == "cpu":
+        return cpu_forward(query, key, value, scale, mask=mask)
+    batch, heads, count, dim = query.shape
+    key_heads = key.shape[1]
+    wide = torch.promote_types(query.dtype, torch.float32)
+    grouped = query.to(wide).reshape(batch, key_heads, -1, dim)
+    logits = (grouped @ key.to(wide).transpose(-1, -2) * scale).view(batch, heads, count, -1)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if mask is not None:
+        if mask.shape[1] == key_heads != heads:
+            mask = mask.repeat_interleave(heads // key_heads, 1)
+        logits = logits + mask
+    lse = torch.logsumexp(logits, -1)
+    weight = torch.exp(logits - lse.masked_fill(torch.isneginf(lse), 0.0).unsqueeze(-1))
+    out = weight.view(batch, key_heads, -1, weight.shape[-1]) @ value.to(wide)
+    return out.view(batch, heads, count, dim).to(query.dtype), lse

@@ -1,0 +1,199 @@
+"""Pages: keys and values that share their groups, contiguous, growing.
+
+A key is stored once, in the page of its set of groups; a query reads the pages whose sets meet its
+own groups, so no key is read twice, for any number of groups a key.
+
+Shape suffixes: R key heads of one routing, N tokens, D head dimension, K groups, U splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+GROWTH = 1.25
+SPARE = 64  # rows beyond the last one, so that a page divides into equal splits
+SPLIT_TOKENS = 256
+MAX_SPLITS = 4
+
+
+class PageView(NamedTuple):
+    """A page as equal splits: key and value (U, R, N/U, D), an additive mask (U, 1, 1, N/U) that
+    hides the rows beyond the last one (None: there are none), and the number of keys."""
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    count: int
+
+
+class Page:
+    """Keys of one set of groups, in the order of their positions."""
+
+    def __init__(self, key_RND: Tensor, value_RND: Tensor, position_N: Tensor) -> None:
+        self.start, self.count = 0, key_RND.shape[1]
+        rows = _capacity(self.count)
+        heads, _, dim = key_RND.shape
+        self.key = key_RND.new_zeros(heads, rows, dim)
+        self.value = value_RND.new_zeros(heads, rows, dim)
+        self.position = position_N.new_zeros(rows)
+        self._write(0, key_RND, value_RND, position_N)
+        self.shared = False
+        self.dropped = -1
+        self._oldest = 0  # positions below it have expired
+        self._view: PageView | None = None
+
+    def __len__(self) -> int:
+        return self.count - self.start
+
+    def append(self, key_RND: Tensor, value_RND: Tensor, position_N: Tensor,
+               keep: bool = False) -> None:  # fmt: skip
+        """Adds later tokens; the page moves when it is full or another sequence uses it too, and
+        leaves expired tokens behind unless it is told to keep them."""
+        total = self.count + key_RND.shape[1]
+        if self.shared or total + SPARE > self.key.shape[1]:
+            self._move(key_RND.shape[1], keep)
+            total = self.count + key_RND.shape[1]
+        self._write(self.count, key_RND, value_RND, position_N)
+        self.count, self._view = total, None
+
+    def expire(self, before: int) -> None:
+        """Leaves tokens at positions below ``before`` unread; the next move drops them."""
+        if before <= self._oldest:
+            return
+        alive = self.position[self.start : self.count]
+        expired = int(torch.searchsorted(alive, before))
+        self._oldest = before
+        if expired:
+            self.start, self._view = self.start + expired, None
+
+    def revive(self) -> None:
+        """Takes back :meth:`expire`, as far as nothing was dropped."""
+        self.start, self._oldest, self._view = 0, 0, None
+
+    def alive(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Key and value (R, N, D) and positions (N,) of the tokens that are read."""
+        kept = slice(self.start, self.count)
+        return self.key[:, kept], self.value[:, kept], self.position[kept]
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Key and value (R, N, D) and positions (N,) of everything that is kept."""
+        kept = slice(0, self.count)
+        return self.key[:, kept], self.value[:, kept], self.position[kept]
+
+    def view(self) -> PageView:
+        """What a call reads; made once after each change."""
+        if self._view is None:
+            self._view = self._make_view()
+        return self._view
+
+    def share(self) -> Page:
+        """The same page for another sequence; whichever is written to first moves away."""
+        twin = object.__new__(Page)
+        self.shared = True
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def _make_view(self) -> PageView:
+        count = len(self)
+        splits = 1
+        if self.key.device.type == "cpu" and count >= 2 * SPLIT_TOKENS:
+            splits = MAX_SPLITS if count >= 2 * MAX_SPLITS * SPLIT_TOKENS else 2
+        size = -(-count // splits)
+        span = slice(self.start, self.start + splits * size)
+        key, value = (
+            x[:, span].unflatten(1, (splits, size)).transpose(0, 1) for x in (self.key, self.value)
+        )
+        if splits * size == count:
+            return PageView(key, value, None, count)
+        dtype = torch.float64 if key.dtype == torch.float64 else torch.float32
+        mask = torch.zeros(splits * size, dtype=dtype, device=key.device)
+        mask[count:] = -torch.inf
+        return PageView(key, value, mask.view(splits, 1, 1, size), count)
+
+    def _write(self, at: int, key: Tensor, value: Tensor, position: Tensor) -> None:
+        span = slice(at, at + key.shape[1])
+        self.key[:, span], self.value[:, span], self.position[span] = key, value, position
+
+    def _move(self, more: int, keep: bool) -> None:
+        first = 0 if keep else self.start
+        if first:
+            self.dropped = int(self.position[first - 1])
+        count = self.count - first
+        rows = _capacity(count + more)
+        for name in ("key", "value"):
+            old = getattr(self, name)
+            new = old.new_zeros(old.shape[0], rows, old.shape[2])
+            new[:, :count] = old[:, first : self.count]
+            setattr(self, name, new)
+        position = self.position.new_zeros(rows)
+        position[:count] = self.position[first : self.count]
+        self.position = position
+        self.start, self.count, self.shared, self._view = self.start - first, count, False, None
+
+
+def _capacity(needed: int) -> int:
+    return int(needed * GROWTH) + 2 * SPARE
+
+
+class Pages:
+    """All pages of one routing of one sequence."""
+
+    def __init__(self, groups: int) -> None:
+        self.by_set: dict[tuple[int, ...], Page] = {}
+        self._of_group: list[list[tuple[tuple[int, ...], Page]]] = [[] for _ in range(groups)]
+
+    def add(self, key_RND: Tensor, value_RND: Tensor, groups_NK: Tensor, position_N: Tensor,
+            keep: bool = False) -> None:  # fmt: skip
+        """Files later tokens under their sets of groups; each has at least one."""
+        sets, set_of = _sets(groups_NK)
+        order = torch.argsort(set_of, stable=True)
+        counts = torch.bincount(set_of, minlength=len(sets)).tolist()
+        key, value = key_RND.index_select(1, order), value_RND.index_select(1, order)
+        position = position_N.index_select(0, order)
+        at = 0
+        for own, count in zip(sets, counts, strict=True):
+            if count:
+                rows = slice(at, at + count)
+                self._put(own, key[:, rows], value[:, rows], position[rows], keep)
+                at += count
+
+    def _put(self, own: tuple[int, ...], key: Tensor, value: Tensor, position: Tensor,
+             keep: bool) -> None:  # fmt: skip
+        page = self.by_set.get(own)
+        if page is not None:
+            page.append(key, value, position, keep)
+            return
+        self.by_set[own] = page = Page(key, value, position)
+        for group in own:
+            self._of_group[group].append((own, page))
+
+    def meeting(self, groups: Iterable[int]) -> Iterator[tuple[tuple[int, ...], Page]]:
+        """The sets that share a group with ``groups``, each once, and their pages."""
+        seen: set[tuple[int, ...]] = set()
+        for group in groups:
+            for own, page in self._of_group[group]:
+                if own not in seen:
+                    seen.add(own)
+                    yield own, page
+
+    def share(self) -> Pages:
+        """The same pages for another sequence, copied where either writes."""
+        twin = Pages(len(self._of_group))
+        for own, page in self.by_set.items():
+            twin.by_set[own] = copy = page.share()
+            for group in own:
+                twin._of_group[group].append((own, copy))
+        return twin
+
+
+def _sets(groups_NK: Tensor) -> tuple[list[tuple[int, ...]], Tensor]:
+    """Distinct sets of groups and, for each token, the index of its own."""
+    if bool((groups_NK.sum(-1) == 1).all()):
+        names = [(group,) for group in range(groups_NK.shape[-1])]
+        return names, groups_NK.int().argmax(-1)
+    patterns, index = torch.unique(groups_NK, dim=0, return_inverse=True)
+    return [tuple(i for i, on in enumerate(row) if on) for row in patterns.tolist()], index

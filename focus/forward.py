@@ -1,0 +1,260 @@
+"""One attention layer's forward pass: what transformers calls in place of its own attention.
+
+A pre-hook on the attention module keeps the layer's hidden states and its place in the cache; the
+registered function then routes, attends, and files the tokens in the cache.
+
+Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key heads, D head dimension,
+K groups.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from focus.attention import focus_attention
+from focus.attention.decode import decode_attention
+from focus.attention.dense import attend, pairs_kept
+from focus.attention.past import Rule
+from focus.attention.reads import Reads
+from focus.cache import GroupedLayer, adopt, release
+from focus.density import PairCounts, count_masked_pairs
+from focus.gating import gated_attention
+from focus.masks import banded, read_mask
+from focus.routing import Assignments, Memberships, Router
+
+if TYPE_CHECKING:
+    from focus.huggingface import FocusState
+
+
+class FocusLayer:
+    """One attention module's router and what it saw in the last forward pass.
+
+    ``counts`` is None before the first forward; in soft and full mode every pair is computed.
+    """
+
+    def __init__(self, state: FocusState, router: Router | None) -> None:
+        self.state = state
+        self.router = router
+        self.hidden: Tensor | None = None
+        self.cache: GroupedLayer | None = None
+        self.memberships: Memberships | None = None
+        self.real: Tensor | None = None
+        self.reads: Reads | None = None
+        self.counts: PairCounts | None = None
+        self.ran: str | None = None
+
+    def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook: keeps the layer's input, and its place in the cache, for the attention
+        function."""
+        self.ran = self.state.mode
+        self.cache = None
+        cache, index = kwargs.get("past_key_values"), int(module.layer_idx)  # type: ignore[arg-type]
+        if cache is not None and self.router is not None:
+            if self.state.mode == "hard":
+                self.cache = adopt(cache, index)
+                self.cache.expected = True
+            else:
+                release(cache, index)
+        if self.state.mode == "full":
+            return
+        self.hidden = args[0] if args else kwargs["hidden_states"]
+        if self.hidden.shape[1] == 0:
+            raise ValueError("input_ids: no tokens; give at least one")
+
+    def take_hidden(self) -> Tensor:
+        """The layer's input (B, T, E), released so that it does not outlive the forward pass."""
+        if self.hidden is None:
+            raise RuntimeError("the attention function ran without its module's forward pre-hook")
+        hidden, self.hidden = self.hidden, None
+        return hidden
+
+    def take_cache(self) -> GroupedLayer | None:
+        """The layer's place in the cache, if there is one; released likewise."""
+        cache, self.cache = self.cache, None
+        return cache
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: query (B, H, T, D) in, (B, T, H, D) out."""
+    layer: FocusLayer | None = getattr(module, "_focus_layer", None)
+    if layer is None:
+        raise ValueError(
+            f"{type(module).__name__}: attention implementation 'focus' is set but Focus is not "
+            "attached to this module; call focus.attach(model, config)"
+        )
+    _refuse(kwargs, layer, query, key)
+    hidden, cache = layer.take_hidden(), layer.take_cache()
+    past = 0 if cache is None else cache.get_seq_length()
+    real, pairs = read_mask(attention_mask, query.shape[2], key.shape[2] + past)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    call = _Call(
+        layer, query, key, value, scale, real, pairs, softcap, dropout, sliding_window, cache
+    )
+    if layer.router is None:
+        out = call.local()
+    elif layer.state.mode == "soft":
+        out = call.soft(hidden)
+    elif past:
+        out = call.continued(hidden)
+    else:
+        out = call.hard(hidden)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _refuse(kwargs: dict[str, Any], layer: FocusLayer, query: Tensor, key: Tensor) -> None:
+    if key.shape[2] != query.shape[2] and layer.router is not None:
+        raise ValueError(
+            f"past_key_values: {query.shape[2]} queries over {key.shape[2]} keys: soft mode cannot "
+            "continue from a key/value cache; pass the whole sequence with use_cache=False, or "
+            "generate in hard or full mode"
+        )
+    if kwargs.get("output_attentions"):
+        raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
+    if kwargs.get("position_bias") is not None:
+        raise ValueError("position_bias: not supported by Focus")
+
+
+class _Call:
+    """One layer's attention call: the tensors, the masks and the model's own peculiarities."""
+
+    def __init__(self, layer: FocusLayer, query: Tensor, key: Tensor, value: Tensor, scale: float,
+                 real: Tensor | None, pairs: Tensor | None, softcap: float | None, dropout: float,
+                 sliding_window: int | None, cache: GroupedLayer | None) -> None:  # fmt: skip
+        self.layer, self.state, self.cache = layer, layer.state, cache
+        self.query, self.key, self.value, self.scale = query, key, value, scale
+        self.real, self.pairs, self.softcap, self.dropout = real, pairs, softcap, dropout
+        self.sliding_window = sliding_window
+
+    @property
+    def router(self) -> Router:
+        if self.layer.router is None:
+            raise RuntimeError("a local layer has no router")
+        return self.layer.router
+
+    def local(self) -> Tensor:
+        """A layer that stays as it is: causal, its own window, padding, soft-cap."""
+        queries, keys = self.query.shape[2], self.key.shape[2]
+        kept = banded(queries, keys, self.sliding_window, self.real, self.query.device)
+        return attend(self.query, self.key, self.value, self.scale, softcap=self.softcap,
+                      kept=kept.expand(len(self.query), -1, -1, -1),
+                      dropout=self.dropout)  # fmt: skip
+
+    def soft(self, hidden: Tensor) -> Tensor:
+        assignments: Assignments = self.router(
+            hidden, self.real, self.state.balance, self.state.config
+        )
+        return gated_attention(
+            self.query, self.key, self.value, assignments, self.state.config, scale=self.scale,
+            real=self.real, pair_mask=self.pairs, softcap=self.softcap, dropout=self.dropout,
+        )  # fmt: skip
+
+    def hard(self, hidden: Tensor) -> Tensor:
+        config = self.state.config
+        with torch.no_grad():
+            logits = self.router.balanced_logits(hidden, self.real, self.state.balance, config)
+            found = self.router.memberships(logits, config)
+        self._seen(found, self.real, None)
+        if self.cache is not None:
+            self._start_cache(self.cache, found, hidden)
+        # Only the definition knows a soft-cap, a model's own window or attention dropout.
+        if self.pairs is not None or self.softcap is not None or self.dropout:
+            return self._dense(found)
+        return focus_attention(
+            self.query, self.key, self.value, found.query, window=config.window,
+            sinks=config.sinks, scale=self.scale, key_padding_mask=self.real,
+            key_membership=found.key, backend=self.state.backend,
+        )  # fmt: skip
+
+    def continued(self, hidden: Tensor) -> Tensor:
+        """New tokens over a cache: their own groups against those that past tokens were given."""
+        if self.cache is None:
+            raise RuntimeError("there is no cache to continue from")
+        self._refuse_to_continue()
+        past = self.cache.continued(self._made_with())
+        real = self.cache.new_real(self.real)
+        with torch.no_grad():
+            found = self.router.memberships(self._continued_logits(self.cache, hidden),
+                                            self.state.config)  # fmt: skip
+        out, reads = decode_attention(
+            self.query, self.key, self.value, found.query, _keys_of(found), past,
+            scale=self.scale, real=real, softcap=self.softcap,
+        )  # fmt: skip
+        self._seen(found, real, reads)
+        return out
+
+    def _seen(self, found: Memberships, real: Tensor | None, reads: Reads | None) -> None:
+        layer = self.layer
+        layer.memberships, layer.real, layer.reads, layer.counts = found, real, reads, None
+
+    def _start_cache(self, cache: GroupedLayer, found: Memberships, hidden: Tensor) -> None:
+        config = self.state.config
+        rule = Rule(config.window, config.sinks, self.sliding_window, config.num_groups,
+                    config.top_k, config.key_top_k)  # fmt: skip
+        scores = None
+        if self._lagged():
+            with torch.no_grad():
+                scores = self.router.scores(hidden)
+        cache.start(
+            rule, self._made_with(), self.key, self.value, _keys_of(found), self.real, scores
+        )
+
+    def _continued_logits(self, cache: GroupedLayer, hidden: Tensor) -> Tensor:
+        if self._lagged():
+            scores = self.router.scores(hidden)
+            return cache.lagged_logits(scores, self.state.config, self.real)
+        return self.router.balanced_logits(hidden, None, self.state.balance, self.state.config)
+
+    def _lagged(self) -> bool:
+        balance = self.state.balance or self.state.config.balance
+        return balance == "causal" and self.state.config.potentials == "lagged"
+
+    def _made_with(self) -> tuple[Any, ...]:
+        """What past keys' groups and places depend on."""
+        config = self.state.config
+        return (config.num_groups, config.top_k, config.key_top_k, config.window, config.sinks,
+                self.state.balance or config.balance, config.potentials)  # fmt: skip
+
+    def _refuse_to_continue(self) -> None:
+        if (self.state.balance or self.state.config.balance) == "sinkhorn":
+            raise ValueError(
+                "balance: 'sinkhorn' looks at the whole sequence, so past tokens would change "
+                "their groups at every step; generate with balance='causal' "
+                "(focus.mode(model, 'hard', balance='causal')), or pass use_cache=False"
+            )
+        if self.router.training or self.dropout:
+            raise ValueError(
+                "past_key_values: the model is in training mode, whose routing and dropout differ "
+                "from one call to the next; call model.eval() before generating"
+            )
+        if self.pairs is not None:
+            raise ValueError(
+                "attention_mask: a custom 4D mask cannot be combined with a key/value cache; pass "
+                "a (batch, tokens) mask of all tokens so far"
+            )
+
+    def _dense(self, found: Memberships) -> Tensor:
+        config = self.state.config
+        kept = pairs_kept(found.query, _keys_of(found), config.window, config.sinks, self.real)
+        if self.pairs is not None:
+            kept = kept & self.pairs
+            self.layer.counts = count_masked_pairs(kept, config.window, config.sinks, self.real)
+        return attend(self.query, self.key, self.value, self.scale, kept=kept,
+                      softcap=self.softcap, dropout=self.dropout)  # fmt: skip
+
+
+def _keys_of(found: Memberships) -> Tensor:
+    return found.query if found.key is None else found.key
