@@ -14,7 +14,8 @@ from analysis.rules.leak import costs
 CAPTION = (
     "Left: share of a prefix's group assignments that change when its suffix is replaced; the "
     "causal balances (frozen and lagged potentials) must show 0. Right: perplexity of hard top-2 "
-    "with the same router, relative to pretrained, by balance. Bars: intervals over documents."
+    "with the same router, relative to pretrained, by balance; in brackets the share of distant "
+    "pairs kept, which the balances do not share. Bars: intervals over documents."
 )
 LOOK = {
     "sinkhorn": style.RED,
@@ -66,16 +67,18 @@ def _bars(axis: Axes, frame: pd.DataFrame, column: str) -> None:
             x, y, width * 0.92, yerr=spread, color=colour, capsize=3, label=balance,
             error_kw={"elinewidth": 1.1},
         )  # fmt: skip
-        for px, py, top in zip(x, y, np.maximum(y + spread[1], 0), strict=True):
+        kept = rows["distant_density"] if "distant_density" in rows else [None] * len(rows)
+        for px, py, top, share in zip(x, y, np.maximum(y + spread[1], 0), kept, strict=True):
             if np.isfinite(py):
+                text = f"{py:.1f}" if py else "0"
+                text += f"\n({share:.0%})" if share is not None else ""
                 axis.annotate(
-                    f"{py:.1f}" if py else "0", (px, top), (0, 2), ha="center", fontsize=8.5,
-                    textcoords="offset points",
-                )  # fmt: skip
+                    text, (px, top), (0, 2), ha="center", fontsize=8, textcoords="offset points"
+                )
                 tops.append(top)
     axis.set_xticks(range(len(variants)), variants)
     axis.grid(axis="x", visible=False)
-    axis.set_ylim(top=1.12 * max(tops) if max(tops) > 0 else 1)
+    axis.set_ylim(top=1.2 * max(tops) if max(tops) > 0 else 1)
 
 
 def _percent(rows: pd.DataFrame, column: str, end: str) -> np.ndarray:
