@@ -36,11 +36,8 @@ def draw(results: Results) -> Figure | None:
     for axis, column in zip(axes, ("distant_density", "density"), strict=True):
         _ours(axis, frame, column)
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
-        axis.set_xlim(0, 104)
-        axis.annotate(
-            "pretrained", (0, 1), (4, -11), xycoords=("axes fraction", "data"),
-            textcoords="offset points", fontsize=8.5, color=style.INK,
-        )  # fmt: skip
+    axes[0].set_xlim(0, 104)
+    axes[1].set_xlim(max(0, 10 * int(10 * frame["density"].min()) - 10), 102)
     _paper(axes[0])
     axes[0].set_ylabel("perplexity / pretrained perplexity")
     axes[0].set_xlabel("distant pairs kept (%)")
@@ -132,7 +129,8 @@ def _keys(frame: pd.DataFrame) -> list[Line2D]:
         Line2D([], [], color=shade, linestyle=":", marker="o", label=whose)
         for shade, whose in zip(PAPER_SHADES, paper_points()["whose"].unique(), strict=True)
     ]
-    blocks = [variants, ways, shapes, theirs]
+    line = Line2D([], [], color=style.INK, linewidth=1.3, label="pretrained")
+    blocks = [variants, ways, shapes, [*theirs, line]]
     rows = max(map(len, blocks))
     empty = Line2D([], [], linestyle="", label=" ")
     return [key for block in blocks for key in [*block, *[empty] * (rows - len(block))]]
