@@ -16,17 +16,21 @@ from torch import Tensor
 from focus.attention.checks import Inputs
 from focus.attention.local import block_queries
 from focus.attention.plan import patterns
-from focus.attention.rows import stripe_rows
+from focus.attention.rows import SHORT, stripe_rows
 from focus.attention.stairs import stair_rows
 
 CALL = 25_000.0  # one kernel call with what surrounds it
 ROW = 60.0  # gathering and merging one query of one head
 KEY = 30.0  # gathering one key and value of one key head
-MASKED = 1.08  # a pair under an additive mask
+MASKED = 1.1  # a pair in calls of few queries, or under an additive mask
 SMALL = 1.45  # a pair in the small blocks of the local call
-MASK = 0.6  # making one entry of a stripe's mask
+STRIPE = 1.03  # a pair of a stripe
+MASK = 0.4  # making one entry of a stripe's mask
 KEY_BLOCK = 256.0  # keys beyond the diagonal that a causal call computes for each query, on average
 MOST_PATTERNS = 128
+SAMPLE = 256  # tokens from which the density is guessed
+
+Found = tuple[Tensor, Tensor] | None
 
 
 def keeps_all(x: Inputs) -> bool:
@@ -41,71 +45,77 @@ def keeps_all(x: Inputs) -> bool:
     return int(queries.min()) + int(keys.min()) > groups
 
 
-def choose(x: Inputs) -> tuple[str, tuple[Tensor, Tensor] | None]:
-    """The cheaper of ``groups`` and ``patterns`` lists, or ``stripes``; patterns where counted."""
+def choose(x: Inputs) -> tuple[str, Found]:
+    """The cheapest of ``stripes`` and the lists; the patterns of the queries where they count."""
     batch, routings, tokens, _ = x.membership.shape
     heads = x.query.shape[1] // routings
-    key_heads = x.key.shape[1] // routings
-    costs = {"stripes": batch * routings * _stripes(tokens, heads)}
+    stripes = batch * _stripes(tokens, heads, routings)
     local = batch * routings * _local(tokens, heads, x.window)
-    if local >= costs["stripes"]:
-        return "stripes", None
-    costs["groups"] = local + _groups(x, heads, key_heads)
-    found = None
-    if _may_repeat(x):
-        found = patterns(x.membership.flatten(0, 1), MOST_PATTERNS)
-    if found is not None:
-        costs["patterns"] = local + _patterns(x, found, heads, key_heads)
-    return min(costs, key=costs.__getitem__), found
+    if local + _least(x, heads) >= stripes:
+        few = tokens > SHORT
+        return "stripes", patterns(x.membership.flatten(0, 1), MOST_PATTERNS) if few else None
+    path, cost, found = _lists(x)
+    return (path if local + cost < stripes else "stripes"), found
 
 
-def choose_lists(x: Inputs) -> tuple[str, tuple[Tensor, Tensor] | None]:
+def choose_lists(x: Inputs) -> tuple[str, Found]:
     """As :func:`choose`, without the stripes."""
+    path, _, found = _lists(x)
+    return path, found
+
+
+def _lists(x: Inputs) -> tuple[str, float, Found]:
     routings = x.membership.shape[1]
     heads, key_heads = x.query.shape[1] // routings, x.key.shape[1] // routings
-    found = patterns(x.membership.flatten(0, 1), MOST_PATTERNS) if _may_repeat(x) else None
-    if found is None or _groups(x, heads, key_heads) <= _patterns(x, found, heads, key_heads):
-        return "groups", None
-    return "patterns", found
+    repeats = int(x.membership.sum(-1).max()) > 1
+    costs = {"stairs": _by_group(x, repeats, heads, key_heads, False)}
+    if not x.separate_keys:
+        costs["aligned"] = _by_group(x, repeats, heads, key_heads, True)
+    found = patterns(x.membership.flatten(0, 1), MOST_PATTERNS) if repeats else None
+    if found is not None:
+        costs["patterns"] = _by_pattern(x, found, heads, key_heads)
+    path = min(costs, key=costs.__getitem__)
+    return path, costs[path], found
 
 
-def _may_repeat(x: Inputs) -> bool:
-    return int(x.membership.sum(-1).max()) > 1 and (
-        x.sinks > 0 or int(x.key_membership.sum(-1).max()) > 1
-    )
+def _least(x: Inputs, heads: int) -> float:
+    """Less than any lists cost: the pairs that meet, guessed from a sample of tokens."""
+    batch, routings, tokens, _ = x.membership.shape
+    step = max(1, tokens // SAMPLE)
+    queries, keys = x.membership[:, :, ::step], x.key_membership[:, :, step // 2 :: step]
+    density = float(((queries.float() @ keys.float().transpose(-1, -2)) > 0).float().mean())
+    return heads * batch * routings * tokens * (tokens * density / 2 + ROW)
 
 
-def _stripes(tokens: int, heads: int) -> float:
+def _stripes(tokens: int, heads: int, routings: int) -> float:
     rows = stripe_rows(tokens)
     pairs = tokens * (tokens + rows) / 2
-    return pairs * (MASKED * heads + MASK) + CALL * tokens / rows
+    return routings * pairs * (STRIPE * heads + MASK) + CALL * tokens / rows
 
 
 def _local(tokens: int, heads: int, window: int) -> float:
     return SMALL * heads * tokens * (block_queries(window) + window) + CALL
 
 
-def _groups(x: Inputs, heads: int, key_heads: int) -> float:
+def _by_group(x: Inputs, repeats: bool, heads: int, key_heads: int, aligned: bool) -> float:
     queries = x.membership.sum(2).flatten(0, 1).double()
+    keys = x.key_membership.sum(2).flatten(0, 1).double()
     codes = torch.ones(queries.shape[-1])
-    if _may_repeat(x):
+    if repeats:
         # Group g is told apart from those before it by as many code dimensions, eight at a time.
-        codes += torch.arange(queries.shape[-1]).add(7).div(8, rounding_mode="floor") * (
-            8 / x.query.shape[-1]
-        )
-    if x.separate_keys:
-        keys = x.key_membership.sum(2).flatten(0, 1).double()
+        eights = torch.arange(queries.shape[-1]).add(7).div(8, rounding_mode="floor")
+        codes += eights * (8 / x.query.shape[-1])
+    if not aligned:
         return float((_staircase(queries, keys, heads, key_heads) * codes).sum())
     causal = heads * queries * (queries / 2 + (queries / 2).clamp(max=KEY_BLOCK))
     moved = (ROW * heads + KEY * key_heads) * queries
     return float(((causal + moved) * codes + 2 * CALL * (queries > 0)).sum())
 
 
-def _patterns(x: Inputs, found: tuple[Tensor, Tensor], heads: int, key_heads: int) -> float:
+def _by_pattern(x: Inputs, found: tuple[Tensor, Tensor], heads: int, key_heads: int) -> float:
     pattern_SK, which = found
-    keys_BTK = x.key_membership.flatten(0, 1)
     total = 0.0
-    for which_T, keys_TK in zip(which, keys_BTK, strict=True):
+    for which_T, keys_TK in zip(which, x.key_membership.flatten(0, 1), strict=True):
         queries = torch.bincount(which_T[which_T >= 0], minlength=len(pattern_SK)).double()
         keys = ((keys_TK.float() @ pattern_SK.float().T) > 0).sum(0).double()
         total += float(_staircase(queries, keys, heads, key_heads).sum())
@@ -113,7 +123,8 @@ def _patterns(x: Inputs, found: tuple[Tensor, Tensor], heads: int, key_heads: in
 
 
 def _staircase(queries: Tensor, keys: Tensor, heads: int, key_heads: int) -> Tensor:
-    rows = torch.tensor([stair_rows(int(n)) for n in queries.flatten()]).view(queries.shape)
-    pairs = queries * keys / 2 + rows.clamp(max=queries) * keys / 2
+    rows = torch.tensor([float(stair_rows(int(n))) for n in queries.flatten()])
+    rows = torch.minimum(rows.view(queries.shape).double(), queries)
+    pairs = (queries + rows) * keys / 2
     moved = ROW * heads * queries + KEY * key_heads * keys
-    return MASKED * heads * pairs + moved + 1.5 * CALL * (queries / rows).ceil()
+    return MASKED * heads * pairs + moved + CALL * (queries / rows.clamp(min=1)).ceil()

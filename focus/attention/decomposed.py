@@ -10,7 +10,7 @@ R routings (B, or B * Hk), X rows (R * T).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,14 @@ from focus.attention.checks import Inputs, sink_tokens
 from focus.attention.groups import Codes, Routing, Saved, groups_backward, groups_forward
 from focus.attention.local import local_backward, local_forward
 from focus.attention.plan import Lists, build_lists, build_pattern_lists
-from focus.attention.rows import causal_backward, causal_forward, rows_backward, rows_forward
+from focus.attention.rows import (
+    Stack,
+    StackGrads,
+    causal_backward,
+    causal_forward,
+    rows_backward,
+    rows_forward,
+)
 from focus.attention.stairs import stairs_backward, stairs_forward
 
 
@@ -32,7 +39,8 @@ class Plan:
 
     path: ``causal`` (every pair is kept), ``stripes`` (every pair under a mask) or ``lists`` (group
     and local calls); spans: first and last + 1 real token of every sequence; query_codes and
-    key_codes: (X, K) groups of every row, the sinks in all.
+    key_codes: (X, K) groups of every row, the sinks in all; found: patterns of the queries' groups,
+    where they were counted.
     """
 
     path: str
@@ -40,14 +48,16 @@ class Plan:
     query_codes: Tensor
     key_codes: Tensor
     lists: Lists | None = None
+    found: tuple[Tensor, Tensor] | None = None
 
 
 def make_plan(x: Inputs, spans: list[tuple[int, int]], path: str,
               found: tuple[Tensor, Tensor] | None = None) -> Plan:  # fmt: skip
-    """The plan of validated inputs; path is ``causal``, ``stripes``, ``groups`` or ``patterns``.
+    """The plan of validated inputs.
 
     Args:
-        found: for ``patterns``: the patterns of the queries' memberships.
+        path: ``causal``, ``stripes``, or lists: ``aligned`` or ``stairs`` by group, ``patterns``.
+        found: patterns of the queries' memberships: needed by ``patterns``, of use to ``stripes``.
     """
     own, keys = x.membership.flatten(0, 1), x.key_membership.flatten(0, 1)
     sinks = None
@@ -57,11 +67,11 @@ def make_plan(x: Inputs, spans: list[tuple[int, int]], path: str,
         sinks = sinks.repeat_interleave(x.membership.shape[1], 0)
     if path in ("causal", "stripes"):
         codes = keys if sinks is None else keys | sinks.unsqueeze(-1)
-        return Plan(path, spans, own.flatten(0, 1), codes.flatten(0, 1))
-    if found is not None and path == "patterns":
+        return Plan(path, spans, own.flatten(0, 1), codes.flatten(0, 1), None, found)
+    if path == "patterns" and found is not None:
         lists = build_pattern_lists(own, keys, sinks, found)
     else:
-        lists = build_lists(own, keys if x.separate_keys else None, sinks)
+        lists = build_lists(own, None if path == "aligned" else keys, sinks)
     return Plan("lists", spans, lists.query_codes, lists.key_codes, lists)
 
 
@@ -81,8 +91,15 @@ class _Attention(torch.autograd.Function):
         for b, (start, stop) in enumerate(plan.spans):
             out[b, :, :start] = 0
             out[b, :, stop:] = 0
-        for b, heads, _, routing in _routings(query, key, value, x, plan.spans):
-            _forward(routing, plan, out[b, heads], lse[b, heads])
+        if plan.lists is None:
+            for view, stack in _stacks(query, key, value, x, plan):
+                run = causal_forward if plan.path == "causal" else rows_forward
+                run(stack, view(out), view(lse))
+        else:
+            merge = groups_forward if plan.lists.aligned else stairs_forward
+            for b, heads, _, routing in _routings(query, key, value, x, plan.spans):
+                local_forward(routing, _codes(plan, routing), out[b, heads], lse[b, heads])
+                merge(routing, plan.lists, out[b, heads], lse[b, heads])
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.rest = x, plan
         return out
@@ -93,40 +110,44 @@ class _Attention(torch.autograd.Function):
         query, key, value, out, lse = ctx.saved_tensors
         x, plan = ctx.rest
         d_query, d_key, d_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
-        for b, heads, key_heads, routing in _routings(query, key, value, x, plan.spans):
-            saved = Saved(grad[b, heads], out[b, heads], lse[b, heads], d_query[b, heads],
-                          d_key[b, key_heads], d_value[b, key_heads])  # fmt: skip
-            _backward(routing, plan, saved)
+        if plan.lists is None:
+            for view, stack in _stacks(query, key, value, x, plan):
+                undo = causal_backward if plan.path == "causal" else rows_backward
+                tensors = (grad, out, lse, d_query, d_key, d_value)
+                undo(stack, StackGrads(*(view(tensor) for tensor in tensors)))
+        else:
+            add = groups_backward if plan.lists.aligned else stairs_backward
+            for b, heads, key_heads, routing in _routings(query, key, value, x, plan.spans):
+                saved = Saved(grad[b, heads], out[b, heads], lse[b, heads], d_query[b, heads],
+                              d_key[b, key_heads], d_value[b, key_heads])  # fmt: skip
+                local_backward(routing, _codes(plan, routing), saved)
+                add(routing, plan.lists, saved)
         return d_query, d_key, d_value, None, None
-
-
-def _forward(routing: Routing, plan: Plan, out: Tensor, lse: Tensor) -> None:
-    codes = _codes(plan, routing)
-    if plan.path == "causal":
-        causal_forward(routing, out, lse)
-    elif plan.lists is None:
-        rows_forward(routing, codes, out, lse)
-    else:
-        local_forward(routing, codes, out, lse)
-        merge = groups_forward if plan.lists.aligned else stairs_forward
-        merge(routing, plan.lists, out, lse)
-
-
-def _backward(routing: Routing, plan: Plan, saved: Saved) -> None:
-    codes = _codes(plan, routing)
-    if plan.path == "causal":
-        causal_backward(routing, saved)
-    elif plan.lists is None:
-        rows_backward(routing, codes, saved)
-    else:
-        local_backward(routing, codes, saved)
-        add = groups_backward if plan.lists.aligned else stairs_backward
-        add(routing, plan.lists, saved)
 
 
 def _codes(plan: Plan, routing: Routing) -> Codes:
     rows = slice(routing.base, routing.base + routing.query.shape[1])
     return plan.query_codes[rows], plan.key_codes[rows]
+
+
+def _stacks(
+    query: Tensor, key: Tensor, value: Tensor, x: Inputs, plan: Plan
+) -> Iterator[tuple[Callable[[Tensor], Tensor], Stack]]:
+    """Every sequence as a stack, and the view (R, heads, its tokens, ...) of any tensor of it."""
+    routings, tokens = x.membership.shape[1:3]
+    shape = (-1, routings, tokens)
+    codes = [each.unflatten(0, shape) for each in (plan.query_codes, plan.key_codes)]
+    which = None if plan.found is None else plan.found[1].unflatten(0, (-1, routings))
+    for b, (start, stop) in enumerate(plan.spans):
+
+        def view(tensor: Tensor, b: int = b, own: slice = slice(start, stop)) -> Tensor:
+            return tensor[b].unflatten(0, (routings, -1))[:, :, own]
+
+        found = None
+        if plan.found is not None and which is not None:
+            found = plan.found[0], which[b, :, start:stop]
+        own_codes = [each[b, :, start:stop] for each in codes]
+        yield view, Stack(view(query), view(key), view(value), *own_codes, found, x.window, x.scale)
 
 
 def _routings(

@@ -1,107 +1,159 @@
 """Full attention on CPU under the exact mask, in stripes of rows: what short sequences take.
 
 A stripe's call stops at its last query's key, so it computes fewer pairs than a causal call whose
-key blocks are fixed, and its mask is made for the stripe alone.
+key blocks are fixed, and its mask is made for the stripe alone: where few patterns of groups occur,
+by copying rows of a table. All routings of a sequence go in one call.
 
-Shape suffixes: H query heads and Hk key heads of the routing, T tokens, D head dimension, K groups,
-M queries of a stripe.
+Shape suffixes: R routings of the sequence, H query heads and Hk key heads of a routing, T tokens,
+D head dimension, K groups, M queries of a stripe, S patterns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from focus.attention.groups import Codes, Routing, Saved
 from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
 
 APART = 1e9  # lowers the logit of a distant pair without a common group: its weight underflows to 0
-MASK_ELEMENTS = 1 << 20
-CACHED = 1024  # tokens up to which a mask's template is kept for the next call
+SHORT = 1024  # tokens up to which a sequence has one mask, which all stripes share
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The real tokens of one sequence, its routings as the batch.
+
+    query (R, H, T, D); key, value (R, Hk, T, D); query_codes, key_codes (R, T, K), the sinks in all
+    groups; found: distinct groups of queries (S, K) and which of them each has (R, T), or None.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_codes: Tensor
+    key_codes: Tensor
+    found: tuple[Tensor, Tensor] | None
+    window: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class StackGrads:
+    """Merged results and their gradient, and where the operands' gradients are added."""
+
+    grad: Tensor
+    out: Tensor
+    lse: Tensor
+    d_query: Tensor
+    d_key: Tensor
+    d_value: Tensor
 
 
 def stripe_rows(tokens: int) -> int:
-    """Queries of a call: few beside a short sequence, where the triangle's steps would show."""
-    return 192 if tokens > 768 else 64
+    """Queries of a call: few, unless the sequence is so long that keys are read again too often."""
+    return 192 if tokens > 4096 else 64
 
 
-def rows_forward(routing: Routing, codes: Codes, out: Tensor, lse: Tensor) -> None:
-    """Attention over all kept pairs, written to out (H, T, D) and lse (H, T)."""
-    for rows, mask in _stripes(routing, codes):
-        seen = slice(routing.start, rows.stop)
+def rows_forward(stack: Stack, out: Tensor, lse: Tensor) -> None:
+    """Attention over all kept pairs, written to out (R, H, T, D) and lse (R, H, T)."""
+    for rows, mask in _stripes(stack):
         part, part_lse = cpu_forward(
-            routing.query[None, :, rows], routing.key[None, :, seen], routing.value[None, :, seen],
-            routing.scale, mask=mask,
+            stack.query[:, :, rows], stack.key[:, :, : rows.stop], stack.value[:, :, : rows.stop],
+            stack.scale, mask=mask,
         )  # fmt: skip
-        out[:, rows] = part[0]
-        lse[:, rows] = part_lse[0]
+        out[:, :, rows] = part
+        lse[:, :, rows] = part_lse
 
 
-def rows_backward(routing: Routing, codes: Codes, saved: Saved) -> None:
+def rows_backward(stack: Stack, grads: StackGrads) -> None:
     """Gradients of :func:`rows_forward`, added to the sums."""
-    for rows, mask in _stripes(routing, codes):
-        seen = slice(routing.start, rows.stop)
+    for rows, mask in _stripes(stack):
+        keys = slice(rows.stop)
         d_query, d_key, d_value = cpu_backward(
-            saved.grad[None, :, rows], routing.query[None, :, rows], routing.key[None, :, seen],
-            routing.value[None, :, seen], saved.out[None, :, rows], saved.lse[None, :, rows],
-            routing.scale, mask=mask,
+            grads.grad[:, :, rows], stack.query[:, :, rows], stack.key[:, :, keys],
+            stack.value[:, :, keys], grads.out[:, :, rows], grads.lse[:, :, rows], stack.scale,
+            mask=mask,
         )  # fmt: skip
-        saved.d_query[:, rows] += d_query[0]
-        saved.d_key[:, seen] += d_key[0]
-        saved.d_value[:, seen] += d_value[0]
+        grads.d_query[:, :, rows] += d_query
+        grads.d_key[:, :, keys] += d_key
+        grads.d_value[:, :, keys] += d_value
 
 
-def causal_forward(routing: Routing, out: Tensor, lse: Tensor) -> None:
+def causal_forward(stack: Stack, out: Tensor, lse: Tensor) -> None:
     """Attention over all causal pairs, where the mask keeps every one of them."""
-    own = slice(routing.start, routing.stop)
-    part, part_lse = cpu_forward(
-        routing.query[None, :, own], routing.key[None, :, own], routing.value[None, :, own],
-        routing.scale, causal=True,
-    )  # fmt: skip
-    out[:, own] = part[0]
-    lse[:, own] = part_lse[0]
+    part, part_lse = cpu_forward(stack.query, stack.key, stack.value, stack.scale, causal=True)
+    out.copy_(part)
+    lse.copy_(part_lse)
 
 
-def causal_backward(routing: Routing, saved: Saved) -> None:
+def causal_backward(stack: Stack, grads: StackGrads) -> None:
     """Gradients of :func:`causal_forward`, added to the sums."""
-    own = slice(routing.start, routing.stop)
-    parts = cpu_backward(
-        saved.grad[None, :, own], routing.query[None, :, own], routing.key[None, :, own],
-        routing.value[None, :, own], saved.out[None, :, own], saved.lse[None, :, own],
-        routing.scale, causal=True,
+    d_query, d_key, d_value = cpu_backward(
+        grads.grad, stack.query, stack.key, stack.value, grads.out, grads.lse, stack.scale,
+        causal=True,
     )  # fmt: skip
-    for total, part in zip((saved.d_query, saved.d_key, saved.d_value), parts, strict=True):
-        total[:, own] += part[0]
+    grads.d_query.add_(d_query)
+    grads.d_key.add_(d_key)
+    grads.d_value.add_(d_value)
 
 
-def _stripes(routing: Routing, codes: Codes) -> Iterator[tuple[slice, Tensor]]:
-    """(rows, additive mask (M, keys up to the last row)); several stripes share one mask."""
-    tokens = routing.stop - routing.start
+def _stripes(stack: Stack) -> Iterator[tuple[slice, Tensor]]:
+    """(rows, additive mask (R, 1, M, keys up to the last row)) of every stripe."""
+    tokens = stack.query.shape[2]
     height = stripe_rows(tokens)
-    together = min(tokens, max(height, MASK_ELEMENTS // tokens // height * height))
-    dtype = mask_dtype(routing.query.dtype)
-    # What does not depend on groups, for rows from `tokens` on; other rows' is further right in it.
-    template = (_template if tokens <= CACHED else _template.__wrapped__)(
-        together, tokens, routing.window, dtype
-    )
-    query_codes = codes[0][routing.start : routing.stop].to(dtype) * APART
-    key_codes = codes[1][routing.start : routing.stop].to(dtype).T
-    for at in range(0, tokens, together):
-        stop = min(at + together, tokens)
-        base = template[: stop - at, tokens - at : tokens - at + stop]
-        mask = torch.addmm(base, query_codes[at:stop], key_codes[:, :stop]).clamp_(max=0.0)
-        for first in range(at, stop, height):
-            last = min(first + height, stop)
-            rows = slice(routing.start + first, routing.start + last)
-            yield rows, mask[first - at : last - at, :last]
+    dtype = mask_dtype(stack.query.dtype)
+    query_codes, key_codes = stack.query_codes.to(dtype), stack.key_codes.to(dtype)
+    whole = table = None
+    if tokens <= SHORT:
+        whole = _short_mask(query_codes, key_codes, stack.window).unsqueeze(1)
+    elif stack.found is not None:
+        table = _distant(stack.found[0].to(dtype).expand(len(key_codes), -1, -1), key_codes)
+    for first in range(0, tokens, height):
+        last = min(first + height, tokens)
+        if whole is not None:
+            yield slice(first, last), whole[:, :, first:last, :last]
+            continue
+        if table is None or stack.found is None:
+            mask = _distant(query_codes[:, first:last], key_codes[:, :last])
+        else:
+            which = stack.found[1][:, first:last]
+            mask = torch.stack(
+                [own[:, :last].index_select(0, at) for own, at in zip(table, which, strict=True)]
+            )
+        yield slice(first, last), _with_window(mask, first, stack.window).unsqueeze(1)
 
 
-@lru_cache(maxsize=4)
-def _template(rows: int, tokens: int, window: int, dtype: torch.dtype) -> Tensor:
-    """(rows, tokens + rows): 0 within the window, lowered before it, -inf after the query."""
-    distance = torch.arange(tokens, tokens + rows)[:, None] - torch.arange(tokens + rows)
+def _distant(query_codes: Tensor, key_codes: Tensor) -> Tensor:
+    """(R, M, N): 0 where groups meet, lowered elsewhere."""
+    apart = query_codes.new_full((1, 1, 1), -APART)
+    return torch.baddbmm(apart, query_codes * APART, key_codes.transpose(1, 2)).clamp_(max=0.0)
+
+
+def _with_window(mask: Tensor, first: int, window: int) -> Tensor:
+    """Opens the window and closes what follows each query, in place; row 0 is query ``first``."""
+    rows = mask.shape[1]
+    low = max(0, first - window + 1)
+    near = _template(rows, window, mask.dtype)[:, window - 1 - (first - low) :]
+    torch.maximum(mask[:, :, low:], near, out=mask[:, :, low:])
+    after = near[:, first - low :] == -torch.inf
+    mask[:, :, first:].masked_fill_(after, -torch.inf)
+    return mask
+
+
+@lru_cache(maxsize=8)
+def _template(rows: int, window: int, dtype: torch.dtype) -> Tensor:
+    """(rows, window - 1 + rows): 0 within the window, lowered before it, -inf after the query."""
+    distance = torch.arange(rows)[:, None] - torch.arange(1 - window, rows)
     mask = torch.zeros(distance.shape, dtype=dtype)
     return mask.masked_fill_(distance >= window, -APART).masked_fill_(distance < 0, -torch.inf)
+
+
+def _short_mask(query_codes: Tensor, key_codes: Tensor, window: int) -> Tensor:
+    """(R, T, T) of a short sequence, in as few operations as can be."""
+    tokens = query_codes.shape[1]
+    base = _template(tokens, min(window, tokens), query_codes.dtype)[None, :, -tokens:]
+    return torch.baddbmm(base, query_codes * APART, key_codes.transpose(1, 2)).clamp_(max=0.0)

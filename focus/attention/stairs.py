@@ -1,8 +1,7 @@
 """Group calls on CPU where queries and keys of a group are different lists: a staircase.
 
-Query n of a list sees its first ``stairs[n]`` keys. Queries go in chunks; a chunk's call takes the
-keys that its last query sees, and a mask that is zero but for the few columns between its first and
-its last query's stair.
+Query n of a list sees its first ``stairs[n]`` keys. Queries go in chunks: the keys that the chunk's
+first query sees form a plain rectangle, those up to its last query's stair a small masked one.
 
 Shape suffixes: H query heads and Hk key heads of the routing, T tokens, D head dimension, K groups,
 M queries of a chunk, N keys of a list.
@@ -21,10 +20,12 @@ from focus.attention.groups import Routing, Saved, gather, merge_rows, with_code
 from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
 from focus.attention.plan import Lists
 
+RECTANGLE = 2048  # keys from which a call without a mask pays for itself
+
 
 def stair_rows(queries: int) -> int:
     """Queries of a call: many where the triangle above its stairs is a small share of a list."""
-    return 192 if queries >= 3072 else 64
+    return 192 if queries >= 2048 else 64
 
 
 @dataclass(frozen=True)
@@ -41,27 +42,29 @@ class _List:
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Queries of one call: (1, H, M, D'), the keys they see, and those that see any."""
+class _Part:
+    """One call: queries (1, H, M, D'), some of the list's keys, and the queries that see none."""
 
     index: Tensor
     query: Tensor
-    keys: int
-    mask: Tensor
-    empty: Tensor
+    keys: slice
+    mask: Tensor | None
+    empty: Tensor | None
 
 
 def stairs_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> None:
     """Attention to the earlier keys of each group, merged into out (H, T, D) and lse (H, T)."""
     dim = routing.query.shape[-1]
     for own in _lists(routing, lists):
-        for chunk in _chunks(routing, lists, own):
+        for call in _parts(routing, lists, own):
             part, part_lse = cpu_forward(
-                chunk.query, own.key[:, :, : chunk.keys], own.value[:, :, : chunk.keys],
-                routing.scale, mask=chunk.mask,
+                call.query, own.key[:, :, call.keys], own.value[:, :, call.keys], routing.scale,
+                mask=call.mask,
             )  # fmt: skip
-            part_lse = part_lse[0].masked_fill(chunk.empty, -torch.inf)
-            merge_rows(out, lse, chunk.index, part[0, ..., :dim], part_lse)
+            part_lse = part_lse[0]
+            if call.empty is not None:
+                part_lse = part_lse.masked_fill(call.empty, -torch.inf)
+            merge_rows(out, lse, call.index, part[0, ..., :dim], part_lse)
 
 
 def stairs_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
@@ -69,20 +72,22 @@ def stairs_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
     dim = routing.query.shape[-1]
     for own in _lists(routing, lists):
         d_key, d_value = torch.zeros_like(own.key[0]), torch.zeros_like(own.value[0])
-        for chunk in _chunks(routing, lists, own):
-            width = chunk.query.shape[-1] - dim
+        for call in _parts(routing, lists, own):
+            width = call.query.shape[-1] - dim
             grad, out = (
-                pad(gather(x, chunk.index), (0, width)).unsqueeze(0)
+                pad(gather(x, call.index), (0, width)).unsqueeze(0)
                 for x in (saved.grad, saved.out)
             )
-            lse = saved.lse.index_select(1, chunk.index).masked_fill_(chunk.empty, torch.inf)
+            lse = saved.lse.index_select(1, call.index)
+            if call.empty is not None:
+                lse.masked_fill_(call.empty, torch.inf)
             d_query, *parts = cpu_backward(
-                grad, chunk.query, own.key[:, :, : chunk.keys], own.value[:, :, : chunk.keys],
-                out, lse.unsqueeze(0), routing.scale, mask=chunk.mask,
+                grad, call.query, own.key[:, :, call.keys], own.value[:, :, call.keys], out,
+                lse.unsqueeze(0), routing.scale, mask=call.mask,
             )  # fmt: skip
-            saved.d_query.index_add_(1, chunk.index, d_query[0, ..., :dim])
+            saved.d_query.index_add_(1, call.index, d_query[0, ..., :dim])
             for total, part in zip((d_key, d_value), parts, strict=True):
-                total[:, : chunk.keys] += part[0]
+                total[:, call.keys] += part[0]
         saved.d_key.index_add_(1, own.key_index, d_key[..., :dim])
         saved.d_value.index_add_(1, own.key_index, d_value[..., :dim])
 
@@ -107,38 +112,40 @@ def _lists(routing: Routing, lists: Lists) -> Iterator[_List]:
         )  # fmt: skip
 
 
-def _chunks(routing: Routing, lists: Lists, own: _List) -> Iterator[_Chunk]:
-    total, keys = own.query_index.shape[0], own.key_index.shape[0]
+def _parts(routing: Routing, lists: Lists, own: _List) -> Iterator[_Part]:
+    total = own.query_index.shape[0]
     height = stair_rows(total)
-    scratch = torch.zeros(min(height, total), keys, dtype=mask_dtype(routing.query.dtype))
     ends = [min(start + height, total) for start in range(0, total, height)]
-    lows = own.stairs[::height].tolist()
-    highs = own.stairs[[end - 1 for end in ends]].tolist()
+    lows, highs = own.stairs[::height].tolist(), own.stairs[[end - 1 for end in ends]].tolist()
     for n, (low, high) in enumerate(zip(lows, highs, strict=True)):
         rows = slice(n * height, ends[n])
         if high == 0:
             continue
-        index, stairs = own.query_index[rows], own.stairs[rows]
+        index = own.query_index[rows]
         query = gather(routing.query, index)
         if lists.repeats and own.group:
             codes = lists.query_codes[index + routing.base]
             query = with_codes(query, codes, own.group, -1.0, routing.scale)
-        mask = scratch[: ends[n] - rows.start, :high]
-        hidden = torch.arange(low, high, dtype=stairs.dtype) >= stairs[:, None]
-        mask[:, low:].masked_fill_(hidden, -torch.inf)
-        empty = stairs == 0
-        if own.first is not None:
-            empty = _hide_sinks(mask, own, rows, routing, empty)
-        yield _Chunk(index, query.unsqueeze(0), high, mask, empty)
-        mask.zero_() if own.first is not None else mask[:, low:].zero_()
+        query = query.unsqueeze(0)
+        if low < RECTANGLE or own.first is not None:
+            low = 0
+        else:
+            yield _Part(index, query, slice(0, low), None, None)
+        if high > low:
+            yield _Part(index, query, slice(low, high), *_mask(routing, own, rows, low, high))
 
 
-def _hide_sinks(mask: Tensor, own: _List, rows: slice, routing: Routing, empty: Tensor) -> Tensor:
-    """Leaves the sinks to the first of a query's lists; returns which rows see nothing now."""
-    sinks = int((own.key_index < routing.start + routing.sinks).sum())
-    later = ~own.first[rows]
-    mask[:, :sinks].masked_fill_(later[:, None], -torch.inf)
-    return empty | (later & (own.stairs[rows] <= sinks))
+def _mask(routing: Routing, own: _List, rows: slice, low: int,
+          high: int) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Additive mask (M, high - low) of the keys beyond each query's stair; the empty rows."""
+    stairs = own.stairs[rows, None]
+    hidden = torch.arange(low, high, dtype=stairs.dtype) >= stairs
+    if own.first is not None:
+        # A query's sinks are left to the first of its lists.
+        sinks = own.key_index[low:high] < routing.start + routing.sinks
+        hidden |= sinks & ~own.first[rows, None]
+    mask = torch.zeros(hidden.shape, dtype=mask_dtype(routing.query.dtype))
+    return mask.masked_fill_(hidden, -torch.inf), hidden.all(1)
 
 
 def _widen(value: Tensor, groups: int) -> Tensor:
