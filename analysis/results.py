@@ -5,6 +5,7 @@ up.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,18 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 class Results:
-    """Everything below one `results/` folder, read once and lazily."""
+    """Everything below one `results/` folder, read once and lazily.
 
-    def __init__(self, root: str | Path = "results") -> None:
-        self.root = Path(root)
+    Args:
+        root: the folder.
+        variants: cells that count; a folder of a variant that params.yaml no longer names is left
+            out. None: all.
+    """
+
+    def __init__(
+        self, root: str | Path = "results", variants: Collection[str] | None = None
+    ) -> None:
+        self.root, self.variants = Path(root), variants
 
     def evidence(self, path: Path) -> str:
         """A path as it stands in the ledger: from the repository's root."""
@@ -125,6 +134,7 @@ class Results:
         frames = [
             read_csv(path, columns).assign(evidence=self.evidence(path), cell=path.parent.name)
             for path in sorted((self.root / stage).glob("*/table.csv"))
+            if self.variants is None or path.parent.name in self.variants
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
