@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from focus.attention.checks import Inputs, validate
-from focus.attention.cost import choose, choose_lists, keeps_all
+from focus.attention.cost import choose, choose_lists, choose_on_gpu, keeps_all
 from focus.attention.decomposed import decomposed_attention, make_plan
 from focus.attention.dense import attend, pairs_kept
+from focus.attention.flex import flex_focus_attention
+from focus.attention.packed import make_packed_plan, packed_attention, packed_refusal
 
-BACKENDS = ("auto", "dense", "decomposed")
+BACKENDS = ("auto", "dense", "decomposed", "flex")
 
 
 def focus_attention(
@@ -26,7 +29,23 @@ def focus_attention(
     key_membership: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Attention under the hard mask; arguments as :func:`focus.dense_attention`, and ``backend``.
+    """Exact attention under the hard mask (method: "two standard FlashAttention calls").
+
+    Args:
+        query: (B, H, T, D) floating point.
+        key, value: (B, Hk, T, D), Hk dividing H; neither is repeated.
+        membership: (B, T, K) or (B, Hk, T, K) bool, each real token in at least one group.
+        window: tokens of the local window, the query's own among them.
+        sinks: first real tokens that are keys for everyone, counted once.
+        scale: factor of the logits, > 0; None means 1/sqrt(D).
+        key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
+        key_membership: like membership, where keys are routed otherwise than queries.
+        backend: ``dense`` (the definition, O(T^2) memory), ``decomposed`` (group and local calls
+            and a merge, O(T) memory), ``flex`` (FlexAttention) or ``auto``: whichever exact path
+            :mod:`focus.attention.cost` expects to be fastest.
+
+    Returns:
+        (B, H, T, D), differentiable in query, key and value; rows of padding queries are zero.
 
     Raises:
         ValueError: bad arguments (:func:`focus.attention.checks.validate`), or a backend that
@@ -37,20 +56,46 @@ def focus_attention(
     x = validate(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
     )
+    if backend == "flex":
+        return flex_focus_attention(x)
+    if backend == "dense":
+        return _dense(x)
+    if query.is_cuda:
+        return _on_gpu(x, backend)
     spans = real_spans(x)
-    if backend == "decomposed" and spans is None:
+    if spans is None and backend == "decomposed":
         raise ValueError(
             "key_padding_mask: has padding between real tokens, which the decomposed backend "
-            "does not support; pad on one side, or use backend='dense'"
+            "does not support on CPU; pad on one side, or use backend='dense'"
         )
-    if backend == "dense" or spans is None or query.is_cuda:
-        kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real)
-        return attend(query, key, value, x.scale, kept=kept)
+    if spans is None:
+        return _dense(x)
     if backend == "decomposed":
         return decomposed_attention(x, make_plan(x, spans, *choose_lists(x)))
-    if not keeps_all(x):
-        return decomposed_attention(x, make_plan(x, spans, *choose(x)))
-    return decomposed_attention(x, make_plan(x, spans, "causal"))
+    if keeps_all(x):
+        return decomposed_attention(x, make_plan(x, spans, "causal"))
+    return decomposed_attention(x, make_plan(x, spans, *choose(x)))
+
+
+def _on_gpu(x: Inputs, backend: str) -> Tensor:
+    refusal = packed_refusal(x)
+    if backend == "decomposed":
+        if refusal is not None:
+            raise ValueError(refusal)
+        return packed_attention(x, make_packed_plan(x))
+    if keeps_all(x) and x.real is None:
+        return scaled_dot_product_attention(
+            x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+        )
+    path = choose_on_gpu(x, packed=refusal is None)
+    if path == "packed":
+        return packed_attention(x, make_packed_plan(x))
+    return flex_focus_attention(x) if path == "flex" else _dense(x)
+
+
+def _dense(x: Inputs) -> Tensor:
+    kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real)
+    return attend(x.query, x.key, x.value, x.scale, kept=kept)
 
 
 def real_spans(x: Inputs) -> list[tuple[int, int]] | None:

@@ -28,6 +28,8 @@ STRIPE = 1.03  # a pair of a stripe
 MASK = 0.4  # making one entry of a stripe's mask
 KEY_BLOCK = 256.0  # keys beyond the diagonal that a causal call computes for each query, on average
 MOST_PATTERNS = 128
+GPU_SHORT = 2048
+GPU_DENSE = 0.7  # share of pairs above which packed lists with codes do not pay
 SAMPLE = 256  # tokens from which the density is guessed
 
 Found = tuple[Tensor, Tensor] | None
@@ -62,6 +64,20 @@ def choose_lists(x: Inputs) -> tuple[str, Found]:
     """As :func:`choose`, without the stripes."""
     path, _, found = _lists(x)
     return path, found
+
+
+def choose_on_gpu(x: Inputs, packed: bool) -> str:
+    """``packed`` calls, ``flex`` or the ``dense`` mask: by sizes, not yet by measurements.
+
+    A packed call does not pay below some thousand tokens, where gathering and launching take longer
+    than full attention; there the mask is small and the definition's own products do.
+    """
+    tokens = x.membership.shape[2]
+    if tokens <= GPU_SHORT:
+        return "dense"
+    heads = x.query.shape[1] // x.membership.shape[1]
+    density = _least(x, heads) / (heads * x.membership[:, :, 0, 0].numel() * tokens * tokens / 2)
+    return "packed" if packed and density < GPU_DENSE else "flex"
 
 
 def _lists(x: Inputs) -> tuple[str, float, Found]:

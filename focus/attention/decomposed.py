@@ -146,8 +146,10 @@ def _stacks(
         found = None
         if plan.found is not None and which is not None:
             found = plan.found[0], which[b, :, start:stop]
-        own_codes = [each[b, :, start:stop] for each in codes]
-        yield view, Stack(view(query), view(key), view(value), *own_codes, found, x.window, x.scale)
+        own, keys = (each[b, :, start:stop] for each in codes)
+        yield view, Stack(
+            view(query), view(key), view(value), own, keys, found, x.window, x.scale
+        )
 
 
 def _routings(

@@ -158,8 +158,8 @@ def groups_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> 
     """Causal attention within each group, merged into out (H, T, D) and lse (H, T)."""
     dim = routing.query.shape[-1]
     for bundle in bundles(lists, routing):
-        operands = _bundle_operands(bundle, lists, routing)
-        part, part_lse = cpu_forward(*operands, routing.scale, causal=True)
+        query, key, value = _bundle_operands(bundle, lists, routing)
+        part, part_lse = cpu_forward(query, key, value, routing.scale, causal=True)
         part = part[..., :dim].transpose(0, 1)
         part_lse = part_lse.transpose(0, 1)
         if bundle.kept is None:
@@ -178,8 +178,8 @@ def groups_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
     dim = routing.query.shape[-1]
     for bundle in bundles(lists, routing):
         flat = bundle.index.flatten()
-        operands = _bundle_operands(bundle, lists, routing)
-        width = operands[0].shape[-1] - dim
+        query, key, value = _bundle_operands(bundle, lists, routing)
+        width = query.shape[-1] - dim
         grad, out = (
             pad(gather(x, flat), (0, width)).unflatten(1, bundle.index.shape).transpose(0, 1)
             for x in (saved.grad, saved.out)
@@ -188,7 +188,7 @@ def groups_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
         if bundle.kept is not None:
             lse.masked_fill_(~bundle.kept.flatten(), torch.inf)
         lse = lse.unflatten(1, bundle.index.shape).transpose(0, 1)
-        parts = cpu_backward(grad, *operands, out, lse, routing.scale, causal=True)
+        parts = cpu_backward(grad, query, key, value, out, lse, routing.scale, causal=True)
         totals = (saved.d_query, saved.d_key, saved.d_value)
         for total, part in zip(totals, parts, strict=True):
             total.index_add_(1, flat, part[..., :dim].transpose(0, 1).flatten(1, 2))

@@ -70,7 +70,7 @@ def build_lists(
     separate = key_membership_RTK is not None
     own_RTK = membership_RTK if key_membership_RTK is None else key_membership_RTK
     keys_RTK = own_RTK if sinks_RT is None else own_RTK | sinks_RT.unsqueeze(-1)
-    key_index, key_where, key_offsets = _entries(keys_RTK)
+    key_index, key_where, key_offsets = entries(keys_RTK)
     codes = membership_RTK.flatten(0, 1), keys_RTK.flatten(0, 1)
     groups, most = membership_RTK.shape[-1], int(membership_RTK.sum(-1).max())
     if not separate:
@@ -78,7 +78,7 @@ def build_lists(
         return Lists(groups, key_index, key_offsets, key_index, key_offsets, None, kept, None,
                      most > 1, *codes)  # fmt: skip
     repeats = most > 1 and int(own_RTK.sum(-1).max()) > 1
-    query_index, query_where, query_offsets = _entries(membership_RTK)
+    query_index, query_where, query_offsets = entries(membership_RTK)
     stairs = _at(keys_RTK.cumsum(1, dtype=torch.int32), query_where)
     first = None
     if sinks_RT is not None and most > 1 and not repeats:
@@ -124,7 +124,7 @@ def build_pattern_lists(
     return replace(lists, query_codes=codes[0], key_codes=codes[1])
 
 
-def _entries(membership_RTK: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+def entries(membership_RTK: Tensor) -> tuple[Tensor, Tensor, list[int]]:
     """Rows ``r * T + t``, places in (R, K, T) and offsets of the True entries, by (r, g, t)."""
     routings, tokens, groups = membership_RTK.shape
     by_group = membership_RTK.transpose(1, 2).reshape(-1)
@@ -140,13 +140,14 @@ def _at(values_RTK: Tensor, where_N: Tensor) -> Tensor:
     return values_RTK.transpose(1, 2).reshape(-1)[where_N]
 
 
-def code_size(scale: float, dtype: torch.dtype) -> float:
+def code_size(scale: float, dtype: torch.dtype, lowest: float | None = None) -> float:
     """The power of two c with which a shared group lowers a logit by c^2 * scale.
 
     A pair that is counted elsewhere with its full weight is left a share of exp(-c^2 * scale) of
     it: below half a unit in the last place of the accumulation (float32 for half precision).
     """
-    lowest = 64.0 if dtype == torch.float64 else 32.0
+    if lowest is None:
+        lowest = 64.0 if dtype == torch.float64 else 32.0
     size = 1.0
     while size * size * scale < lowest:
         size *= 2.0
