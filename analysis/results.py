@@ -60,6 +60,26 @@ SPEED_COLUMNS = [
     "peak_mb",
     "repetitions",
 ]
+CONTROLS_COLUMNS = [
+    "variant",
+    "K",
+    "kind",
+    "top_k",
+    "window",
+    "density",
+    "distant_density",
+    "ppl",
+    "ppl_low",
+    "ppl_high",
+    "delta",
+    "delta_low",
+    "delta_high",
+    "versus_routed",
+    "versus_routed_low",
+    "versus_routed_high",
+    "n_documents",
+    "seed",
+]
 EXACTNESS_COLUMNS = [
     "K",
     "k",
@@ -172,6 +192,14 @@ class Results:
             else hardware
         )
         return [frame.assign(device="cuda", hardware=name or "GPU", evidence=self.evidence(path))]
+
+    @cached_property
+    def controls(self) -> pd.DataFrame:
+        """Masks of the controls stage: trained routers and routings that learnt nothing."""
+        path = self.root / "controls" / "table.csv"
+        if not path.is_file():
+            return pd.DataFrame(columns=[*CONTROLS_COLUMNS, "evidence"])
+        return read_csv(path, CONTROLS_COLUMNS).assign(evidence=self.evidence(path))
 
     @cached_property
     def exactness(self) -> pd.DataFrame:

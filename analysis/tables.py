@@ -123,11 +123,17 @@ def leak(results: Results) -> pd.DataFrame:
     return results.leak
 
 
+def controls(results: Results) -> pd.DataFrame:
+    """One row a mask: the trained routers, and routings that learnt nothing."""
+    return results.controls.drop(columns="evidence")
+
+
 TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "topk": topk,
     "speed": speed,
     "exactness": exactness,
     "leak": leak,
+    "controls": controls,
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
     "parameters": arithmetic.counts,

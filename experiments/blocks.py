@@ -141,9 +141,6 @@ class TopkSettings:
             for value in getattr(self, name):
                 if value not in known:
                     raise ValueError(f"{name}: must be of {', '.join(known)}, got {value!r}")
-        for probe in self.probes:
-            if probe not in PROBES:
-                raise ValueError(f"probes: must be of {', '.join(PROBES)}, got {probe!r}")
 
 
 @dataclass(frozen=True)
@@ -159,6 +156,32 @@ class LeakSettings:
         for name in ("variants", "balances"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: must name at least one")
+
+
+@dataclass(frozen=True)
+class ControlsSettings:
+    """One variant's trained routers are held against routings that learnt nothing.
+
+    Attributes:
+        variant: whose routers.
+        kinds: random routers, groups by position, by token identity, the window alone.
+        top_ks: hard masks; at most half the groups, so that the window alone can be told apart.
+        calibration: training windows on which random routers find their potentials.
+    """
+
+    variant: str
+    kinds: tuple[Literal["random", "position", "token", "window"], ...]
+    top_ks: tuple[int, ...] = (1, 2)
+    calibration: int = 4
+
+    def __post_init__(self) -> None:
+        at_least(1, calibration=self.calibration)
+        for name in ("kinds", "top_ks"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name}: must name at least one, and none twice, got {values}")
+        for k in self.top_ks:
+            at_least(1, top_ks=k)
 
 
 @dataclass(frozen=True)

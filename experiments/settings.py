@@ -17,6 +17,7 @@ from typing import Any
 from experiments.blocks import (
     Block,
     BootstrapSettings,
+    ControlsSettings,
     CorpusSettings,
     FetchSettings,
     LeakSettings,
@@ -58,6 +59,7 @@ class Settings:
     variants: Mapping[str, Variant]
     topk: TopkSettings
     leak: LeakSettings
+    controls: ControlsSettings
     fetch: FetchSettings
     tolerances: Block
     exactness: Block
@@ -105,7 +107,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
     typed = {
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
-        "leak": LeakSettings, "fetch": FetchSettings,
+        "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
     ready: dict[str, Any] = {"scale": _scale(values), **_counts(values)}
@@ -174,11 +176,25 @@ def _focus(values: Mapping[str, Any], path: str) -> FocusConfig:
         raise ValueError(join(path, str(error))) from error
 
 
+def _check_controls(settings: Settings) -> None:
+    name = settings.controls.variant
+    if name not in settings.variants:
+        raise ValueError(f"controls.variant: {name!r} is no variant of this file")
+    groups = settings.variants[name].focus.num_groups
+    for k in settings.controls.top_ks:
+        if 2 * k > groups:
+            raise ValueError(
+                f"controls.top_ks: {k} is above half of num_groups = {groups} of variants.{name}: "
+                "every pair would be kept"
+            )
+
+
 def _check_together(settings: Settings) -> None:
     """What no block can see alone."""
     for name in settings.leak.variants:
         if name not in settings.variants:
             raise ValueError(f"leak.variants: {name!r} is no variant of this file")
+    _check_controls(settings)
     for variant in settings.variants.values():
         groups = variant.focus.num_groups
         for k in settings.topk.ks:

@@ -126,19 +126,20 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         model: an attached model.
         name: ``soft``, ``hard`` or ``full``.
         balance: overrides the config's balance meanwhile (``softmax``, ``sinkhorn``, ``causal``).
-        top_k, probe, potentials: override the config's, so that one set of routers can be read
-            several ways.
+        top_k, probe, potentials, window, sinks: override the config's, so that one set of routers
+            can be read several ways.
         backend: of ``focus.focus_attention`` in hard mode.
     """
 
     def __init__(self, model: PreTrainedModel, name: str, *, balance: str | None = None,
                  top_k: int | None = None, probe: str | None = None,
-                 potentials: str | None = None,
-                 backend: str | None = None) -> None:  # fmt: skip
+                 potentials: str | None = None, window: int | None = None,
+                 sinks: int | None = None, backend: str | None = None) -> None:  # fmt: skip
         state = attached(model)
         self.model = model
         self.former = (state.mode, state.balance, state.backend, state.config)
-        changes = {"top_k": top_k, "probe": probe, "potentials": potentials}
+        changes = {"top_k": top_k, "probe": probe, "potentials": potentials, "window": window,
+                   "sinks": sinks}  # fmt: skip
         changed = state.config.replace(**{k: v for k, v in changes.items() if v is not None})
         if balance is not None:
             state.config.replace(balance=balance)  # refuses an unknown name

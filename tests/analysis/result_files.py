@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.results import EXACTNESS_COLUMNS, SPEED_COLUMNS, TOPK_COLUMNS
+from analysis.results import CONTROLS_COLUMNS, EXACTNESS_COLUMNS, SPEED_COLUMNS, TOPK_COLUMNS
 
 RUN = {
     "command": "python -m experiments.stages.topk --cell k4_sinks0",
@@ -132,3 +132,18 @@ def write_leak(root: Path, sinkhorn: float, frozen: float, variant: str = "k4_si
         values |= {name: share, f"{name}_low": 0.8 * share, f"{name}_high": 1.2 * share}
         values[f"{name}_n"] = 4
     (root / "leak" / "metrics.json").write_text(json.dumps(values))
+
+
+def write_controls(root: Path, *rows: tuple[str, float, float, float]) -> None:
+    """Rows of (kind, versus_routed, low, high) beside a routed one; all at top-1."""
+    base = {
+        "variant": "recipe", "K": 8, "top_k": 1, "window": 128, "density": 0.3, "seed": 0,
+        "distant_density": 0.13, "ppl": 40.0, "ppl_low": 36.0, "ppl_high": 44.0, "delta": 0.05,
+        "delta_low": 0.03, "delta_high": 0.07, "n_documents": 8,
+    }  # fmt: skip
+    names = ("kind", "versus_routed", "versus_routed_low", "versus_routed_high")
+    table = [base | dict(zip(names, row, strict=True)) for row in (("routed", 0, 0, 0), *rows)]
+    folder = root / "controls"
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(table).reindex(columns=CONTROLS_COLUMNS).to_csv(folder / "table.csv", index=False)
+    (folder / "run.json").write_text(json.dumps(RUN))

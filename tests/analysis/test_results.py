@@ -1,8 +1,7 @@
 from pathlib import Path
 
 from analysis.results import Results
-
-from .result_files import row, write_topk
+from tests.analysis.result_files import row, write_topk
 
 
 def test_a_cell_that_params_no_longer_names_is_left_out(tmp_path: Path) -> None:

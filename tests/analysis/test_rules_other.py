@@ -16,7 +16,12 @@ from analysis.rules import (
     REPRODUCED,
     decide,
 )
-from tests.analysis.result_files import write_exactness, write_leak, write_speed
+from tests.analysis.result_files import (
+    write_controls,
+    write_exactness,
+    write_leak,
+    write_speed,
+)
 
 CLAIMS = {claim.id: claim for claim in claims()}
 
@@ -149,3 +154,19 @@ def test_the_papers_tables_disagree_with_each_other(results, settings):
     outcome = decide(CLAIMS["audit.7"], results, settings)
     assert outcome.verdict == ARITHMETIC
     assert "34.2 to 38.4" in outcome.why
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0.01, 0.05, DIRECTION), (-0.01, 0.05, INCONCLUSIVE), (-0.05, -0.01, NOT_REPRODUCED)],
+)
+def test_controls_are_judged_by_their_paired_interval(results, settings, low, high, expected):
+    assert verdict("audit.9", results, settings) is None
+    write_controls(
+        results.root, ("random", 0.1, 0.05, 0.2), ("window", (low + high) / 2, low, high)
+    )
+    outcome = decide(CLAIMS["audit.9"], results, settings)
+    assert outcome.verdict == expected
+    assert (outcome.low, outcome.high) == (low, high)
+    assert "the window alone" in outcome.why
+    assert len(tables.controls(results)) == 3

@@ -33,6 +33,10 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
     params["topk"] = {"ks": [1, 3], "balances": ["sinkhorn", "causal"]}
     params["leak"] = {"variants": ["small"], "balances": ["sinkhorn", "frozen"], "documents": 3}
     params["variants"] = {"small": {"num_groups": 4, "top_k": 1, "window": 8, "sinks": 2}}
+    params["controls"] = {
+        "variant": "small", "kinds": ["random", "position", "token", "window"], "top_ks": [1],
+        "calibration": 2,
+    }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "params.yaml").open("w") as file:
         YAML().dump(params, file)
@@ -112,6 +116,18 @@ def test_leak_finds_the_future_in_sinkhorn_and_none_in_frozen_potentials(trained
     table = pd.read_csv(trained / "results/leak/table.csv").groupby("balance")[["changed"]].max()
     assert table.loc["sinkhorn", "changed"] > 0
     assert table.loc["frozen", "changed"] == 0
+
+
+def test_controls_are_held_against_the_routed_mask_at_equal_density(trained: Path) -> None:
+    run(trained, "controls")
+    table = pd.read_csv(trained / "results/controls/table.csv").set_index("kind")
+    assert set(table.index) == {"routed", "random", "position", "token", "window"}
+    assert table.loc["routed", "versus_routed"] == 0
+    assert table.loc["position", "distant_density"] == pytest.approx(0.25, abs=0.02)
+    assert table.loc["window", "distant_density"] == 0
+    assert table.loc["window", "window"] > 8
+    difference = table.loc["window", "density"] - table.loc["routed", "density"]
+    assert 0 <= difference < 0.05
 
 
 def test_an_unknown_variant_is_refused_by_name(trained: Path) -> None:

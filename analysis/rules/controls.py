@@ -1,0 +1,63 @@
+"""Rule of audit point 9: do trained routers beat routings that learnt nothing, at equal density?"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import scope
+from analysis.paper import Claim
+from analysis.results import Results
+from analysis.rules.registry import DIRECTION, INCONCLUSIVE, NOT_REPRODUCED, Outcome, rule
+from analysis.settings import LedgerSettings
+
+NAMES = {
+    "random": "random routers",
+    "position": "groups by position",
+    "token": "groups by token identity",
+    "window": "the window alone, widened to the same density",
+}
+
+
+def _said(row: pd.Series) -> str:
+    return (
+        f"{NAMES.get(row['kind'], row['kind'])} at top-{int(row['top_k'])}: "
+        f"{row['versus_routed']:+.1%} ({row['versus_routed_low']:+.1%} to "
+        f"{row['versus_routed_high']:+.1%}; density {row['density']:.3f})"
+    )
+
+
+@rule("audit.9")
+def routing_against_chance(
+    claim: Claim, results: Results, settings: LedgerSettings
+) -> Outcome | None:
+    """Perplexity of each control relative to the trained routers, paired over documents."""
+    frame = results.controls
+    others = frame[frame["kind"] != "routed"]
+    if others.empty:
+        return None
+    routed = frame[frame["kind"] == "routed"]
+    run = results.run("controls")
+    worst = others.sort_values("versus_routed_low").iloc[0]
+    densities = ", ".join(f"top-{int(r.top_k)} {r.density:.3f}" for r in routed.itertuples())
+    why = (
+        f"Perplexity relative to the trained routers of {worst['variant']} (density {densities}): "
+        + "; ".join(_said(row) for _, row in others.iterrows())
+        + ". Not measured: shuffled gates, and as many parameters elsewhere"
+    )
+    if (others["versus_routed_low"] > 0).all():
+        verdict, first = DIRECTION, "Trained routers beat every control by more than the interval"
+    elif (others["versus_routed_high"] < 0).any():
+        verdict, first = NOT_REPRODUCED, "A control beats the trained routers"
+    else:
+        verdict, first = INCONCLUSIVE, "A control is as good within the interval"
+    return Outcome(
+        verdict,
+        f"{first}. {why}",
+        ours=float(worst["versus_routed"]),
+        low=float(worst["versus_routed_low"]),
+        high=float(worst["versus_routed_high"]),
+        n=int(worst["n_documents"]),
+        evidence=worst["evidence"],
+        command=run.get("command") or "python -m experiments.stages.controls",
+        scale=scope.describe(run, settings.scale),
+    )

@@ -1,0 +1,124 @@
+"""Controls: routings that learnt nothing, put in the place of trained routers.
+
+What a trained router gains over these at equal density is what it learnt; what it gains over the
+pretrained model alone could as well be chance, or the window.
+
+Shape suffixes: B batch, S sides, T tokens, E model dimension, K groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import focus
+from focus.config import FocusConfig
+from focus.routing import Router
+
+KINDS = ("random", "position", "token", "window")
+
+
+class FixedRouter(Router):
+    """Groups that no hidden state decides: (B, S, 1, T, K) scores of a rule.
+
+    ``position``: token i is in group i mod K. ``token``: a token's identity, hashed. ``window``:
+    queries and keys never meet, so the window and the sinks are all there is (StreamingLLM). The
+    k-th next group comes k-th, so that top-k takes k groups of neighbouring number.
+
+    Args:
+        config: gives the number of groups.
+        kind: ``position``, ``token`` or ``window``.
+    """
+
+    def __init__(self, config: FocusConfig, kind: str) -> None:
+        plain = config.replace(routers="layer", sides="two", balance="softmax")
+        super().__init__(plain, 1, 1)
+        self.kind = kind
+        self.input_ids: Tensor | None = None
+
+    def scores(self, hidden_BTE: Tensor) -> Tensor:
+        """Scores by the rule; see the class."""
+        own_BT = self._groups(hidden_BTE)
+        groups = self.config.num_groups
+        order = torch.arange(groups)
+        query = -((order - own_BT.unsqueeze(-1)) % groups)
+        # For the window alone, keys count down from the last group and queries up from the first:
+        # up to half the groups never meet.
+        key = -((groups - 1 - order).expand_as(query)) if self.kind == "window" else query
+        return torch.stack([query, key], 1).unsqueeze(2).float()
+
+    def _groups(self, hidden_BTE: Tensor) -> Tensor:
+        batch, tokens = hidden_BTE.shape[:2]
+        if self.kind == "token":
+            if self.input_ids is None:
+                raise RuntimeError("groups by token identity need the model's input_ids")
+            # Multiplicative hashing (Knuth): neighbouring ids are often related words.
+            return (self.input_ids * 2_654_435_761 % 2**32) // 2**16 % self.config.num_groups
+        if self.kind == "position":
+            return (torch.arange(tokens) % self.config.num_groups).expand(batch, tokens)
+        return torch.zeros(batch, tokens, dtype=torch.int64)
+
+
+@contextmanager
+def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor],
+               seed: int) -> Iterator[PreTrainedModel]:  # fmt: skip
+    """The attached model with a control in the place of every router, which come back on exit.
+
+    Args:
+        model: attached; its config gives groups, window and sinks.
+        kind: a name of :data:`KINDS`.
+        calibration: windows (1, T) on which random routers find their potentials.
+        seed: of random routers.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"controls.kinds: must be of {', '.join(KINDS)}, got {kind!r}")
+    state = model.focus_state
+    layers = [layer for layer in state.layers.values() if layer.router is not None]
+    trained, config = [layer.router for layer in layers], state.config
+    for index, layer in enumerate(layers):
+        layer.router = _control(layer.router, kind, seed + index)
+    if kind != "random":
+        state.config = config.replace(sides="two", routers="layer", balance="softmax")
+    hook = model.register_forward_pre_hook(_pass_ids, with_kwargs=True)
+    try:
+        if kind == "random":
+            calibrate(model, calibration)
+        yield model
+    finally:
+        hook.remove()
+        state.config = config
+        for layer, router in zip(layers, trained, strict=True):
+            layer.router = router
+
+
+def _control(trained: Router, kind: str, seed: int) -> Router:
+    if kind != "random":
+        return FixedRouter(trained.config, kind).eval()
+    _, heads, hidden, _ = trained.projection.shape
+    return Router(trained.config, hidden, heads, torch.Generator().manual_seed(seed)).eval()
+
+
+def _pass_ids(model: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+    input_ids = args[0] if args else kwargs["input_ids"]
+    for layer in model.focus_state.layers.values():
+        if isinstance(layer.router, FixedRouter):
+            layer.router.input_ids = input_ids
+
+
+def calibrate(model: PreTrainedModel, windows: list[Tensor]) -> None:
+    """Lets untrained routers find their causal potentials as training would, without a step."""
+    routers = [layer.router for layer in model.focus_state.layers.values() if layer.router]
+    for router in routers:
+        router.train()
+    with focus.mode(model, "soft"), torch.enable_grad():
+        for window in windows:
+            model(window, use_cache=False)
+    for router in routers:
+        router.eval()
