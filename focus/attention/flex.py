@@ -47,6 +47,8 @@ def flex_focus_attention(x: Inputs) -> Tensor:
             "backend='decomposed'"
         )
     query, key, value = (_cleared(each, x.real) for each in (x.query, x.key, x.value))
+    if not wants_grad:  # on CPU a tensor that could have a gradient is refused, wanted or not
+        query, key, value = query.detach(), key.detach(), value.detach()
     out = _kernel(query.is_cuda)(
         query, key, value, block_mask=make_block_mask(x), scale=x.scale, enable_gqa=True
     )
