@@ -118,8 +118,8 @@ def _step_pages(folded: Tensor, groups: Tensor, past: Past, scale: float, softca
                 part, part_lse = forward(row, view.key, view.value, scale, view.mask, softcap)
                 outs.append(part)
                 lses.append(part_lse)
-                stretch.paged += view.count
-                stretch.keys += heads * view.count
+                stretch.paged += view.tokens
+                stretch.keys += heads * view.tokens
             if len(outs) > 1:
                 weight = torch.softmax(torch.cat(lses), 0).unsqueeze(-1)
                 out[b, own] = (torch.cat(outs) * weight).sum(0)

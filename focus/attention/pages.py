@@ -27,7 +27,7 @@ class PageView(NamedTuple):
     key: Tensor
     value: Tensor
     mask: Tensor | None
-    count: int
+    tokens: int
 
 
 class Page:
@@ -193,7 +193,7 @@ class Pages:
 def _sets(groups_NK: Tensor) -> tuple[list[tuple[int, ...]], Tensor]:
     """Distinct sets of groups and, for each token, the index of its own."""
     if bool((groups_NK.sum(-1) == 1).all()):
-        names = [(group,) for group in range(groups_NK.shape[-1])]
+        names: list[tuple[int, ...]] = [(group,) for group in range(groups_NK.shape[-1])]
         return names, groups_NK.int().argmax(-1)
     patterns, index = torch.unique(groups_NK, dim=0, return_inverse=True)
     return [tuple(i for i, on in enumerate(row) if on) for row in patterns.tolist()], index

@@ -287,7 +287,7 @@ class Past:
             return
         for _, _, _, page in self._all_pages():
             self.dropped = max(self.dropped, page.dropped)
-        if self.dropped > left - self.rule.limit:
+        if self.dropped >= max(0, left - self.rule.limit + 1):
             raise ValueError(
                 f"crop: tokens outside the model's sliding window of {self.rule.limit} were "
                 "dropped and cannot come back; call cache.activate_past_recording() before the "

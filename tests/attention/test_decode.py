@@ -1,0 +1,308 @@
+"""Decoding over a filed past against the definition, and what the pages hold."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import focus.attention.pages as pages_module
+import focus.attention.past as past_module
+from focus.attention.decode import decode_attention
+from focus.attention.dense import attend, pairs_kept
+from focus.attention.past import Past, Rule
+
+DIM = 8
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages from the first token on, and a commit every few steps."""
+    file_early(monkeypatch)
+
+
+def file_early(patch: pytest.MonkeyPatch, slack: int = 3, margin: int = 2) -> None:
+    patch.setattr(past_module, "CALL_BYTES", {"cpu": 0, "cuda": 0})
+    patch.setattr(past_module, "SLACK", slack)
+    patch.setattr(past_module, "MARGIN", margin)
+
+
+def some_groups(shape: tuple[int, int, int], groups: int, count: int,
+                seed: int = 0) -> Tensor:  # fmt: skip
+    """(B, R, T, K) bool with ``count`` groups a token."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(*shape, groups, generator=generator)
+    chosen = scores.topk(count, -1).indices
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, chosen, True)
+
+
+class Case:
+    """Random tensors of one sequence batch, and the definition's answer."""
+
+    def __init__(self, rule: Rule, tokens: int = 60, batch: int = 2, heads: int = 4,
+                 key_heads: int = 2, routings: int = 1, padded: bool = False,
+                 dtype: torch.dtype = torch.float64, dim: int = DIM) -> None:  # fmt: skip
+        generator = torch.Generator().manual_seed(1)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+        self.rule, self.tokens = rule, tokens
+        self.query = draw(batch, heads, tokens, dim)
+        self.key, self.value = (draw(batch, key_heads, tokens, dim) for _ in range(2))
+        shape = (batch, routings, tokens)
+        self.query_groups = some_groups(shape, rule.groups, rule.query_groups)
+        self.key_groups = some_groups(shape, rule.groups, rule.key_groups, seed=5)
+        self.real: Tensor | None = None
+        if padded:
+            self.real = torch.ones(batch, tokens, dtype=torch.bool)
+            self.real[0, :7] = False
+            self.real[0, 30:33] = False
+
+    def kept(self) -> Tensor:
+        query, key = self.query_groups, self.key_groups
+        if self.real is not None:
+            own = self.real[:, None, :, None]
+            query, key = query & own, key & own
+        kept = pairs_kept(query, key, self.rule.window, self.rule.sinks, self.real)
+        if self.rule.limit is not None:
+            position = torch.arange(self.tokens)
+            kept = kept & (position[:, None] - position < self.rule.limit)
+        return kept
+
+    def expected(self, softcap: float | None = None) -> Tensor:
+        scale = self.query.shape[-1] ** -0.5
+        return attend(self.query, self.key, self.value, scale, kept=self.kept(), softcap=softcap)
+
+    def step(self, past: Past, start: int, stop: int, softcap: float | None = None,
+             rows: Tensor | None = None) -> tuple[Tensor, int]:  # fmt: skip
+        """Output of tokens start..stop-1, and the kept pairs that the call counted."""
+        own = slice(start, stop)
+        tensors = [x[:, :, own] for x in (self.query, self.key, self.value)]
+        groups = [x[:, :, own] for x in (self.query_groups, self.key_groups)]
+        real = None if self.real is None else self.real[:, own]
+        if rows is not None:
+            tensors, groups = [x[rows] for x in tensors], [x[rows] for x in groups]
+            real = None if real is None else real[rows]
+        out, reads = decode_attention(*tensors, *groups, past, real=real, softcap=softcap)
+        counts = reads.pair_counts()
+        return out, counts.near + counts.distant_kept
+
+    def run(self, chunks: list[int], softcap: float | None = None) -> tuple[Tensor, int, Past]:
+        past, outs, total = Past(self.rule), [], 0
+        start = 0
+        for count in chunks:
+            out, kept = self.step(past, start, start + count, softcap)
+            outs.append(out)
+            total += kept
+            start += count
+        return torch.cat(outs, 2), total, past
+
+
+STEPS = [1] * 60
+CHUNKS = [20, 1, 1, 17, 1, 20]
+GRID = list(itertools.product((1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("routings", [1, 2])
+@pytest.mark.parametrize("chunks", [STEPS, CHUNKS])
+def test_every_step_is_the_definition(chunks: list[int], routings: int, padded: bool) -> None:
+    for window, sinks, limit, (groups, of_query, of_key) in GRID:
+        rule = Rule(window, sinks, limit, groups, of_query, of_key)
+        case = Case(rule, routings=routings, padded=padded)
+        out, total, _ = case.run(chunks)
+        assert torch.allclose(out, case.expected(), atol=1e-12), rule
+        assert total == int(case.kept().sum()), rule
+
+
+@pytest.mark.parametrize("changes", [{"key_heads": 4, "routings": 4}, {"key_heads": 1},
+                                     {"batch": 3, "padded": True}])  # fmt: skip
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_head_layouts_batches_and_softcap(changes: dict, softcap: float | None) -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1), **changes)
+    for chunks in (STEPS, CHUNKS):
+        out, _, _ = case.run(chunks, softcap)
+        assert torch.allclose(out, case.expected(softcap), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)]
+)
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_other_dtypes(dtype: torch.dtype, error: float, softcap: float | None) -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1), dtype=dtype)
+    out, _, _ = case.run(CHUNKS, softcap)
+    assert out.dtype == dtype
+    for name in ("query", "key", "value"):
+        setattr(case, name, getattr(case, name).double())
+    assert (out.double() - case.expected(softcap)).abs().max() < error
+
+
+@pytest.mark.parametrize("rule", [Rule(60, 0, None, 4, 1, 1), Rule(3, 0, None, 1, 1, 1),
+                                  Rule(3, 0, None, 4, 3, 3)])  # fmt: skip
+def test_limit_cases_are_full_attention(rule: Rule) -> None:
+    case = Case(rule)
+    causal = torch.ones(60, 60, dtype=torch.bool).tril().expand(2, 1, -1, -1)
+    full = attend(case.query, case.key, case.value, DIM**-0.5, kept=causal)
+    assert torch.allclose(case.run(STEPS)[0], full, atol=1e-12)
+    assert torch.allclose(case.run(CHUNKS)[0], full, atol=1e-12)
+
+
+def test_long_pages_are_split_and_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_module, "SPLIT_TOKENS", 32)
+    tokens = 600
+    for dtype, error in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        case = Case(Rule(16, 2, None, 2, 1, 1), tokens=tokens, batch=1, dtype=dtype)
+        past = Past(case.rule)
+        case.step(past, 0, tokens - 40)
+        out = torch.cat([case.step(past, t, t + 1)[0] for t in range(tokens - 40, tokens)], 2)
+        assert max(len(page.view().key) for _, _, _, page in past._all_pages()) == 4
+        assert torch.allclose(out, case.expected()[:, :, -40:], atol=error)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_past_key_is_read_once_by_exactly_the_queries_that_the_mask_keeps(
+    data: st.DataObject,
+) -> None:
+    """Equal logits and one-hot values: an output row is the kept set, each key weighed once."""
+    groups = data.draw(st.integers(1, 6))
+    of_query = data.draw(st.integers(1, min(3, groups)))
+    of_key = data.draw(st.integers(1, min(3, groups)))
+    limit = data.draw(st.none() | st.integers(1, 40))
+    rule = Rule(data.draw(st.integers(1, 30)), data.draw(st.integers(0, 6)), limit, groups,
+                of_query, of_key)  # fmt: skip
+    chunks = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    tokens = sum(chunks)
+    case = Case(rule, tokens, batch=2, heads=2, routings=data.draw(st.sampled_from([1, 2])))
+    if data.draw(st.booleans()):
+        flags = st.lists(st.booleans(), min_size=tokens, max_size=tokens)
+        case.real = torch.tensor([data.draw(flags), data.draw(flags)])
+    case.query = torch.zeros(2, 2, tokens, tokens, dtype=torch.float64)
+    case.key = torch.zeros_like(case.query)
+    case.value = torch.eye(tokens, dtype=torch.float64).expand(2, 2, -1, -1)
+    with pytest.MonkeyPatch.context() as patch:
+        file_early(patch, data.draw(st.integers(0, 9)), data.draw(st.integers(0, 5)))
+        out, total, past = case.run(chunks)
+    kept = case.kept().expand(-1, 2, -1, -1).double()
+    expected = kept / kept.sum(-1, keepdim=True).clamp_min(1)
+    assert torch.allclose(out, expected, atol=1e-12)
+    assert total == int(case.kept().sum())
+    if limit is None:
+        assert_every_key_is_somewhere_once(case, past)
+
+
+def assert_every_key_is_somewhere_once(case: Case, past: Past) -> None:
+    real = torch.ones(2, case.tokens, dtype=torch.bool) if case.real is None else case.real
+    recent = past.near()
+    for b, routings in enumerate(past.pages):
+        for pages in routings:
+            found = [page.alive()[2] for page in pages.by_set.values()]
+            found.append(recent.sink_position[b][recent.bias[b, : recent.slots] == 0])
+            found.append(recent.block().readable[b].nonzero().flatten() + recent.first)
+            everything = torch.cat(found).sort().values
+            assert torch.equal(everything, real[b].nonzero().flatten())
+            for page in pages.by_set.values():
+                assert (page.alive()[2].diff() > 0).all()
+
+
+def test_pages_hold_keys_of_their_own_groups() -> None:
+    case = Case(Rule(5, 2, None, 4, 2, 2))
+    _, _, past = case.run(CHUNKS)
+    assert past.paged
+    for b, r, own, page in past._all_pages():
+        key, value, position = page.alive()
+        assert torch.equal(key, case.key[b][:, position])
+        assert torch.equal(value, case.value[b][:, position])
+        assert torch.equal(
+            case.key_groups[b, r, position],
+            torch.zeros(4, dtype=torch.bool).scatter(0, torch.tensor(own), True).expand(
+                len(position), -1
+            ),
+        )  # fmt: skip
+
+
+def test_a_step_reads_about_one_group_and_the_window() -> None:
+    tokens = 2000
+    case = Case(Rule(16, 4, None, 8, 1, 1), tokens, batch=1, dtype=torch.float32)
+    past = Past(case.rule)
+    case.step(past, 0, tokens - 1)
+    own = slice(tokens - 1, tokens)
+    _, reads = decode_attention(
+        case.query[:, :, own], case.key[:, :, own], case.value[:, :, own],
+        case.query_groups[:, :, own], case.key_groups[:, :, own], past,
+    )  # fmt: skip
+    keys = reads.bytes_read() / (2 * DIM * 4) / 2  # keys and values, float32, 2 key heads
+    kept = int(case.kept()[0, 0, -1].sum())
+    assert kept <= keys <= kept + 3 + 2 + 4  # what gathers before a commit is read under a mask
+    assert keys < tokens / 6
+
+
+@pytest.mark.parametrize("limit", [None, 20])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("routings", [1, 2])
+def test_crop_select_and_go_on(limit: int | None, padded: bool, routings: int) -> None:
+    case = Case(Rule(5, 3, limit, 4, 2, 2), batch=3, routings=routings, padded=padded)
+    expected = case.expected()
+    for remove in (1, 3, 12, 38):
+        past = Past(case.rule)
+        past.record = True
+        for start, stop in ((0, 10), (10, 30), (30, 31), (31, 40)):
+            case.step(past, start, stop)
+        past.crop(remove)
+        rows = torch.tensor([2, 0, 0, 1])
+        past.select(rows)
+        outs = [case.step(past, t, t + 1, rows=rows)[0] for t in range(40 - remove, 60)]
+        assert torch.allclose(torch.cat(outs, 2), expected[rows, :, 40 - remove :], atol=1e-12)
+
+
+def test_sequences_that_share_pages_do_not_disturb_each_other() -> None:
+    case = Case(Rule(5, 3, None, 4, 1, 1), batch=2)
+    past = Past(case.rule)
+    case.step(past, 0, 30)
+    case.step(past, 30, 40)
+    past.select(torch.tensor([0, 0]))
+    # Different suffixes: the second copy goes on as sequence 1 does.
+    for name in ("key", "value", "key_groups"):
+        tensor = getattr(case, name)
+        tensor[1, :, :40] = tensor[0, :, :40]
+    out = torch.cat([case.step(past, t, t + 1)[0] for t in range(40, 60)], 2)
+    assert torch.allclose(out, case.expected()[:, :, 40:], atol=1e-12)
+
+
+def test_a_crop_that_needs_dropped_keys_is_refused() -> None:
+    case = Case(Rule(3, 0, 10, 4, 1, 1))
+    past = Past(case.rule)
+    case.step(past, 0, 50)
+    case.step(past, 50, 60)
+    with pytest.raises(ValueError, match="activate_past_recording"):
+        past.crop(30)
+
+
+def test_garbage_in_padding_reaches_nothing() -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1), padded=True)
+    expected = case.expected()
+    assert case.real is not None
+    for name in ("query", "key", "value"):
+        getattr(case, name)[0][:, ~case.real[0]] = float("nan")
+    for chunks in (STEPS, CHUNKS):
+        assert torch.allclose(case.run(chunks)[0], expected, atol=1e-12)
+
+
+def test_errors() -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1))
+    past = Past(case.rule)
+    with pytest.raises(ValueError, match="cache: is empty"):
+        past.ordered()
+    case.step(past, 0, 20)
+    case.key[0, 0, 20, 0] = float("inf")
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        case.step(past, 20, 21)
+    case.query.requires_grad_(True)
+    with pytest.raises(ValueError, match="no gradient"):
+        case.step(past, 21, 22)
