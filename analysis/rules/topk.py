@@ -85,7 +85,9 @@ def identity(rows: pd.DataFrame, settings: LedgerSettings) -> bool:
     return bool(len(rows)) and bool(((rows["density"] == 1.0) & same).all())
 
 
-def _direction(claim: Claim, delta: float, low: float, high: float, far: float) -> tuple[str, str]:
+def _direction(
+    claim: Claim, delta: float, low: float, high: float, far: float, fewer_steps: bool
+) -> tuple[str, str]:
     """Verdict on the sign of the change against pretrained (relative), from its interval."""
     top_k = claim.keys["k"]
     paper = float(table_delta(claim))
@@ -100,7 +102,9 @@ def _direction(claim: Claim, delta: float, low: float, high: float, far: float) 
     if (low > 0 and paper > 0) or (high < 0 and paper < 0):
         return DIRECTION, f"{word} pretrained here too: {shift}"
     if (low > 0 and paper < 0) or (high < 0 and paper > 0):
-        return NOT_REPRODUCED, f"the paper is {word} pretrained, we are not: {shift}"
+        # What training gains is not refuted by a run that trained for a fraction of the steps.
+        verdict = INCONCLUSIVE if low > 0 and fewer_steps else NOT_REPRODUCED
+        return verdict, f"the paper is {word} pretrained, we are not: {shift}"
     return INCONCLUSIVE, f"the interval holds zero: {shift}"
 
 
@@ -146,7 +150,9 @@ def sparse_perplexity(
         why = f"{row['ppl']:.2f} against the paper's {_paper_ppl(claim)} in its own setting"
         verdict = REPRODUCED if good else NOT_REPRODUCED
         return Outcome(verdict, why, **ours, **known, same_setting=True)
-    verdict, why = _direction(claim, delta, low, high, settings.tolerances.far_worse)
+    fewer_steps = any("training steps" in reduction for reduction in apart)
+    far = settings.tolerances.far_worse
+    verdict, why = _direction(claim, delta, low, high, far, fewer_steps)
     return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **known)
 
 

@@ -44,7 +44,7 @@ def test_top1_is_far_worse_or_not(results, settings, delta, expected):
 @pytest.mark.parametrize(
     ("delta", "gpt2", "mistral"),
     [
-        (0.05, NOT_REPRODUCED, DIRECTION),
+        (0.05, INCONCLUSIVE, DIRECTION),  # fewer training steps than the paper's refute no gain
         (-0.05, DIRECTION, NOT_REPRODUCED),
         (0.0, INCONCLUSIVE, INCONCLUSIVE),
     ],
@@ -53,6 +53,13 @@ def test_top2_has_the_sign_of_the_paper_or_not(results, settings, delta, gpt2, m
     write_topk(results.root, [pretrained(), changed(2, delta)])
     assert verdict("table7.gpt2-124m.k2.ppl", results, settings) == gpt2
     assert verdict("table7.mistral-7b.k2.ppl", results, settings) == mistral
+
+
+def test_a_gain_that_as_many_steps_do_not_show_is_not_reproduced(results, settings):
+    run = copy.deepcopy(RUN)
+    run["settings"]["retrofit"]["steps"] = 4000
+    write_topk(results.root, [pretrained(), changed(2, 0.05)], run=run)
+    assert verdict("table7.gpt2-124m.k2.ppl", results, settings) == NOT_REPRODUCED
 
 
 def test_a_change_is_in_perplexity_points_with_evidence_and_reductions(results, settings):
