@@ -173,10 +173,26 @@ class _Call:
         # Only the definition knows a soft-cap, a model's own window or attention dropout.
         if self.pairs is not None or self.softcap is not None or self.dropout:
             return self._dense(found)
+        return self._fast(found)
+
+    def _fast(self, found: Memberships) -> Tensor:
+        # A chunk of a left-padded prompt may hold nothing of a sequence, which is then left out.
+        if self.real is None or bool(self.real.any(-1).all()):
+            return self._focus(self.query, self.key, self.value, found, self.real)
+        out, filled = torch.zeros_like(self.query), self.real.any(-1)
+        if bool(filled.any()):
+            own = Memberships(*(None if x is None else x[filled] for x in found))
+            out[filled] = self._focus(self.query[filled], self.key[filled], self.value[filled],
+                                      own, self.real[filled])  # fmt: skip
+        return out
+
+    def _focus(self, query: Tensor, key: Tensor, value: Tensor, found: Memberships,
+               real: Tensor | None) -> Tensor:  # fmt: skip
+        config = self.state.config
         return focus_attention(
-            self.query, self.key, self.value, found.query, window=config.window,
-            sinks=config.sinks, scale=self.scale, key_padding_mask=self.real,
-            key_membership=found.key, backend=self.state.backend,
+            query, key, value, found.query, window=config.window, sinks=config.sinks,
+            scale=self.scale, key_padding_mask=real, key_membership=found.key,
+            backend=self.state.backend,
         )  # fmt: skip
 
     def continued(self, hidden: Tensor) -> Tensor:

@@ -1,0 +1,342 @@
+"""Generation in hard mode through transformers' own cache, against the teacher-forced run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    PreTrainedModel,
+    StaticCache,
+)
+
+import focus
+import focus.attention.past as past_module
+from focus import FocusConfig
+from focus.cache import GroupedLayer
+from tests.models import ARCHITECTURES, tiny, token_ids
+
+CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
+TOLERANCE = 3e-6
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(past_module, "CALL_BYTES", {"cpu": 0, "cuda": 0})
+    monkeypatch.setattr(past_module, "SLACK", 3)
+    monkeypatch.setattr(past_module, "MARGIN", 2)
+    with torch.no_grad():
+        yield
+
+
+def attached(name: str, **changes: object) -> PreTrainedModel:
+    """A tiny model whose groups are of mixed size."""
+    model = focus.attach(tiny(name), CONFIG.replace(**changes), seed=0)
+    for layer in model.focus_state.layers.values():
+        if layer.router is not None:
+            torch.manual_seed(3)
+            layer.router.potentials.normal_()
+    return model
+
+
+def forced(model: PreTrainedModel, ids: Tensor, **kwargs: object) -> Tensor:
+    """Logits of the whole sequence at once, by the definition."""
+    with focus.mode(model, "hard", backend="dense"):
+        return model(ids, use_cache=False, **kwargs).logits
+
+
+def in_steps(model: PreTrainedModel, ids: Tensor, chunks: list[int], mask: Tensor | None = None,
+             cache: DynamicCache | None = None) -> Tensor:  # fmt: skip
+    """Logits of the last tokens, read in chunks; earlier ones are in the cache."""
+    outs, stop = [], 0 if cache is None else cache.get_seq_length()
+    for count in chunks:
+        start, stop = stop, stop + count
+        known = None if mask is None else mask[:, :stop]
+        positions = None
+        if mask is not None:
+            positions = (known.cumsum(1) - 1).clamp_min(0)[:, start:]
+        out = model(ids[:, start:stop], past_key_values=cache, attention_mask=known,
+                    position_ids=positions, use_cache=True)  # fmt: skip
+        cache = out.past_key_values
+        outs.append(out.logits)
+    return torch.cat(outs, 1)
+
+
+SETTINGS = [
+    {},
+    {"routers": "kv_head", "sides": "two"},
+    {"probe": "multi_probe", "top_k": 2, "sinks": 0},
+    {"top_k": 2, "routers": "kv_head"},
+    {"balance": "softmax", "sides": "two", "window": 1},
+    {"potentials": "lagged", "lag_stride": 16, "lag_tokens": 40},
+]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("changes", SETTINGS, ids=lambda c: "-".join(map(str, c.values())))
+def test_step_logits_are_those_of_the_whole_sequence(name: str, changes: dict) -> None:
+    model, ids = attached(name, **changes), token_ids(2, 90)
+    expected = forced(model, ids)
+    for chunks in ([60] + [1] * 30, [20, 30, 1, 1, 38]):
+        assert torch.allclose(in_steps(model, ids, chunks), expected, atol=TOLERANCE)
+
+
+def test_density_of_steps_adds_up_to_the_whole() -> None:
+    model, ids = attached("tiny-llama", routers="kv_head"), token_ids(2, 90)
+    forced(model, ids)
+    whole = focus.pair_counts(model)
+    cache = DynamicCache()
+    found = []
+    for start, stop in [(0, 60), (60, 70), *((t, t + 1) for t in range(70, 90))]:
+        model(ids[:, start:stop], past_key_values=cache)
+        found.append(focus.pair_counts(model))
+    for index, counts in whole.items():
+        assert counts == tuple(sum(step[index][i] for step in found) for i in range(4))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("potentials", ["frozen", "lagged"])
+def test_left_padded_batches(name: str, potentials: str) -> None:
+    model, ids = attached(name, potentials=potentials, lag_stride=16), token_ids(3, 80)
+    mask = torch.ones(3, 80, dtype=torch.long)
+    mask[0, :23], mask[1, :5] = 0, 0
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    expected = forced(model, ids, attention_mask=mask, position_ids=positions)
+    for chunks in ([50] + [1] * 30, [10, 40, 1, 1, 28]):
+        out = in_steps(model, ids, chunks, mask)
+        assert torch.allclose(out[mask.bool()], expected[mask.bool()], atol=TOLERANCE)
+
+
+def test_padding_between_the_turns_of_a_conversation() -> None:
+    model, ids = attached("tiny-llama"), token_ids(2, 80)
+    mask = torch.ones(2, 80, dtype=torch.long)
+    mask[0, 30:41] = 0
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    expected = forced(model, ids, attention_mask=mask, position_ids=positions)
+    out = in_steps(model, ids, [30, 20, *[1] * 30], mask)
+    assert torch.allclose(out[mask.bool()], expected[mask.bool()], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_greedy_is_the_same_without_a_cache(name: str) -> None:
+    model, ids = attached(name), token_ids(1, 200)
+    options = {"max_new_tokens": 40, "min_new_tokens": 40, "do_sample": False}
+    cached = model.generate(ids, **options)
+    assert cached.shape == (1, 240)
+    assert torch.equal(cached, model.generate(ids, use_cache=False, **options))
+
+
+def test_greedy_256_tokens_from_a_long_prompt() -> None:
+    model, ids = attached("tiny-llama", routers="kv_head", sides="two"), token_ids(1, 1000)
+    out = model.generate(ids, max_new_tokens=256, min_new_tokens=256, do_sample=False)
+    # Token by token is what the whole sequence predicts: the same as generating without a cache.
+    predicted = forced(model, out)[:, 999:-1].argmax(-1)
+    assert torch.equal(out[:, 1000:], predicted)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": True, "top_k": 20},
+        {"do_sample": False, "num_beams": 3, "num_return_sequences": 2},
+        {"do_sample": True, "num_beams": 2},
+        {"do_sample": False, "prefill_chunk_size": 17},
+        {"do_sample": False, "prompt_lookup_num_tokens": 4},
+    ],
+    ids=["sampling", "beams", "beam-sampling", "chunked-prefill", "prompt-lookup"],
+)
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-gemma2", "tiny-gpt2"])
+def test_other_ways_to_generate(name: str, options: dict) -> None:
+    model, ids = attached(name), token_ids(1, 60).repeat(1, 2)
+    options = {**options, "max_new_tokens": 20, "min_new_tokens": 20}
+    if "prompt_lookup_num_tokens" not in options:
+        ids = torch.cat([ids, token_ids(1, 120, seed=4)])
+    expected = dict(options)
+    expected.pop("prefill_chunk_size", None)
+    expected.pop("prompt_lookup_num_tokens", None)
+    torch.manual_seed(0)
+    out = model.generate(ids, **options)
+    torch.manual_seed(0)
+    assert torch.equal(out, model.generate(ids, use_cache=False, **expected))
+
+
+def test_generate_pads_a_batch_on_the_left() -> None:
+    model, ids = attached("tiny-llama"), token_ids(2, 60)
+    mask = torch.ones(2, 60, dtype=torch.long)
+    mask[0, :25] = 0
+    options = {"max_new_tokens": 30, "min_new_tokens": 30, "do_sample": False}
+    out = model.generate(ids, attention_mask=mask, **options)
+    for row, start in ((0, 25), (1, 0)):
+        alone = model.generate(ids[row : row + 1, start:], **options)
+        assert torch.equal(out[row : row + 1, start:], alone)
+
+
+class TestCache:
+    def filled(self, name: str = "tiny-llama", **changes: object) -> tuple:
+        model, ids = attached(name, **changes), token_ids(2, 80)
+        cache = DynamicCache(config=model.config)
+        in_steps(model, ids, [40, *[1] * 10], cache=cache)
+        return model, ids, cache
+
+    def test_continues_as_often_as_one_likes(self) -> None:
+        model, ids, cache = self.filled()
+        expected = forced(model, ids)[:, 50:]
+        other = copy.deepcopy(cache)
+        assert cache.get_seq_length() == 50
+        for one in (cache, other):
+            out = in_steps(model, ids, [7, 1, 22], cache=one)
+            assert torch.allclose(out, expected, atol=TOLERANCE)
+
+    @pytest.mark.parametrize("name", ARCHITECTURES)
+    @pytest.mark.parametrize("potentials", ["frozen", "lagged"])
+    def test_crop_repeat_and_select(self, name: str, potentials: str) -> None:
+        model, ids = attached(name, potentials=potentials, lag_stride=16), token_ids(2, 80)
+        cache = DynamicCache(config=model.config)
+        cache.activate_past_recording()
+        in_steps(model, ids, [40, *[1] * 10], cache=cache)
+        cache.crop(-17)
+        assert cache.get_seq_length() == 33
+        cache.batch_repeat_interleave(2)
+        cache.batch_select_indices(torch.tensor([3, 0, 1]))
+        cache.reorder_cache(torch.tensor([0, 2, 1]))
+        rows = torch.tensor([1, 0, 0])
+        out = in_steps(model, ids[rows], [1, 1, 20, 1], cache=cache)
+        expected = forced(model, ids)[rows, 33:56]
+        assert torch.allclose(out, expected, atol=TOLERANCE)
+
+    def test_keys_and_values_are_those_of_transformers(self) -> None:
+        model, ids, cache = self.filled()
+        with focus.mode(model, "hard", top_k=4):
+            plain, grouped = DynamicCache(), DynamicCache()
+            in_steps(model, ids, [40, 1, 1], cache=grouped)
+        with focus.mode(model, "full"):
+            in_steps(model, ids, [40, 1, 1], cache=plain)
+        for own, theirs in zip(grouped.layers, plain.layers, strict=True):
+            assert isinstance(own, GroupedLayer)
+            assert torch.allclose(own.keys, theirs.keys, atol=1e-5)
+            assert torch.allclose(own.values, theirs.values, atol=1e-5)
+        assert all(isinstance(layer, GroupedLayer) for layer in cache.layers)
+
+    def test_reset_and_use_in_another_mode(self) -> None:
+        model, ids, cache = self.filled()
+        cache.reset()
+        assert cache.get_seq_length() == 0
+        with focus.mode(model, "full"):
+            in_steps(model, ids, [40, 1], cache=cache)
+        assert not any(isinstance(layer, GroupedLayer) for layer in cache.layers)
+
+    def test_a_forward_pass_files_nothing(self) -> None:
+        model, ids = attached("tiny-llama"), token_ids(1, 80)
+        cache = model(ids).past_key_values
+        assert all(layer.past.recent is None for layer in cache.layers)
+
+
+def test_full_mode_generates_as_the_pretrained_model() -> None:
+    ids = token_ids(2, 60)
+    options = {"max_new_tokens": 30, "min_new_tokens": 30, "do_sample": False}
+    for name in ARCHITECTURES:
+        model = tiny(name)
+        expected = model.generate(ids, **options)
+        focus.attach(model, CONFIG, seed=0)
+        with focus.mode(model, "full"):
+            assert torch.equal(model.generate(ids, **options), expected)
+
+
+class TestErrors:
+    ids = token_ids(1, 40)
+
+    def test_sinkhorn_cannot_generate(self) -> None:
+        model = attached("tiny-llama", balance="sinkhorn")
+        with pytest.raises(ValueError, match="balance='causal'"):
+            model.generate(self.ids, max_new_tokens=3)
+        model.generate(self.ids, max_new_tokens=3, use_cache=False)
+        with focus.mode(model, "hard", balance="causal"):
+            model.generate(self.ids, max_new_tokens=3)
+
+    def test_soft_mode_cannot_continue(self) -> None:
+        model = attached("tiny-llama")
+        with focus.mode(model, "soft"), pytest.raises(ValueError, match="soft mode cannot"):
+            model.generate(self.ids, max_new_tokens=3)
+
+    @pytest.mark.parametrize("other", ["soft", "full"])
+    def test_a_cache_is_continued_in_its_own_mode(self, other: str) -> None:
+        model = attached("tiny-llama")
+        hard, cache = DynamicCache(), DynamicCache()
+        model(self.ids, past_key_values=hard)
+        with focus.mode(model, other):
+            with pytest.raises(ValueError, match="filled in hard mode"):
+                model(self.ids, past_key_values=hard)
+            model(self.ids, past_key_values=cache)
+        with pytest.raises(ValueError, match="filled in another mode"):
+            model(self.ids, past_key_values=cache)
+        focus.detach(model)
+        with pytest.raises(ValueError, match="filled in Focus's hard mode"):
+            model(self.ids, past_key_values=hard)
+
+    def test_other_settings_than_the_cache_was_made_with(self) -> None:
+        model, cache = attached("tiny-llama"), DynamicCache()
+        model(self.ids, past_key_values=cache)
+        for changes in ({"top_k": 2}, {"balance": "softmax"}, {"potentials": "lagged"}):
+            with focus.mode(model, "hard", **changes), pytest.raises(ValueError, match="routed"):
+                model(self.ids, past_key_values=cache)
+
+    def test_training_mode_and_gradients(self) -> None:
+        model, cache = attached("tiny-llama"), DynamicCache()
+        model(self.ids, past_key_values=cache)
+        with pytest.raises(ValueError, match=r"model\.eval"):
+            model.train()(self.ids, past_key_values=cache)
+        model.eval()
+        states = torch.randn(1, 4, 64, requires_grad=True)
+        with torch.enable_grad(), pytest.raises(ValueError, match="no gradient"):
+            model(inputs_embeds=states, past_key_values=cache)
+
+    def test_masks_that_contradict_the_past(self) -> None:
+        model, cache = attached("tiny-llama"), DynamicCache()
+        mask = torch.ones(1, 41, dtype=torch.long)
+        mask[:, :5] = 0
+        model(self.ids, past_key_values=cache, attention_mask=mask[:, :40])
+        token = self.ids[:, :1]
+        for wrong in (None, torch.ones(1, 41), mask.flip(1)):
+            with pytest.raises(ValueError, match="attention_mask: says of earlier tokens"):
+                model(token, past_key_values=cache, attention_mask=wrong)
+        with pytest.raises(ValueError, match="covers 1 tokens where"):
+            model(token, past_key_values=cache, attention_mask=mask[:, -1:])
+        with pytest.raises(ValueError, match="4D mask"):
+            model(self.ids[:, :2], past_key_values=cache,
+                  attention_mask=torch.ones(1, 1, 2, 42, dtype=torch.bool).tril(40))  # fmt: skip
+        model(token, past_key_values=cache, attention_mask=mask)
+
+    def test_caches_of_another_kind(self) -> None:
+        model = attached("tiny-llama")
+        static = StaticCache(config=model.config, max_cache_len=64)
+        offloaded = DynamicCache(config=model.config, offloading=False)
+        offloaded.offloading = True
+        for cache, message in ((static, "StaticLayer"), (offloaded, "offloaded")):
+            with pytest.raises(ValueError, match=message):
+                model(self.ids, past_key_values=cache)
+        with pytest.raises(ValueError, match=r"static|Static"):
+            model.generate(self.ids, max_new_tokens=3, cache_implementation="static")
+
+    def test_crop_by_a_positive_number(self) -> None:
+        model, cache = attached("tiny-llama"), DynamicCache()
+        model(self.ids, past_key_values=cache)
+        with pytest.raises(ValueError, match="must be negative"):
+            cache.crop(3)
+
+    def test_nan_in_a_step(self) -> None:
+        model, cache = attached("tiny-llama"), DynamicCache()
+        model(self.ids, past_key_values=cache)
+        with pytest.raises(ValueError, match="NaN"):
+            model(inputs_embeds=torch.full((1, 1, 64), float("nan")), past_key_values=cache)
+
+
+def test_generation_config_of_the_model_is_left_alone() -> None:
+    model = attached("tiny-llama")
+    before = model.generation_config.to_dict()
+    model.generate(token_ids(1, 30), GenerationConfig(max_new_tokens=2))
+    assert model.generation_config.to_dict() == before
