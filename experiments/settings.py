@@ -27,12 +27,13 @@ from experiments.blocks import (
     TopkSettings,
     plain,
 )
+from experiments.kernel_settings import ExactnessSettings, SpeedSettings
 from experiments.schema import at_least, build, join, read_yaml, refuse_unknown, scalar
 from focus.config import FocusConfig
 
 SCALES = ("smoke", "laptop", "gpu", "cluster")
 # Blocks that only one stage or the analysis reads; their owners check the values.
-FREE_BLOCKS = ("tolerances", "exactness", "speed", "analysis")
+FREE_BLOCKS = ("tolerances", "analysis")
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Settings:
     controls: ControlsSettings
     fetch: FetchSettings
     tolerances: Block
-    exactness: Block
-    speed: Block
+    exactness: ExactnessSettings
+    speed: SpeedSettings
     analysis: Block
 
     def variant(self, name: str) -> tuple[FocusConfig, RetrofitSettings]:
@@ -107,6 +108,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
     typed = {
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
+        "exactness": ExactnessSettings, "speed": SpeedSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")

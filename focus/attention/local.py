@@ -141,3 +141,22 @@ def _overlap_add(part_PHND: Tensor, block: int) -> Tensor:
         strides = (total.stride(0), block * dim, dim, 1)
         total.as_strided(tile.shape, strides, low * dim).add_(tile)
     return total
+
+
+def local_attention(query: Tensor, key: Tensor, value: Tensor, window: int) -> Tensor:
+    """The sliding window alone, (B, H, T, D), without a gradient: a baseline.
+
+
+    Args:
+        query: (B, H, T, D) on CPU; key, value: (B, Hk, T, D).
+        window: tokens of the window, the query's own among them.
+    """
+    tokens = query.shape[2]
+    out = torch.empty_like(query)
+    lse = torch.empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+    codes = torch.zeros(tokens, 1), torch.zeros(tokens, 1)
+    scale = query.shape[-1] ** -0.5
+    for b in range(query.shape[0]):
+        routing = Routing(query[b], key[b], value[b], 0, tokens, 0, 0, window, 0, scale)
+        local_forward(routing, codes, out[b], lse[b])
+    return out

@@ -119,15 +119,15 @@ def test_an_unknown_variant_is_refused(params):
 
 
 def test_free_blocks_are_read_only_and_name_what_is_missing(params):
-    params["speed"] = {"lengths": [1, 2], "deep": {"x": 1}}
+    params["analysis"] = {"lengths": [1, 2], "deep": {"x": 1}}
     read = settings.parse(params)
-    assert read.speed.lengths == (1, 2)
-    assert read.speed["deep"].x == 1
-    assert read.speed.plain() == params["speed"]
-    with pytest.raises(AttributeError, match=r"speed\.heads: is missing"):
-        _ = read.speed.heads
+    assert read.analysis.lengths == (1, 2)
+    assert read.analysis["deep"].x == 1
+    assert read.analysis.plain() == params["analysis"]
+    with pytest.raises(AttributeError, match=r"analysis\.heads: is missing"):
+        _ = read.analysis.heads
     with pytest.raises(TypeError):
-        read.speed["lengths"] = ()
+        read.analysis["lengths"] = ()
 
 
 def test_plain_is_a_valid_params_file_again(params):

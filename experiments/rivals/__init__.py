@@ -1,0 +1,1 @@
+"""Other attention methods, one function a file, for comparison."""

@@ -1,0 +1,194 @@
+"""Stage exactness (Appendix D): the fast attention against the definition in float64.
+
+Outputs and gradients over groups, k, windows, sinks, uneven groups, odd lengths and dtypes; beside
+them, for k = 1, two ways to merge a group call and a window call that count some pairs twice: as
+they are (double counting), and with the twice-counted pairs subtracted in log space.
+
+`python -m experiments.stages.exactness` writes results/exactness/table.csv and metrics.json.
+
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from experiments import settings
+from experiments.kernel_settings import ExactnessSettings
+from experiments.record import Run
+from experiments.settings import Settings
+from experiments.synthetic import cosine, draw_membership, draw_tensors, relative_error
+from focus import dense_attention, focus_attention
+
+LIMITS = {torch.float32: (1e-5, 1e-4)}  # relative errors of outputs and gradients
+HALF_FACTOR = 2.0  # half precision: times the error of full FlashAttention on the same tensors
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of the grid."""
+
+    groups: int
+    top_k: int
+    window: int
+    sinks: int
+    tokens: int
+    kind: str
+
+
+def main() -> None:
+    """Command line of the stage."""
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    with Run("exactness", None, chosen) as run:
+        exactness(run, chosen)
+
+
+def exactness(run: Run, chosen: Settings) -> None:
+    """Runs the grid; every dtype sees the same tensors, rounded to bfloat16."""
+    rows: list[dict[str, Any]] = []
+    full: dict[tuple[int, torch.dtype], tuple[float, float]] = {}
+    for case in cases(chosen.exactness):
+        generator = torch.Generator().manual_seed(chosen.seed)
+        shape = chosen.exactness
+        tensors = draw_tensors(1, shape.heads, shape.key_heads, case.tokens, shape.head_dim,
+                               torch.bfloat16, generator)  # fmt: skip
+        sizes = (1, case.tokens, case.groups)
+        membership = draw_membership(sizes, case.top_k, generator, case.kind)
+        options = {"membership": membership, "window": case.window, "sinks": case.sinks}
+        exact = with_gradients(dense_attention, tensors, torch.float64, options)
+        for name in shape.dtypes:
+            dtype = getattr(torch, name)
+            if (case.tokens, dtype) not in full:
+                full[case.tokens, dtype] = _full_errors(tensors, dtype)
+            limits = _limits(dtype, full[case.tokens, dtype])
+            for method, attention in _methods(case).items():
+                found = with_gradients(attention, tensors, dtype, options)
+                rows.append(_row(case, name, method, found, exact, limits))
+    table = pd.DataFrame(rows)
+    run.table(table, "table.csv")
+    for (method, dtype), own in table.groupby(["method", "dtype"]):
+        run.metric(f"{method}.{dtype}.cases", len(own))
+        run.metric(f"{method}.{dtype}.passed", int(own["passed"].sum()))
+        run.metric(f"{method}.{dtype}.worst_cosine", float(own["output_cosine"].min()))
+        run.metric(f"{method}.{dtype}.worst_output_error", float(own["output_error"].max()))
+        run.metric(f"{method}.{dtype}.worst_gradient_error", float(own["gradient_error"].max()))
+
+
+def cases(grid: ExactnessSettings) -> Iterator[Case]:
+    """The grid: balanced groups at every length, other kinds at the longest."""
+    longest = max(grid.lengths)
+    for tokens in grid.lengths:
+        for kind in grid.kinds if tokens == longest else ("balanced",):
+            for groups in grid.groups:
+                for top_k in sorted({min(k, groups) for k in [*grid.top_ks, groups]}):
+                    for window in sorted({*(min(w, tokens) for w in grid.windows), tokens}):
+                        for sinks in grid.sinks:
+                            yield Case(groups, top_k, window, sinks, tokens, kind)
+
+
+def with_gradients(
+    attention: Callable[..., Tensor], tensors: list[Tensor], dtype: torch.dtype,
+    options: dict[str, Any],
+) -> list[Tensor]:  # fmt: skip
+    """Output and gradients in query, key and value, for a fixed gradient of the output."""
+    leaves = [x.to(dtype, copy=True).requires_grad_() for x in tensors]
+    out = attention(*leaves, **options)
+    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    out.backward(grad.to(torch.bfloat16).to(dtype))
+    return [out.detach(), *(x.grad for x in leaves if x.grad is not None)]
+
+
+def _methods(case: Case) -> dict[str, Callable[..., Tensor]]:
+    def ours(*args: Tensor, **options: Any) -> Tensor:
+        return focus_attention(*args, backend="decomposed", **options)
+
+    if case.top_k > 1 or case.sinks:
+        return {"ours": ours}
+    return {"ours": ours, "double_counting": double_counting, "subtraction": subtraction}
+
+
+def _full_errors(tensors: list[Tensor], dtype: torch.dtype) -> tuple[float, float]:
+    """Output and worst gradient error of full FlashAttention on the same tensors."""
+    options = {"is_causal": True, "enable_gqa": True}
+    attention = torch.nn.functional.scaled_dot_product_attention
+    found = with_gradients(attention, tensors, dtype, options)
+    exact = with_gradients(attention, tensors, torch.float64, options)
+    errors = [relative_error(a, b) for a, b in zip(found, exact, strict=True)]
+    return errors[0], max(errors[1:])
+
+
+def _limits(dtype: torch.dtype, full: tuple[float, float]) -> tuple[float, float]:
+    return LIMITS.get(dtype, (HALF_FACTOR * full[0], HALF_FACTOR * full[1]))
+
+
+def _row(case: Case, dtype: str, method: str, found: list[Tensor], exact: list[Tensor],
+         limits: tuple[float, float]) -> dict[str, Any]:  # fmt: skip
+    output = relative_error(found[0], exact[0])
+    gradient = max(relative_error(a, b) for a, b in zip(found[1:], exact[1:], strict=True))
+    return {
+        "K": case.groups, "k": case.top_k, "window": case.window, "sinks": case.sinks,
+        "length": case.tokens, "dtype": dtype, "groups": case.kind, "method": method,
+        "output_cosine": cosine(found[0], exact[0]), "output_error": output,
+        "gradient_error": gradient, "output_limit": limits[0], "gradient_limit": limits[1],
+        "passed": output <= limits[0] and gradient <= limits[1],
+    }  # fmt: skip
+
+
+def double_counting(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
+                    sinks: int) -> Tensor:  # fmt: skip
+    """Group call and window call merged as they are: near pairs of one group count twice."""
+    group, near, _ = _branches(query, key, value, membership, window)
+    return _combine([(group, 1.0), (near, 1.0)]).to(query.dtype)
+
+
+def subtraction(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
+                sinks: int) -> Tensor:  # fmt: skip
+    """As :func:`double_counting`, less a third call over the pairs that both counted."""
+    group, near, both = _branches(query, key, value, membership, window)
+    return _combine([(group, 1.0), (near, 1.0), (both, -1.0)]).to(query.dtype)
+
+
+_Branch = tuple[Tensor, Tensor]  # out (B, H, T, D), lse (B, H, T, 1)
+
+
+def _branches(query: Tensor, key: Tensor, value: Tensor, membership: Tensor,
+              window: int) -> tuple[_Branch, _Branch, _Branch]:  # fmt: skip
+    """Attention over pairs of one group, over the window, and over the pairs of both."""
+    tokens = query.shape[2]
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    logits = (query @ key.transpose(-1, -2)).float() * query.shape[-1] ** -0.5
+    distance = torch.arange(tokens)[:, None] - torch.arange(tokens)
+    same = ((membership.float() @ membership.float().transpose(-1, -2)) > 0)[:, None]
+    causal, near = distance >= 0, (distance >= 0) & (distance < window)
+    first, second, third = (
+        _branch(logits, value, mask) for mask in (same & causal, near, same & near)
+    )
+    return first, second, third
+
+
+def _branch(logits: Tensor, value: Tensor, mask: Tensor) -> _Branch:
+    logits = logits.masked_fill(~mask, -torch.inf)
+    out = torch.softmax(logits, -1).to(value.dtype) @ value
+    return out, logits.logsumexp(-1, keepdim=True)
+
+
+def _combine(branches: list[tuple[_Branch, float]]) -> Tensor:
+    """Signed sum of softmax numerators over the signed sum of denominators, in log space."""
+    top = torch.stack([lse for (_, lse), _ in branches]).amax(0)
+    weights = [sign * torch.exp(lse - top) for (_, lse), sign in branches]
+    total = torch.stack(weights).sum(0)
+    outs = [out.float() for (out, _), _ in branches]
+    shares = [weight / total for weight in weights]
+    return torch.stack([a * b for a, b in zip(outs, shares, strict=True)]).sum(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Stage speed (Table 6, Figure 1's speed axis): attention alone, against the length.
+
+In one run, taking turns: full FlashAttention, the sliding window alone, FlexAttention with the same
+mask where it runs, the paper's decomposition for k = 1, and the library's two backends. Reported
+beside the speed-up is the bound that the kept pairs set.
+
+`python -m experiments.stages.speed` writes results/speed/table.csv, parts.csv and metrics.json.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+
+from experiments import evaluation, settings, timing
+from experiments.kernel_settings import SpeedSettings
+from experiments.parts import time_parts
+from experiments.record import Run
+from experiments.settings import Settings
+from experiments.timing import Routed, Shape
+
+
+def main() -> None:
+    """Command line of the stage."""
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    with Run("speed", None, chosen) as run:
+        speed(run, chosen)
+
+
+def speed(run: Run, chosen: Settings) -> None:
+    """Times every length, forward and, up to `speed.both_until`, with the backward pass."""
+    plan, rows, parts = chosen.speed, [], []
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with evaluation.progress() as bar:
+        task = bar.add_task("speed", total=len(plan.lengths))
+        for tokens in plan.lengths:
+            bar.update(task, description=f"speed {tokens}")
+            shape = Shape(tokens, plan.heads, plan.key_heads, plan.head_dim, plan.window,
+                          getattr(torch, plan.dtype), device)  # fmt: skip
+            routings = routings_of(plan, shape, chosen.seed)
+            for backward in (False, True) if tokens <= plan.both_until else (False,):
+                rows += time_length(plan, shape, routings, backward, chosen.seed)
+            if device.type == "cpu":
+                parts += [row for routed in routings for row in time_parts(shape, routed)]
+            bar.advance(task)
+    table = pd.DataFrame(rows)
+    run.table(table, "table.csv")
+    if parts:
+        run.table(pd.DataFrame(parts), "parts.csv")
+    note_metrics(run, table)
+
+
+def routings_of(plan: SpeedSettings, shape: Shape, seed: int) -> list[Routed]:
+    """The routings that are timed at a length."""
+    found = []
+    for groups in plan.groups:
+        if groups > shape.tokens:
+            continue
+        for top_k in plan.top_ks:
+            for probe in plan.probes:
+                if probe == "multi_probe" and top_k == 1:
+                    continue  # the same as symmetric
+                if shape.tokens >= plan.single_from and (top_k > 1 or probe != "symmetric"):
+                    continue
+                found.append(timing.route(shape, groups, top_k, probe, seed))
+    return found
+
+
+def time_length(plan: SpeedSettings, shape: Shape, routings: list[Routed], backward: bool,
+                seed: int) -> list[dict[str, Any]]:  # fmt: skip
+    """Rows of one length and direction."""
+    names = ["full", "ours"] if backward else ["full", "window", "ours", "paper_k1"]
+    if shape.tokens <= plan.auto_until:
+        names.append("auto")
+    if backward:
+        routings = [routed for routed in routings if routed.top_k == min(plan.top_ks)]
+    if not backward and shape.tokens <= plan.quadratic_until:
+        names.append("flex")
+    if shape.device.type == "cuda":
+        names = [name for name in names if name not in ("window", "paper_k1")]
+    timed = timing.methods(shape, routings, names)
+    timing.time_methods(shape, timed, backward, plan.seconds, plan.most_repetitions, seed)
+    return list(timing.rows(shape, timed, backward))
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """From which length on a method is faster than full attention; None: at none that was timed."""
+
+    length: int | None
+
+
+def note_metrics(run: Run, table: pd.DataFrame) -> None:
+    """Speed-ups with their spread, the share of the bound, and where each method crosses."""
+    keys = ["method", "K", "k", "probe", "direction"]
+    for key, own in table[table["K"].notna()].groupby(keys):
+        method, groups, top_k, probe, direction = key
+        name = f"{method}.K{int(groups)}.k{int(top_k)}.{probe}.{direction}"
+        for row in own.to_dict("records"):
+            fastest, slowest = row["median_s"] / row["high_s"], row["median_s"] / row["low_s"]
+            run.metric(f"{name}.{row['length']}.speedup", row["speedup"], row["speedup"] * fastest,
+                       row["speedup"] * slowest, row["repetitions"])  # fmt: skip
+            run.metric(f"{name}.{row['length']}.share_of_bound", row["share_of_bound"])
+        run.metric(f"{name}.crossover", crossing(own).length)
+
+
+def crossing(own: pd.DataFrame) -> Crossing:
+    """The shortest length from which every longer one is faster than full attention."""
+    found = None
+    for row in own.sort_values("length", ascending=False).to_dict("records"):
+        if row["speedup"] <= 1:
+            break
+        found = int(row["length"])
+    return Crossing(found)
+
+
+if __name__ == "__main__":
+    main()
