@@ -137,16 +137,17 @@ LONG = 16384  # tokens from which the first round is counted too: it is warm eno
 def once(run: Method, tensors: list[Tensor], backward: bool, device: torch.device) -> float:
     """Seconds of one call, with its backward pass if asked."""
     leaves = [x.detach().requires_grad_(backward) for x in tensors]
-    _wait(device)
+    wait(device)
     started = time.perf_counter()
     out = run(*leaves)
     if backward:
         out.backward(tensors[0])
-    _wait(device)
+    wait(device)
     return time.perf_counter() - started
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until all work given to the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -30,6 +30,7 @@ KEY_BLOCK = 256.0  # keys beyond the diagonal that a causal call computes for ea
 MOST_PATTERNS = 128
 GPU_SHORT = 2048
 GPU_DENSE = 0.7  # share of pairs above which packed lists with codes do not pay
+ALWAYS_STRIPES = 512  # tokens up to which counting would take longer than it could save
 SAMPLE = 256  # tokens from which the density is guessed
 
 Found = tuple[Tensor, Tensor] | None
@@ -40,16 +41,24 @@ def keeps_all(x: Inputs) -> bool:
     tokens, groups = x.membership.shape[2:]
     if x.window >= tokens or x.sinks >= tokens:
         return True
-    queries, keys = x.membership.sum(-1), x.key_membership.sum(-1)
-    if x.real is not None:
-        padding = ~x.real[:, None, :]
-        queries, keys = queries.masked_fill(padding, groups), keys.masked_fill(padding, groups)
-    return int(queries.min()) + int(keys.min()) > groups
+    fewest = _fewest(x.membership, x.real)
+    fewest_keys = _fewest(x.key_membership, x.real) if x.separate_keys else fewest
+    return fewest + fewest_keys > groups
+
+
+def _fewest(membership_BRTK: Tensor, real_BT: Tensor | None) -> int:
+    """Groups of the real token that has the fewest."""
+    counts = membership_BRTK.sum(-1, dtype=torch.int32)
+    if real_BT is not None:
+        counts = counts.masked_fill(~real_BT[:, None, :], membership_BRTK.shape[-1])
+    return int(counts.min())
 
 
 def choose(x: Inputs) -> tuple[str, Found]:
     """The cheapest of ``stripes`` and the lists; the patterns of the queries where they count."""
     batch, routings, tokens, _ = x.membership.shape
+    if tokens <= ALWAYS_STRIPES:
+        return "stripes", None
     heads = x.query.shape[1] // routings
     stripes = batch * _stripes(tokens, heads, routings)
     local = batch * routings * _local(tokens, heads, x.window)

@@ -88,9 +88,10 @@ class _Attention(torch.autograd.Function):
         out = torch.empty_like(query)
         lse_type = torch.promote_types(query.dtype, torch.float32)
         lse = torch.empty(query.shape[:3], dtype=lse_type)
-        for b, (start, stop) in enumerate(plan.spans):
-            out[b, :, :start] = 0
-            out[b, :, stop:] = 0
+        if x.real is not None:
+            for b, (start, stop) in enumerate(plan.spans):
+                out[b, :, :start] = 0
+                out[b, :, stop:] = 0
         if plan.lists is None:
             for view, stack in _stacks(query, key, value, x, plan):
                 run = causal_forward if plan.path == "causal" else rows_forward
