@@ -27,6 +27,7 @@ from experiments.blocks import (
     TopkSettings,
     plain,
 )
+from experiments.decode_settings import DecodeSettings, GenerationSettings
 from experiments.kernel_settings import ExactnessSettings, SpeedSettings
 from experiments.schema import at_least, build, join, read_yaml, refuse_unknown, scalar
 from focus.config import FocusConfig
@@ -65,6 +66,8 @@ class Settings:
     tolerances: Block
     exactness: ExactnessSettings
     speed: SpeedSettings
+    decode: DecodeSettings
+    generation: GenerationSettings
     analysis: Block
 
     def variant(self, name: str) -> tuple[FocusConfig, RetrofitSettings]:
@@ -108,7 +111,8 @@ def parse(values: Mapping[str, Any]) -> Settings:
     typed = {
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
-        "exactness": ExactnessSettings, "speed": SpeedSettings,
+        "exactness": ExactnessSettings, "speed": SpeedSettings, "decode": DecodeSettings,
+        "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
@@ -193,9 +197,10 @@ def _check_controls(settings: Settings) -> None:
 
 def _check_together(settings: Settings) -> None:
     """What no block can see alone."""
-    for name in settings.leak.variants:
-        if name not in settings.variants:
-            raise ValueError(f"leak.variants: {name!r} is no variant of this file")
+    for block in ("leak", "generation"):
+        for name in getattr(settings, block).variants:
+            if name not in settings.variants:
+                raise ValueError(f"{block}.variants: {name!r} is no variant of this file")
     _check_controls(settings)
     for variant in settings.variants.values():
         groups = variant.focus.num_groups

@@ -10,6 +10,8 @@ D head dimension, K groups, U splits of a page.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -61,16 +63,22 @@ def decode_attention(
     reads = Reads(len(query), key_groups.shape[1], rule.window, rule.sinks, rule.limit, size)
     if real is not None:
         query_groups = query_groups & real[:, None, :, None]
-    outs = []
-    for start in range(0, query.shape[2], STRETCH):
-        own = slice(start, start + STRETCH)
-        own_real = None if real is None else real[:, own]
-        past.append(key[:, :, own], value[:, :, own], key_groups[:, :, own], own_real)
-        attend = _step if query.shape[2] == 1 else _chunk
-        out = attend(query[:, :, own], query_groups[:, :, own], past, scale, softcap, reads)
-        outs.append(out if own_real is None else out.masked_fill(~own_real[:, None, :, None], 0.0))
-    out = outs[0] if len(outs) == 1 else torch.cat(outs, 2)
-    if not bool(torch.isfinite(out.sum(dtype=torch.float32))):
+    if query.shape[2] == 1:
+        past.append(key, value, key_groups, real)
+        out = _step(query, query_groups, past, scale, softcap, reads)
+    else:
+        outs = []
+        for start in range(0, query.shape[2], STRETCH):
+            own = slice(start, start + STRETCH)
+            own_real = None if real is None else real[:, own]
+            past.append(key[:, :, own], value[:, :, own], key_groups[:, :, own], own_real)
+            outs.append(
+                _chunk(query[:, :, own], query_groups[:, :, own], past, scale, softcap, reads)
+            )
+        out = torch.cat(outs, 2)
+    if real is not None:
+        out = out.masked_fill(~real[:, None, :, None], 0.0)
+    if not math.isfinite(float(out.sum(dtype=torch.float32))):
         raise ValueError(
             "query: holds NaN or infinity at a real token (or its key or value does); find where "
             "it arises before attention"

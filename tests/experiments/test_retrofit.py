@@ -32,6 +32,7 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
     params["corpus"]["min_tokens"] = 128
     params["topk"] = {"ks": [1, 3], "balances": ["sinkhorn", "causal"]}
     params["leak"] = {"variants": ["small"], "balances": ["sinkhorn", "frozen"], "documents": 3}
+    params["generation"] = {"variants": ["small"]}
     params["variants"] = {"small": {"num_groups": 4, "top_k": 1, "window": 8, "sinks": 2}}
     params["controls"] = {
         "variant": "small", "kinds": ["random", "position", "token", "window"], "top_ks": [1],

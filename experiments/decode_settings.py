@@ -1,0 +1,91 @@
+"""The blocks of params.yaml that the stages decode and generation read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from experiments.schema import at_least
+from focus.config import PROBES
+
+
+@dataclass(frozen=True)
+class DecodeRouting:
+    """One routing to time: K, k, the probe and whether key heads have routers of their own."""
+
+    groups: int
+    top_k: int = 1
+    probe: Literal["symmetric", "multi_probe"] = "symmetric"
+    routers: Literal["layer", "kv_head"] = "layer"
+
+    def __post_init__(self) -> None:
+        at_least(1, groups=self.groups, top_k=self.top_k)
+        if self.top_k > self.groups:
+            raise ValueError(f"top_k: {self.top_k} is above groups = {self.groups}")
+
+    @property
+    def key_groups(self) -> int:
+        """Groups that a key joins."""
+        return 1 if self.probe == PROBES[1] else self.top_k
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """One decoding step of the attention, side by side, against the length of the context.
+
+    Attributes:
+        contexts: tokens in the cache.
+        routings: what is timed beside full attention.
+        dtypes: number formats of the cache.
+        window, sinks, heads, key_heads, head_dim: shape of the attention.
+        repetitions: steps of each method, taking turns.
+        megabytes: of caches that take turns (those of so many layers), so that no step finds its
+            keys in the processor's cache because the last one left them there.
+    """
+
+    contexts: tuple[int, ...]
+    routings: tuple[DecodeRouting, ...]
+    dtypes: tuple[Literal["float32", "bfloat16", "float16"], ...] = ("float32", "bfloat16")
+    window: int = 128
+    sinks: int = 4
+    heads: int = 9
+    key_heads: int = 3
+    head_dim: int = 64
+    repetitions: int = 60
+    megabytes: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("contexts", "routings", "dtypes"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name}: must name at least one value, and none twice")
+        at_least(2, contexts=min(self.contexts))
+        at_least(5, repetitions=self.repetitions)
+        at_least(1, window=self.window, key_heads=self.key_heads, head_dim=self.head_dim)
+        at_least(1, megabytes=self.megabytes)
+        at_least(0, sinks=self.sinks)
+        if self.heads < 1 or self.heads % self.key_heads:
+            raise ValueError(f"key_heads: {self.key_heads} does not divide heads = {self.heads}")
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """Chain-of-thought generation on GSM8K questions, in hard mode and as pretrained.
+
+    Attributes:
+        variants: whose adapters are used.
+        questions: the first so many of the test set, with eight worked examples before each.
+        batch_size: questions generated together, padded on the left.
+        new_tokens: tokens generated for each, whatever they say.
+    """
+
+    variants: tuple[str, ...]
+    questions: int = 8
+    batch_size: int = 4
+    new_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.variants:
+            raise ValueError("variants: must name at least one")
+        at_least(2, questions=self.questions)
+        at_least(1, batch_size=self.batch_size, new_tokens=self.new_tokens)

@@ -1,0 +1,66 @@
+"""Stage decode: the attention of one decoding step over grouped pages, against full attention's.
+
+In one run, taking turns, at every context: torch's SDPA over a contiguous cache, transformers' way
+of appending, and the library's step for each routing; seconds and bytes of keys and values read.
+
+`python -m experiments.stages.decode` writes results/decode/table.csv and metrics.json.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+
+from experiments import evaluation, settings, stepping
+from experiments.record import Run
+from experiments.settings import Settings
+
+
+def main() -> None:
+    """Command line of the stage."""
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    with Run("decode", None, chosen) as run:
+        decode(run, chosen)
+
+
+@torch.no_grad()
+def decode(run: Run, chosen: Settings) -> None:
+    """Times every number format and context."""
+    plan, rows = chosen.decode, []
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with evaluation.progress() as bar:
+        task = bar.add_task("decode", total=len(plan.dtypes) * len(plan.contexts))
+        for dtype in plan.dtypes:
+            for context in plan.contexts:
+                bar.update(task, description=f"decode {dtype} {context}")
+                layers = stepping.Layers(plan, context, getattr(torch, dtype), device, chosen.seed)
+                errors = {r: stepping.error_of_a_step(layers, r) for r in plan.routings}
+                stepped = [stepping.full_attention(layers, folded) for folded in (True, False)]
+                stepped.append(stepping.appended_by_copy(layers))
+                stepped += [stepping.ours(layers, routing) for routing in plan.routings]
+                stepping.take_turns(stepped, plan.repetitions, device)
+                rows += stepping.rows(layers, stepped, errors, dtype)
+                bar.advance(task)
+    table = pd.DataFrame(rows)
+    run.table(table, "table.csv")
+    note_metrics(run, table)
+
+
+def note_metrics(run: Run, table: pd.DataFrame) -> None:
+    """Speed-up and bytes of each routing at each context; the interval holds 8 steps of 10."""
+    for row in table[table["method"] == "ours"].to_dict("records"):
+        name = (
+            f"{row['dtype']}.K{int(row['K'])}.k{int(row['k'])}.{row['probe']}.{row['routers']}."
+            f"{row['context']}"
+        )
+        speedup, middle = row["speedup"], row["median_s"]
+        run.metric(f"{name}.speedup", speedup, speedup * middle / row["high_s"],
+                   speedup * middle / row["low_s"], row["repetitions"])  # fmt: skip
+        run.metric(f"{name}.bytes_read", row["bytes_read"])
+        run.metric(f"{name}.bound", row["bound"])
+        run.metric(f"{name}.error", row["error"])
+
+
+if __name__ == "__main__":
+    main()

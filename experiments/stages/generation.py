@@ -1,0 +1,149 @@
+"""Stage generation: chain-of-thought on GSM8K questions with the cache, in hard and in full mode.
+
+For each variant: greedy generation of a fixed number of tokens from eight worked examples and a
+question. Reported: how often hard mode's next token is the full model's, over the full model's own
+text (forced) and when each goes on from its own (free); the answers; seconds; and how often a step
+with the cache chose another token than the whole sequence at once would have (rounding).
+
+`python -m experiments.stages.generation` writes results/generation/table.csv and metrics.json.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import focus
+from experiments import evaluation, gsm8k, models, settings
+from experiments.gsm8k import Question
+from experiments.record import Run
+from experiments.settings import Settings
+
+
+def main() -> None:
+    """Command line of the stage."""
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    with Run("generation", None, chosen) as run:
+        generation(run, chosen)
+
+
+@torch.no_grad()
+def generation(run: Run, chosen: Settings) -> None:
+    """Generates for every variant and writes one row a question."""
+    plan, rows = chosen.generation, []
+    questions = gsm8k.load(plan.questions)
+    batches = [
+        questions[i : i + plan.batch_size] for i in range(0, len(questions), plan.batch_size)
+    ]
+    with evaluation.progress() as bar:
+        task = bar.add_task("generation", total=len(plan.variants) * len(batches))
+        for variant in plan.variants:
+            chosen.variant(variant)
+            model, tokenizer = models.load(chosen.model.name, chosen.model.dtype)
+            focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
+            for batch in batches:
+                bar.update(task, description=f"generation {variant}")
+                found = compare(model, tokenizer, batch, plan.new_tokens)
+                rows.extend({"variant": variant, **row} for row in found)
+                bar.advance(task)
+    record(run, chosen, pd.DataFrame(rows))
+
+
+def compare(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: list[Question], count: int
+) -> Iterator[dict[str, Any]]:
+    """One row a question: agreement, answers and seconds of both modes (of the whole batch)."""
+    ids, mask = padded(tokenizer, [question.prompt for question in batch])
+    start = ids.shape[1]
+    with focus.mode(model, "full"):
+        full, full_seconds = generate(model, ids, mask, count)
+    with focus.mode(model, "hard"):
+        hard, hard_seconds = generate(model, ids, mask, count)
+        forced = predictions(model, full, mask, count)
+        whole = predictions(model, hard, mask, count)
+    for row, question in enumerate(batch):
+        theirs, own = full[row, start:], hard[row, start:]
+        same = (theirs == own).int()
+        texts = [tokenizer.decode(x, skip_special_tokens=True) for x in (theirs, own)]
+        answers = [gsm8k.answer(text) for text in texts]
+        yield {
+            "question": question.number, "prompt_tokens": int(mask[row].sum()), "tokens": count,
+            "agreement_forced": float((forced[row] == theirs).float().mean()),
+            "agreement_free": float(same.float().mean()),
+            "same_until": int(same.cumprod(0).sum()),
+            "cache_differs": int((whole[row] != own).sum()),
+            "answer": question.answer, "answer_full": answers[0], "answer_hard": answers[1],
+            "correct_full": answers[0] == question.answer,
+            "correct_hard": answers[1] == question.answer,
+            "seconds_full": full_seconds / len(batch), "seconds_hard": hard_seconds / len(batch),
+            "text_full": texts[0], "text_hard": texts[1],
+        }  # fmt: skip
+
+
+def padded(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> tuple[Tensor, Tensor]:
+    """Token ids and mask (B, T), padded on the left."""
+    tokens = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+    longest = max(map(len, tokens))
+    ids = torch.zeros(len(tokens), longest, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, own in enumerate(tokens):
+        ids[row, longest - len(own) :] = torch.tensor(own)
+        mask[row, longest - len(own) :] = 1
+    return ids, mask
+
+
+def generate(model: PreTrainedModel, ids: Tensor, mask: Tensor,
+             count: int) -> tuple[Tensor, float]:  # fmt: skip
+    """Greedy generation of exactly ``count`` tokens with the cache; ids (B, T + count), seconds."""
+    started = time.perf_counter()
+    out = model.generate(
+        ids.to(model.device), attention_mask=mask.to(model.device), max_new_tokens=count,
+        min_new_tokens=count, do_sample=False, pad_token_id=0,
+    )  # fmt: skip
+    return out.cpu(), time.perf_counter() - started
+
+
+def predictions(model: PreTrainedModel, ids: Tensor, mask: Tensor, count: int) -> Tensor:
+    """The most likely next token (B, count) at the last positions, from the whole sequence at
+    once; the end of the text is left out, as it is in :func:`generate`."""
+    everything = torch.nn.functional.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=1)
+    positions = (everything.cumsum(1) - 1).clamp_min(0)
+    out = model(
+        ids.to(model.device), attention_mask=everything.to(model.device),
+        position_ids=positions.to(model.device), use_cache=False, logits_to_keep=count + 1,
+    )  # fmt: skip
+    logits = out.logits[:, :-1].float()
+    ends = model.generation_config.eos_token_id
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None:
+            logits[..., end] = -torch.inf
+    return logits.argmax(-1).cpu()
+
+
+def record(run: Run, chosen: Settings, table: pd.DataFrame) -> None:
+    """Means over questions, with intervals."""
+    run.table(table, "table.csv")
+    for variant, own in table.groupby("variant", sort=False):
+        for name in ("agreement_forced", "agreement_free", "same_until", "correct_full",
+                     "correct_hard"):  # fmt: skip
+            mean = evaluation.mean_interval(
+                own[name].astype(float).tolist(), chosen.bootstrap, chosen.seed
+            )
+            run.metric(f"{variant}.{name}", mean.value, mean.low, mean.high, n=len(own))
+        run.metric(f"{variant}.cache_differs", int(own["cache_differs"].sum()))
+        tokens = int(own["tokens"].sum())
+        for mode in ("full", "hard"):
+            run.metric(f"{variant}.seconds_a_token_{mode}", own[f"seconds_{mode}"].sum() / tokens)
+    run.note("seed", chosen.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Timing one decoding step of attention over long caches, side by side. Torch and the library only.
+
+Every method appends the new key and attends. Full attention has a contiguous cache of its full size
+from the start, which costs it less than transformers' own (a copy of the whole cache a step), and
+the faster of torch's two ways to call it counts.
+
+Shape suffixes: B batch, H query heads, Hk key heads, R routings, T tokens, D head dimension,
+K groups.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from experiments.decode_settings import DecodeRouting, DecodeSettings
+from experiments.synthetic import draw_membership
+from focus.attention.decode import decode_attention
+from focus.attention.dense import attend
+from focus.attention.past import Past, Rule
+
+
+@dataclass
+class Stepped:
+    """One method at one context: its seconds a step and the bytes of keys and values it read."""
+
+    method: str
+    routing: DecodeRouting | None
+    step: Callable[[int], int]
+    seconds: list[float] = field(default_factory=list)
+    bytes_read: list[int] = field(default_factory=list)
+
+
+class Layers:
+    """Keys and values of several layers, (1, Hk, T, D) each, and the new token's tensors."""
+
+    def __init__(self, plan: DecodeSettings, context: int, dtype: torch.dtype,
+                 device: torch.device, seed: int) -> None:  # fmt: skip
+        self.plan, self.context, self.device = plan, context, device
+        self.generator = torch.Generator().manual_seed(seed)
+        size = 2 * plan.key_heads * context * plan.head_dim * dtype.itemsize
+        self.count = max(2, min(32, plan.megabytes * 2**20 // size))
+        shape = (1, plan.key_heads, context, plan.head_dim)
+        self.keys = [self._draw(shape, dtype) for _ in range(self.count)]
+        self.values = [self._draw(shape, dtype) for _ in range(self.count)]
+        self.query = self._draw((1, plan.heads, 1, plan.head_dim), dtype)
+        self.key, self.value = (self._draw((*shape[:2], 1, shape[3]), dtype) for _ in range(2))
+
+    def _draw(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.randn(shape, generator=self.generator).to(self.device, dtype)
+
+    def groups(self, routing: DecodeRouting, tokens: int, count: int) -> Tensor:
+        """Random memberships (1, R, T, K) with ``count`` groups a token."""
+        routings = self.plan.key_heads if routing.routers == "kv_head" else 1
+        shape = (1, routings, tokens, routing.groups)
+        return draw_membership(shape, count, self.generator).to(self.device)
+
+
+def full_attention(layers: Layers, folded: bool) -> Stepped:
+    """torch's SDPA over a contiguous cache; ``folded``: the query heads of a key head as rows."""
+    plan, room = layers.plan, 2 * layers.plan.repetitions + 8
+    caches = [
+        [torch.nn.functional.pad(x, (0, 0, 0, room)) for x in pair]
+        for pair in zip(layers.keys, layers.values, strict=True)
+    ]
+    lengths = [layers.context] * layers.count
+    query = layers.query
+    if folded:
+        query = query.view(1, plan.key_heads, plan.heads // plan.key_heads, plan.head_dim)
+
+    def step(number: int) -> int:
+        at = number % layers.count
+        key, value = caches[at]
+        end = lengths[at] = lengths[at] + 1
+        key[:, :, end - 1 : end], value[:, :, end - 1 : end] = layers.key, layers.value
+        scaled_dot_product_attention(
+            query, key[:, :, :end], value[:, :, :end], enable_gqa=not folded
+        )
+        return 2 * plan.key_heads * end * plan.head_dim * key.element_size()
+
+    return Stepped("full" if folded else "full_gqa", None, step)
+
+
+def appended_by_copy(layers: Layers) -> Stepped:
+    """As transformers' DynamicCache does it: the cache is copied at every step."""
+    keys, values = list(layers.keys), list(layers.values)
+
+    def step(number: int) -> int:
+        at = number % layers.count
+        keys[at] = torch.cat([keys[at], layers.key], 2)
+        values[at] = torch.cat([values[at], layers.value], 2)
+        scaled_dot_product_attention(layers.query, keys[at], values[at], enable_gqa=True)
+        return 2 * keys[at].numel() * keys[at].element_size()
+
+    return Stepped("full_copy", None, step)
+
+
+def ours(layers: Layers, routing: DecodeRouting) -> Stepped:
+    """A step over grouped pages; filling them is not timed, later commits are."""
+    plan = layers.plan
+    rule = Rule(plan.window, plan.sinks, None, routing.groups, routing.top_k, routing.key_groups)
+    pasts = []
+    for key, value in zip(layers.keys, layers.values, strict=True):
+        past = Past(rule)
+        groups = layers.groups(routing, layers.context, routing.key_groups)
+        past.append(key, value, groups, None)
+        pasts.append(past)
+    number_of = max(plan.repetitions, 2 * layers.count)
+    query_groups = [layers.groups(routing, 1, routing.top_k) for _ in range(number_of)]
+    key_groups = [layers.groups(routing, 1, routing.key_groups) for _ in range(number_of)]
+
+    def step(number: int) -> int:
+        _, reads = decode_attention(
+            layers.query, layers.key, layers.value, query_groups[number % number_of],
+            key_groups[number % number_of], pasts[number % layers.count],
+        )  # fmt: skip
+        return reads.bytes_read()
+
+    for number in range(layers.count):  # files the context
+        step(number)
+    return Stepped("ours", routing, step)
+
+
+def error_of_a_step(layers: Layers, routing: DecodeRouting) -> float:
+    """Largest difference of a step's output from the definition in float64."""
+    plan = layers.plan
+    rule = Rule(plan.window, plan.sinks, None, routing.groups, routing.top_k, routing.key_groups)
+    past, key, value = Past(rule), layers.keys[0], layers.values[0]
+    groups = layers.groups(routing, layers.context, routing.key_groups)
+    own = layers.groups(routing, 1, routing.top_k)
+    past.append(key, value, groups, None)
+    out, _ = decode_attention(layers.query, layers.key, layers.value, own, own, past)
+    distance = torch.arange(layers.context, -1, -1, device=layers.device)
+    near = (distance < plan.window) | (distance > layers.context - plan.sinks)
+    meet = torch.cat([(groups & own).any(-1), own.any(-1)], -1)
+    exact = attend(
+        layers.query.double(), torch.cat([key, layers.key], 2).double(),
+        torch.cat([value, layers.value], 2).double(), plan.head_dim**-0.5,
+        kept=(meet | near)[:, :, None, :],
+    )  # fmt: skip
+    return float((out.double() - exact).abs().max())
+
+
+def take_turns(stepped: list[Stepped], repetitions: int, device: torch.device) -> None:
+    """Times one step of each method after the other, as often as asked, after a few to warm up."""
+    warm = max(3, repetitions // 10)
+    for number in range(warm + repetitions):
+        for each in stepped:
+            _wait(device)
+            started = time.perf_counter()
+            read = each.step(number)
+            _wait(device)
+            took = time.perf_counter() - started
+            if number >= warm:
+                each.seconds.append(took)
+                each.bytes_read.append(read)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def rows(layers: Layers, stepped: list[Stepped], errors: dict[DecodeRouting, float],
+         dtype: str) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Table rows; the speed-up is over the faster of the calls of full attention."""
+    fulls = [each for each in stepped if each.method in ("full", "full_gqa")]
+    fastest = min(median(each.seconds) for each in fulls)
+    for each in stepped:
+        low, *_, high = quantiles(each.seconds, n=10)
+        read, routing = median(each.bytes_read), each.routing
+        yield {
+            "device": layers.device.type, "context": layers.context, "dtype": dtype,
+            "K": routing.groups if routing else None, "k": routing.top_k if routing else None,
+            "probe": routing.probe if routing else None,
+            "routers": routing.routers if routing else None, "method": each.method,
+            "median_s": median(each.seconds), "low_s": low, "high_s": high,
+            "bytes_read": int(read), "speedup": fastest / median(each.seconds),
+            "bound": median(fulls[0].bytes_read) / read,
+            "error": errors.get(routing) if routing else None,
+            "repetitions": len(each.seconds), "layers": layers.count,
+        }  # fmt: skip
