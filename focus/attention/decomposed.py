@@ -77,30 +77,43 @@ def make_plan(x: Inputs, spans: list[tuple[int, int]], path: str,
 
 def decomposed_attention(x: Inputs, plan: Plan) -> Tensor:
     """Attention of validated inputs on CPU, (B, H, T, D), differentiable in query, key, value."""
-    out: Tensor = _Attention.apply(x.query, x.key, x.value, x, plan)
+    tensors = (x.query, x.key, x.value)
+    if not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors)):
+        return _forward(*tensors, x, plan)[0]
+    out: Tensor = _Attention.apply(*tensors, x, plan)
     return out
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, x: Inputs,
+             plan: Plan) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """out (B, H, T, D) and lse (B, H, T)."""
+    out = torch.empty_like(query)
+    lse_type = torch.promote_types(query.dtype, torch.float32)
+    lse = torch.empty(query.shape[:3], dtype=lse_type)
+    if x.real is not None:
+        for b, (start, stop) in enumerate(plan.spans):
+            out[b, :, :start] = 0
+            out[b, :, stop:] = 0
+    if plan.lists is None:
+        for view, stack in _stacks(query, key, value, x, plan):
+            run = causal_forward if plan.path == "causal" else rows_forward
+            run(stack, view(out), view(lse))
+        return out, lse
+    merge = groups_forward if plan.lists.aligned else stairs_forward
+    if not plan.lists.single:
+        out.zero_()
+        lse.fill_(-torch.inf)
+    for b, heads, _, routing in _routings(query, key, value, x, plan.spans):
+        merge(routing, plan.lists, out[b, heads], lse[b, heads])
+        local_forward(routing, _codes(plan, routing), out[b, heads], lse[b, heads])
+    return out, lse
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, x: Inputs,
                 plan: Plan) -> Tensor:  # fmt: skip
-        out = torch.empty_like(query)
-        lse_type = torch.promote_types(query.dtype, torch.float32)
-        lse = torch.empty(query.shape[:3], dtype=lse_type)
-        if x.real is not None:
-            for b, (start, stop) in enumerate(plan.spans):
-                out[b, :, :start] = 0
-                out[b, :, stop:] = 0
-        if plan.lists is None:
-            for view, stack in _stacks(query, key, value, x, plan):
-                run = causal_forward if plan.path == "causal" else rows_forward
-                run(stack, view(out), view(lse))
-        else:
-            merge = groups_forward if plan.lists.aligned else stairs_forward
-            for b, heads, _, routing in _routings(query, key, value, x, plan.spans):
-                local_forward(routing, _codes(plan, routing), out[b, heads], lse[b, heads])
-                merge(routing, plan.lists, out[b, heads], lse[b, heads])
+        out, lse = _forward(query, key, value, x, plan)
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.rest = x, plan
         return out
@@ -142,15 +155,14 @@ def _stacks(
     for b, (start, stop) in enumerate(plan.spans):
 
         def view(tensor: Tensor, b: int = b, own: slice = slice(start, stop)) -> Tensor:
-            return tensor[b].unflatten(0, (routings, -1))[:, :, own]
+            split = tensor[b : b + 1] if routings == 1 else tensor[b].unflatten(0, (routings, -1))
+            return split if own.stop - own.start == tokens else split[:, :, own]
 
         found = None
         if plan.found is not None and which is not None:
             found = plan.found[0], which[b, :, start:stop]
         own, keys = (each[b, :, start:stop] for each in codes)
-        yield view, Stack(
-            view(query), view(key), view(value), own, keys, found, x.window, x.scale
-        )
+        yield view, Stack(view(query), view(key), view(value), own, keys, found, x.window, x.scale)
 
 
 def _routings(

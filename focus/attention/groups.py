@@ -81,10 +81,21 @@ def merge_rows(out: Tensor, lse: Tensor, index: Tensor, part: Tensor, part_lse: 
     """Adds a call's result (H, N, D), (H, N) to the rows ``index`` of the running out and lse."""
     old_lse = lse.index_select(1, index)
     new_lse = torch.logaddexp(old_lse, part_lse)
-    weight = torch.exp(part_lse - new_lse).unsqueeze(-1)
+    # Nothing merged with nothing is -inf less -inf: it stays nothing.
+    weight = torch.exp(part_lse - new_lse).nan_to_num_(0.0).unsqueeze(-1)
     old = gather(out, index).to(lse.dtype)
     out.index_copy_(1, index, old.lerp_(part.to(lse.dtype), weight).to(out.dtype))
     lse.index_copy_(1, index, new_lse)
+
+
+def put_rows(out: Tensor, lse: Tensor, index: Tensor, part: Tensor, part_lse: Tensor,
+             single: bool) -> None:  # fmt: skip
+    """Writes a call's result, the only one of these rows, or merges it with what is there."""
+    if not single:
+        merge_rows(out, lse, index, part, part_lse)
+        return
+    out.index_copy_(1, index, part)
+    lse.index_copy_(1, index, part_lse)
 
 
 def bundles(lists: Lists, routing: Routing) -> Iterator[Bundle]:
@@ -155,7 +166,8 @@ def with_codes(x_HND: Tensor, membership_NK: Tensor, groups: int, sign: float,
 
 
 def groups_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> None:
-    """Causal attention within each group, merged into out (H, T, D) and lse (H, T)."""
+    """Causal attention within each group: written to out (H, T, D) and lse (H, T) where every token
+    has one group, otherwise merged into what they hold."""
     dim = routing.query.shape[-1]
     for bundle in bundles(lists, routing):
         query, key, value = _bundle_operands(bundle, lists, routing)
@@ -165,12 +177,12 @@ def groups_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> 
         if bundle.kept is None:
             # One list at a time: a token in two of them must see the first one's result.
             for p, index in enumerate(bundle.index):
-                merge_rows(out, lse, index, part[:, p], part_lse[:, p])
+                put_rows(out, lse, index, part[:, p], part_lse[:, p], lists.single)
         else:
             for p, kept in enumerate(bundle.kept):
                 where = kept.nonzero().squeeze(1)
-                merge_rows(out, lse, bundle.index[p, where], part[:, p].index_select(1, where),
-                           part_lse[:, p].index_select(1, where))  # fmt: skip
+                put_rows(out, lse, bundle.index[p, where], part[:, p].index_select(1, where),
+                         part_lse[:, p].index_select(1, where), lists.single)  # fmt: skip
 
 
 def groups_backward(routing: Routing, lists: Lists, saved: Saved) -> None:

@@ -93,15 +93,22 @@ def _scaled(codes: Codes, routing: Routing) -> Codes:
 
 
 def local_forward(routing: Routing, codes: Codes, out: Tensor, lse: Tensor) -> None:
-    """Pairs within the window that share no group, written to out (H, T, D) and lse (H, T)."""
+    """Pairs within the window that share no group, merged into out (H, T, D) and lse (H, T)."""
     codes = _scaled(codes, routing)
     for at, count, block in _blocks(routing, block_queries(routing.window)):
         query, key, value, mask = _local_operands(
             routing, codes, at, count, block, routing.query.dtype
         )
         part, part_lse = cpu_forward(query, key, value, routing.scale, mask=mask)
-        _unblock(out, at, count, block).copy_(part)
-        lse[:, at : at + count * block].unflatten(1, (count, block)).copy_(part_lse.transpose(0, 1))
+        total = _unblock(out, at, count, block)
+        total_lse = lse[:, at : at + count * block].unflatten(1, (count, block)).transpose(0, 1)
+        new_lse = torch.logaddexp(total_lse, part_lse)
+        weight = torch.exp(part_lse - new_lse).unsqueeze(-1)
+        if total.dtype == lse.dtype:
+            total.lerp_(part, weight)
+        else:
+            total.copy_(total.to(lse.dtype).lerp_(part.to(lse.dtype), weight))
+        total_lse.copy_(new_lse)
 
 
 def block_queries(window: int) -> int:
@@ -152,8 +159,9 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, window: int) -> T
         window: tokens of the window, the query's own among them.
     """
     tokens = query.shape[2]
-    out = torch.empty_like(query)
-    lse = torch.empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+    out = torch.zeros_like(query)
+    lse_type = torch.promote_types(query.dtype, torch.float32)
+    lse = torch.full(query.shape[:3], -torch.inf, dtype=lse_type)
     codes = torch.zeros(tokens, 1), torch.zeros(tokens, 1)
     scale = query.shape[-1] ** -0.5
     for b in range(query.shape[0]):

@@ -35,6 +35,7 @@ class Lists:
             whose result as a query is dropped; None where there is none.
         first: (N,) bool, staircases only: False where the query's sinks are counted in an earlier
             list; None where no query is in two lists or there are no sinks.
+        single: whether every query is in exactly one list.
         repeats: whether a pair may meet in two lists, so that codes must tell them apart.
         query_codes, key_codes: (X, K) bool groups of every row, the sinks in all.
     """
@@ -47,6 +48,7 @@ class Lists:
     stairs: Tensor | None
     kept: Tensor | None
     first: Tensor | None
+    single: bool
     repeats: bool
     query_codes: Tensor
     key_codes: Tensor
@@ -76,7 +78,7 @@ def build_lists(
     if not separate:
         kept = None if sinks_RT is None else _at(membership_RTK, key_where)
         return Lists(groups, key_index, key_offsets, key_index, key_offsets, None, kept, None,
-                     most > 1, *codes)  # fmt: skip
+                     most <= 1, most > 1, *codes)  # fmt: skip
     repeats = most > 1 and int(own_RTK.sum(-1).max()) > 1
     query_index, query_where, query_offsets = entries(membership_RTK)
     stairs = _at(keys_RTK.cumsum(1, dtype=torch.int32), query_where)
@@ -85,7 +87,7 @@ def build_lists(
         earlier_RTK = membership_RTK.cumsum(-1, dtype=torch.int32) > 1
         first = ~_at(earlier_RTK, query_where)
     return Lists(groups, key_index, key_offsets, query_index, query_offsets, stairs, None, first,
-                 repeats, *codes)  # fmt: skip
+                 most <= 1, repeats, *codes)  # fmt: skip
 
 
 def patterns(membership_RTK: Tensor, most: int) -> tuple[Tensor, Tensor] | None:

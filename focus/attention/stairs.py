@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from focus.attention.groups import Routing, Saved, gather, merge_rows, with_codes
+from focus.attention.groups import Routing, Saved, gather, put_rows, with_codes
 from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
 from focus.attention.plan import Lists
 
@@ -30,66 +30,77 @@ def stair_rows(queries: int) -> int:
 
 @dataclass(frozen=True)
 class _List:
-    """One list: positions of its queries and keys, and its keys and values, (1, Hk, N, D')."""
+    """One list: positions of its queries (M,) and keys (N,), and their rows.
 
-    group: int
+    query (1, H, M, D'); key, value (1, Hk, N, D'), with code dimensions where pairs may repeat;
+    stairs (M,); first (M,) or None as in the lists.
+    """
+
     query_index: Tensor
     key_index: Tensor
-    stairs: Tensor
-    first: Tensor | None
+    query: Tensor
     key: Tensor
     value: Tensor
+    stairs: Tensor
+    first: Tensor | None
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One call: queries (1, H, M, D'), some of the list's keys, and the queries that see none."""
-
-    index: Tensor
-    query: Tensor
-    keys: slice
-    mask: Tensor | None
-    empty: Tensor | None
+_Call = tuple[slice, slice, Tensor | None]  # some queries, some keys, their mask
 
 
 def stairs_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> None:
-    """Attention to the earlier keys of each group, merged into out (H, T, D) and lse (H, T)."""
+    """Attention to the earlier keys of each group: written to out (H, T, D) and lse (H, T) where
+    every query is in one list, otherwise merged into what they hold."""
     dim = routing.query.shape[-1]
     for own in _lists(routing, lists):
-        for call in _parts(routing, lists, own):
-            part, part_lse = cpu_forward(
-                call.query, own.key[:, :, call.keys], own.value[:, :, call.keys], routing.scale,
-                mask=call.mask,
+        part = torch.zeros_like(own.query[0, ..., :dim])
+        part_lse = torch.full(part.shape[:2], -torch.inf, dtype=lse.dtype)
+        for rows, keys, mask in _calls(routing, own):
+            found, found_lse = cpu_forward(
+                own.query[:, :, rows], own.key[:, :, keys], own.value[:, :, keys], routing.scale,
+                mask=mask,
             )  # fmt: skip
-            part_lse = part_lse[0]
-            if call.empty is not None:
-                part_lse = part_lse.masked_fill(call.empty, -torch.inf)
-            merge_rows(out, lse, call.index, part[0, ..., :dim], part_lse)
+            if keys.start == 0:
+                part[:, rows], part_lse[:, rows] = found[0, ..., :dim], found_lse[0]
+            else:
+                # A query that sees the rectangle alone: the kernel calls its empty row's lse 0.
+                found_lse = found_lse[0].masked_fill_(own.stairs[rows] <= keys.start, -torch.inf)
+                _merge(part[:, rows], part_lse[:, rows], found[0, ..., :dim], found_lse)
+        part_lse.masked_fill_(_empty(routing, own), -torch.inf)
+        put_rows(out, lse, own.query_index, part, part_lse, lists.single)
+
+
+def _merge(total: Tensor, total_lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    new_lse = torch.logaddexp(total_lse, part_lse)
+    weight = torch.exp(part_lse - new_lse).unsqueeze(-1)
+    total.copy_(total.to(new_lse.dtype).lerp_(part.to(new_lse.dtype), weight))
+    total_lse.copy_(new_lse)
 
 
 def stairs_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
     """Gradients of :func:`stairs_forward` under the merged out and lse, added to the sums."""
     dim = routing.query.shape[-1]
     for own in _lists(routing, lists):
-        d_key, d_value = torch.zeros_like(own.key[0]), torch.zeros_like(own.value[0])
-        for call in _parts(routing, lists, own):
-            width = call.query.shape[-1] - dim
-            grad, out = (
-                pad(gather(x, call.index), (0, width)).unsqueeze(0)
-                for x in (saved.grad, saved.out)
-            )
-            lse = saved.lse.index_select(1, call.index)
-            if call.empty is not None:
-                lse.masked_fill_(call.empty, torch.inf)
-            d_query, *parts = cpu_backward(
-                grad, call.query, own.key[:, :, call.keys], own.value[:, :, call.keys], out,
-                lse.unsqueeze(0), routing.scale, mask=call.mask,
+        width = own.query.shape[-1] - dim
+        grad, out = (
+            pad(gather(x, own.query_index), (0, width)).unsqueeze(0)
+            for x in (saved.grad, saved.out)
+        )
+        lse = saved.lse.index_select(1, own.query_index)
+        lse.masked_fill_(_empty(routing, own), torch.inf)
+        d_query, d_key, d_value = (torch.zeros_like(x) for x in (own.query, own.key, own.value))
+        for rows, keys, mask in _calls(routing, own):
+            parts = cpu_backward(
+                grad[:, :, rows], own.query[:, :, rows], own.key[:, :, keys],
+                own.value[:, :, keys], out[:, :, rows], lse[None, :, rows], routing.scale,
+                mask=mask,
             )  # fmt: skip
-            saved.d_query.index_add_(1, call.index, d_query[0, ..., :dim])
-            for total, part in zip((d_key, d_value), parts, strict=True):
-                total[:, call.keys] += part[0]
-        saved.d_key.index_add_(1, own.key_index, d_key[..., :dim])
-        saved.d_value.index_add_(1, own.key_index, d_value[..., :dim])
+            d_query[:, :, rows] += parts[0]
+            d_key[:, :, keys] += parts[1]
+            d_value[:, :, keys] += parts[2]
+        saved.d_query.index_add_(1, own.query_index, d_query[0, ..., :dim])
+        saved.d_key.index_add_(1, own.key_index, d_key[0, ..., :dim])
+        saved.d_value.index_add_(1, own.key_index, d_value[0, ..., :dim])
 
 
 def _lists(routing: Routing, lists: Lists) -> Iterator[_List]:
@@ -98,54 +109,72 @@ def _lists(routing: Routing, lists: Lists) -> Iterator[_List]:
         n = routing.number * lists.count + group
         queries = slice(lists.query_offsets[n], lists.query_offsets[n + 1])
         keys = slice(lists.key_offsets[n], lists.key_offsets[n + 1])
-        if queries.start == queries.stop or keys.start == keys.stop:
+        if queries.start == queries.stop:
             continue
+        query_index = lists.query_index[queries] - routing.base
         key_index = lists.key_index[keys] - routing.base
-        key, value = gather(routing.key, key_index), gather(routing.value, key_index)
+        query, key, value = (
+            gather(x, index) for x, index in ((routing.query, query_index),
+                                              (routing.key, key_index), (routing.value, key_index))
+        )  # fmt: skip
         if lists.repeats and group:
+            own_codes = lists.query_codes[query_index + routing.base]
             codes = lists.key_codes[key_index + routing.base]
+            query = with_codes(query, own_codes, group, -1.0, routing.scale)
             key, value = with_codes(key, codes, group, 1.0, routing.scale), _widen(value, group)
         yield _List(
-            group, lists.query_index[queries] - routing.base, key_index, all_stairs[queries],
-            None if lists.first is None else lists.first[queries],
-            key.unsqueeze(0), value.unsqueeze(0),
+            query_index, key_index, query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0),
+            all_stairs[queries], None if lists.first is None else lists.first[queries],
         )  # fmt: skip
 
 
-def _parts(routing: Routing, lists: Lists, own: _List) -> Iterator[_Part]:
-    total = own.query_index.shape[0]
+def _calls(routing: Routing, own: _List) -> Iterator[_Call]:
+    """Calls of one list: for each chunk of queries the keys from 0 on, or a rectangle first."""
+    total, keys = own.query_index.shape[0], own.key_index.shape[0]
     height = stair_rows(total)
+    dtype = mask_dtype(routing.query.dtype)
     ends = [min(start + height, total) for start in range(0, total, height)]
     lows, highs = own.stairs[::height].tolist(), own.stairs[[end - 1 for end in ends]].tolist()
+    column = torch.arange(keys, dtype=own.stairs.dtype)
+    # Kept at zero between calls: only the columns between a chunk's stairs are written.
+    scratch = torch.zeros(min(height, total), min(keys, RECTANGLE + height), dtype=dtype)
     for n, (low, high) in enumerate(zip(lows, highs, strict=True)):
         rows = slice(n * height, ends[n])
         if high == 0:
             continue
-        index = own.query_index[rows]
-        query = gather(routing.query, index)
-        if lists.repeats and own.group:
-            codes = lists.query_codes[index + routing.base]
-            query = with_codes(query, codes, own.group, -1.0, routing.scale)
-        query = query.unsqueeze(0)
-        if low < RECTANGLE or own.first is not None:
-            low = 0
-        else:
-            yield _Part(index, query, slice(0, low), None, None)
-        if high > low:
-            yield _Part(index, query, slice(low, high), *_mask(routing, own, rows, low, high))
+        if own.first is not None:
+            yield rows, slice(0, high), _mask_with_sinks(routing, own, rows, high, dtype)
+            continue
+        start = 0 if low < RECTANGLE else low
+        if start:
+            yield rows, slice(0, low), None
+        if high == start:
+            continue
+        if high - start > scratch.shape[1]:
+            scratch = torch.zeros(scratch.shape[0], high - start, dtype=dtype)
+        mask = scratch[: ends[n] - rows.start, : high - start]
+        tail = mask[:, low - start :]
+        tail.masked_fill_(column[low:high] >= own.stairs[rows, None], -torch.inf)
+        yield rows, slice(start, high), mask
+        tail.zero_()
 
 
-def _mask(routing: Routing, own: _List, rows: slice, low: int,
-          high: int) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Additive mask (M, high - low) of the keys beyond each query's stair; the empty rows."""
-    stairs = own.stairs[rows, None]
-    hidden = torch.arange(low, high, dtype=stairs.dtype) >= stairs
+def _mask_with_sinks(routing: Routing, own: _List, rows: slice, high: int,
+                     dtype: torch.dtype) -> Tensor:  # fmt: skip
+    """Additive mask that leaves a query's sinks to the first of its lists."""
+    hidden = torch.arange(high, dtype=own.stairs.dtype) >= own.stairs[rows, None]
     if own.first is not None:
-        # A query's sinks are left to the first of its lists.
-        sinks = own.key_index[low:high] < routing.start + routing.sinks
+        sinks = own.key_index[:high] < routing.start + routing.sinks
         hidden |= sinks & ~own.first[rows, None]
-    mask = torch.zeros(hidden.shape, dtype=mask_dtype(routing.query.dtype))
-    return mask.masked_fill_(hidden, -torch.inf), hidden.all(1)
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+
+
+def _empty(routing: Routing, own: _List) -> Tensor:
+    """(M,) queries that see no key of the list."""
+    if own.first is None:
+        return own.stairs == 0
+    sinks = int((own.key_index < routing.start + routing.sinks).sum())
+    return (own.stairs == 0) | (~own.first & (own.stairs <= sinks))
 
 
 def _widen(value: Tensor, groups: int) -> Tensor:
