@@ -10,6 +10,7 @@ K groups.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -149,10 +150,13 @@ def error_of_a_step(layers: Layers, routing: DecodeRouting) -> float:
 
 
 def take_turns(stepped: list[Stepped], repetitions: int, device: torch.device) -> None:
-    """Times one step of each method after the other, as often as asked, after a few to warm up."""
-    warm = max(3, repetitions // 10)
+    """Times one step of each method after the other, as often as asked, after a few to warm up.
+
+    Every round has another order, since a step leaves its own mark on what is cached.
+    """
+    warm, order = max(3, repetitions // 10), random.Random(0)
     for number in range(warm + repetitions):
-        for each in stepped:
+        for each in order.sample(stepped, len(stepped)):
             _wait(device)
             started = time.perf_counter()
             read = each.step(number)

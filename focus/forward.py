@@ -181,7 +181,8 @@ class _Call:
             return self._focus(self.query, self.key, self.value, found, self.real)
         out, filled = torch.zeros_like(self.query), self.real.any(-1)
         if bool(filled.any()):
-            own = Memberships(*(None if x is None else x[filled] for x in found))
+            keys = None if found.key is None else found.key[filled]
+            own = Memberships(found.query[filled], keys)
             out[filled] = self._focus(self.query[filled], self.key[filled], self.value[filled],
                                       own, self.real[filled])  # fmt: skip
         return out

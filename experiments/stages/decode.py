@@ -37,10 +37,12 @@ def decode(run: Run, chosen: Settings) -> None:
                 layers = stepping.Layers(plan, context, getattr(torch, dtype), device, chosen.seed)
                 errors = {r: stepping.error_of_a_step(layers, r) for r in plan.routings}
                 stepped = [stepping.full_attention(layers, folded) for folded in (True, False)]
-                stepped.append(stepping.appended_by_copy(layers))
                 stepped += [stepping.ours(layers, routing) for routing in plan.routings]
                 stepping.take_turns(stepped, plan.repetitions, device)
-                rows += stepping.rows(layers, stepped, errors, dtype)
+                # Apart: what it allocates and frees at each step would slow its neighbour.
+                copying = [stepping.appended_by_copy(layers)]
+                stepping.take_turns(copying, plan.repetitions, device)
+                rows += stepping.rows(layers, stepped + copying, errors, dtype)
                 bar.advance(task)
     table = pd.DataFrame(rows)
     run.table(table, "table.csv")

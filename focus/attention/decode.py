@@ -21,6 +21,8 @@ from focus.attention.past import Past
 from focus.attention.reads import Reads, Stretch
 
 STRETCH = 512  # queries of one masked call
+# Keys up to which the CPU kernel is faster when every query head is a head of its own (float32).
+UNFOLDED = 1024
 
 
 def decode_attention(
@@ -94,9 +96,7 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     # The query heads of a key head are rows of one call, so its keys are read once.
     folded = query.reshape(batch, key_heads, heads // key_heads, dim)
     mask = _step_mask(past, groups)
-    out, lse = forward(
-        folded, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap
-    )
+    out, lse = _rows(folded, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap)
     count = span.stop - span.start
     near = batch * groups.shape[1] * count if mask is None else mask
     if past.real is not None and mask is not None:
@@ -123,7 +123,7 @@ def _step_pages(folded: Tensor, groups: Tensor, past: Past, scale: float, softca
             for page in past.pages_met(b, r, wanted[b][r], 1):
                 view = page.view()
                 row = folded[b : b + 1, own].expand(len(view.key), -1, -1, -1)
-                part, part_lse = forward(row, view.key, view.value, scale, view.mask, softcap)
+                part, part_lse = _rows(row, view.key, view.value, scale, view.mask, softcap)
                 outs.append(part)
                 lses.append(part_lse)
                 stretch.paged += view.tokens
@@ -136,17 +136,11 @@ def _step_pages(folded: Tensor, groups: Tensor, past: Past, scale: float, softca
 def _step_mask(past: Past, groups: Tensor) -> Tensor | None:
     """Additive mask (B, R, 1, N) of the near keys of one query; None where it reads them all."""
     rule, recent = past.rule, past.near()
-    if past.real is not None or (rule.limit is not None and past.seen > rule.limit):
+    if rule.limit is not None and past.seen > rule.limit:
         return _additive(past.near_kept(groups), recent.bias.dtype)
-    old = len(recent) - rule.window
-    if old <= 0 or rule.always_meet:
+    if past.real is None and (len(recent) <= rule.window or rule.always_meet):
         return None
-    mask = recent.bias.new_zeros(*groups.shape[:2], 1, recent.high - recent.low)
-    outside = slice(recent.slots, recent.slots + old)
-    meet = (recent.groups[:, :, outside] & groups).any(-1)
-    at = recent.slots - recent.low
-    mask[:, :, 0, at : at + old].masked_fill_(~meet, -torch.inf)
-    return mask
+    return recent.mask(groups, rule.window, rule.query_groups == 1)
 
 
 def _chunk(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,
@@ -205,6 +199,19 @@ def _limit_mask(past: Past, rows: Tensor, count: int, position: Tensor) -> Tenso
     query = rows + past.seen - count
     mask = torch.zeros(len(rows), len(position), device=rows.device, dtype=past.near().bias.dtype)
     return mask.masked_fill_(query[:, None] - position >= limit, -torch.inf)[None, None]
+
+
+def _rows(folded: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None,
+          softcap: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """:func:`forward` of (U, Hk, G, D) rows, by whichever form the kernel is faster in."""
+    splits, key_heads, rows, dim = folded.shape
+    half = folded.dtype in (torch.bfloat16, torch.float16)
+    per_head = mask is not None and mask.shape[1] > 1
+    if half or per_head or key.shape[2] > UNFOLDED or softcap is not None:
+        return forward(folded, key, value, scale, mask, softcap)
+    query = folded.reshape(splits, key_heads * rows, 1, dim)
+    out, lse = forward(query, key, value, scale, mask, None)
+    return out.view(folded.shape), lse.view(splits, key_heads, rows)
 
 
 def _additive(kept: Tensor, dtype: torch.dtype) -> Tensor:

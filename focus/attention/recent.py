@@ -55,7 +55,8 @@ class Recent:
 
     Rows ``low:high`` are in use: ``low:slots`` hold sinks whose tokens have been committed, in any
     order, ``slots:high`` the tokens from position ``first`` on. ``bias`` (B, rows) is -inf where a
-    sequence has nothing to read.
+    sequence has nothing to read, and ``shut`` (B, R, K, rows) where a query of that group may not:
+    there, rows up to ``left`` are outside the window and open to their own groups alone.
     """
 
     def __init__(self, block: Block, first: int, slots: int) -> None:
@@ -68,7 +69,9 @@ class Recent:
         self.groups = block.groups.new_zeros(batch, routings, rows, groups)
         dtype = torch.float64 if block.key.dtype == torch.float64 else torch.float32
         self.bias = torch.zeros(batch, rows, dtype=dtype, device=device)
-        self.bias[:, :slots] = -torch.inf
+        self.shut = self.bias.new_zeros(batch, routings, groups, rows)
+        self.bias[:, :slots], self.shut[..., :slots] = -torch.inf, -torch.inf
+        self.left = slots
         self.sink_position = torch.zeros(batch, slots, dtype=torch.int64, device=device)
         self.append(block.key, block.value, block.groups, block.readable)
 
@@ -86,7 +89,28 @@ class Recent:
         self.groups[:, :, rows] = groups
         if readable is not None:
             self.bias[:, rows].masked_fill_(~readable, -torch.inf)
+            self.shut[..., rows] = self.bias[:, None, None, rows]
         self.high = stop
+
+    def mask(self, groups: Tensor, window: int, single: bool) -> Tensor:
+        """What one query of the groups (B, R, 1, K) may not read: additive (B, R, 1, N).
+
+        single: whether each has one group at most.
+        """
+        outside = self.high - window
+        if outside > self.left:
+            rows = slice(self.left, outside)
+            own = self.groups[:, :, rows].transpose(-1, -2)
+            self.shut[..., rows].masked_fill_(~own, -torch.inf)
+            self.left = outside
+        shut = self.shut[..., self.low : self.high]
+        if single:
+            index = groups.int().argmax(-1, keepdim=True)
+            if index.numel() == 1:
+                return shut.narrow(2, int(index), 1)
+            return shut.gather(2, index.expand(-1, -1, -1, shut.shape[-1]))
+        closed = torch.zeros_like(groups, dtype=shut.dtype).masked_fill_(~groups, -torch.inf)
+        return (shut + closed.transpose(-1, -2)).amax(2, keepdim=True)
 
     def block(self) -> Block:
         """The tokens, as views; none of them is flagged as a sink here."""
@@ -101,14 +125,19 @@ class Recent:
         rows = slice(self.slots, self.high - count)
         for buffer in (self.key, self.value, self.groups):
             buffer[:, :, rows] = buffer[:, :, kept].clone()
-        self.bias[:, rows] = self.bias[:, kept].clone()
-        self.bias[:, rows.stop :] = 0.0
+        for buffer in (self.bias, self.shut):
+            buffer[..., rows] = buffer[..., kept].clone()
+            buffer[..., rows.stop :] = 0.0
         self.first, self.high = self.first + count, rows.stop
+        self.left = max(self.slots, self.left - count)
 
     def crop(self, count: int) -> None:
         """Forgets the last tokens."""
-        self.bias[:, self.high - count : self.high] = 0.0
         self.high -= count
+        self.bias[:, self.high :] = 0.0
+        # Some of the tokens that are left may be back in the window.
+        self.shut[..., self.slots :] = self.bias[:, None, None, self.slots :]
+        self.left = self.slots
 
     def hold_sinks(self, block: Block, first: int) -> None:
         """Puts the sinks of a block that is committed into the slots, from the last one down."""
@@ -119,7 +148,7 @@ class Recent:
             self.key[row, :, own] = block.key[row].index_select(1, index)
             self.value[row, :, own] = block.value[row].index_select(1, index)
             self.groups[row, :, own] = True
-            self.bias[row, own] = 0.0
+            self.bias[row, own], self.shut[row, ..., own] = 0.0, 0.0
             self.sink_position[row, own] = index + first
             self.low = min(self.low, own.start)
 
@@ -136,11 +165,11 @@ class Recent:
 
     def select(self, rows: Tensor) -> None:
         """Keeps the sequences named, in that order."""
-        for name in ("key", "value", "groups", "bias", "sink_position"):
+        for name in ("key", "value", "groups", "bias", "shut", "sink_position"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
 
     def _grow(self, needed: int) -> None:
         more = 2 * needed - self.key.shape[2]
         for name in ("key", "value", "groups"):
             setattr(self, name, pad(getattr(self, name), (0, 0, 0, more)))
-        self.bias = pad(self.bias, (0, more))
+        self.bias, self.shut = pad(self.bias, (0, more)), pad(self.shut, (0, more))
