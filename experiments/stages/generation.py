@@ -3,7 +3,8 @@
 For each variant: greedy generation of a fixed number of tokens from eight worked examples and a
 question. Reported: how often hard mode's next token is the full model's, over the full model's own
 text (forced) and when each goes on from its own (free); the answers; seconds; and how often a step
-with the cache chose another token than the whole sequence at once would have (rounding).
+with the cache chose another token than the whole sequence at once would have (rounding; of both
+modes).
 
 `python -m experiments.stages.generation` writes results/generation/table.csv and metrics.json.
 """
@@ -65,6 +66,7 @@ def compare(
     start = ids.shape[1]
     with focus.mode(model, "full"):
         full, full_seconds = generate(model, ids, mask, count)
+        full_whole = predictions(model, full, mask, count)
     with focus.mode(model, "hard"):
         hard, hard_seconds = generate(model, ids, mask, count)
         forced = predictions(model, full, mask, count)
@@ -79,7 +81,8 @@ def compare(
             "agreement_forced": float((forced[row] == theirs).float().mean()),
             "agreement_free": float(same.float().mean()),
             "same_until": int(same.cumprod(0).sum()),
-            "cache_differs": int((whole[row] != own).sum()),
+            "cache_differs_full": int((full_whole[row] != theirs).sum()),
+            "cache_differs_hard": int((whole[row] != own).sum()),
             "answer": question.answer, "answer_full": answers[0], "answer_hard": answers[1],
             "correct_full": answers[0] == question.answer,
             "correct_hard": answers[1] == question.answer,
@@ -138,9 +141,11 @@ def record(run: Run, chosen: Settings, table: pd.DataFrame) -> None:
                 own[name].astype(float).tolist(), chosen.bootstrap, chosen.seed
             )
             run.metric(f"{variant}.{name}", mean.value, mean.low, mean.high, n=len(own))
-        run.metric(f"{variant}.cache_differs", int(own["cache_differs"].sum()))
         tokens = int(own["tokens"].sum())
+        run.metric(f"{variant}.tokens", tokens)
         for mode in ("full", "hard"):
+            differs = int(own[f"cache_differs_{mode}"].sum())
+            run.metric(f"{variant}.cache_differs_{mode}", differs)
             run.metric(f"{variant}.seconds_a_token_{mode}", own[f"seconds_{mode}"].sum() / tokens)
     run.note("seed", chosen.seed)
 

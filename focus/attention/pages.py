@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 GROWTH = 1.25
-SPARE = 64  # rows beyond the last one, so that a page divides into equal splits
+SPARE = 16  # rows beyond the last one, so that a page divides into equal splits
 SPLIT_TOKENS = 256
 MAX_SPLITS = 4
 

@@ -107,7 +107,7 @@ class Recent:
         if single:
             index = groups.int().argmax(-1, keepdim=True)
             if index.numel() == 1:
-                return shut.narrow(2, int(index), 1)
+                return shut.narrow(2, int(index), 1).clone()  # the table will change
             return shut.gather(2, index.expand(-1, -1, -1, shut.shape[-1]))
         closed = torch.zeros_like(groups, dtype=shut.dtype).masked_fill_(~groups, -torch.inf)
         return (shut + closed.transpose(-1, -2)).amax(2, keepdim=True)

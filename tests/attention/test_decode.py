@@ -243,6 +243,34 @@ def test_a_step_reads_about_one_group_and_the_window() -> None:
     assert keys < tokens / 6
 
 
+def test_no_key_is_kept_twice() -> None:
+    tokens = 3000
+    case = Case(Rule(16, 4, None, 8, 2, 2), tokens, batch=1, dtype=torch.float32)
+    past = Past(case.rule)
+    case.step(past, 0, tokens - 1)
+    case.step(past, tokens - 1, tokens)
+    kept = [page.key for _, _, _, page in past._all_pages()] + [past.near().key]
+    assert past.prefix is None
+    # A quarter of growth, and the free rows of each of the 28 sets of groups.
+    assert sum(x.shape[-2] for x in kept) < 1.25 * tokens + 28 * 32 + 600
+
+
+def test_counts_outlive_the_step() -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1), batch=1)
+    past = Past(case.rule)
+    case.step(past, 0, 40)
+    own = slice(40, 41)
+    _, reads = decode_attention(
+        case.query[:, :, own], case.key[:, :, own], case.value[:, :, own],
+        case.query_groups[:, :, own], case.key_groups[:, :, own], past,
+    )  # fmt: skip
+    now = reads.pair_counts()
+    case.step(past, 41, 42)
+    past.crop(6)
+    case.step(past, 36, 37)
+    assert reads.pair_counts() == now
+
+
 @pytest.mark.parametrize("limit", [None, 20])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("routings", [1, 2])

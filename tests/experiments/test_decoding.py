@@ -107,9 +107,9 @@ def test_generation_compares_the_two_modes() -> None:
     focus.attach(model, FocusConfig(num_groups=1, window=4), seed=0)
     for row in generation_stage.compare(model, tokenizer, questions, 12):
         assert row["agreement_forced"] == row["agreement_free"] == 1.0
-        assert (row["same_until"], row["cache_differs"]) == (12, 0)
+        assert (row["same_until"], row["cache_differs_hard"]) == (12, 0)
     focus.detach(model)
     focus.attach(model, FocusConfig(num_groups=4, window=4, sinks=0), seed=0)
     rows = list(generation_stage.compare(model, tokenizer, questions, 12))
-    assert all(row["cache_differs"] == 0 for row in rows)
+    assert all(row["cache_differs_hard"] == row["cache_differs_full"] == 0 for row in rows)
     assert min(row["agreement_free"] for row in rows) < 1
