@@ -37,6 +37,8 @@ def test_a_step_of_every_method(tmp_path: Path, params: dict) -> None:
     assert (ours["error"] < ours["dtype"].map({"float32": 1e-5, "bfloat16": 3e-2})).all()
     assert (table["low_s"] <= table["median_s"]).all()
     full = table[(table["method"] == "full") & (table["context"] == 700)]
+    assert len(full) == 2
+    assert (full["speedup"] == 1).all()
     # Steps of warming up and of the measurement make the cache longer.
     assert full["bytes_read"].min() >= 2 * 3 * 700 * 64 * 2
 
