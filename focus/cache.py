@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
 from focus.config import FocusConfig
 from focus.routing import sinkhorn_potentials
 
@@ -72,12 +72,9 @@ class GroupedLayer(CacheLayerMixin):
         self.expected = False
         return key_states, value_states
 
-    def start(self, rule: Rule, made_with: tuple[Any, ...], key: Tensor, value: Tensor,
-              groups: Tensor, real: Tensor | None, scores: Tensor | None) -> None:  # fmt: skip
-        """Files the first tokens: arguments as of ``Past.append``; scores where they are lagged."""
-        self.past, self.made_with = Past(rule), made_with
-        self.past.record = self.record_past
-        self.past.append(_own(key), _own(value), groups, real)
+    def start(self, past: Past, made_with: tuple[Any, ...], scores: Tensor | None) -> None:
+        """Takes the past of the first tokens, and their scores where potentials are lagged."""
+        self.past, self.made_with = past, made_with
         self._scores = [] if scores is None else [scores]
 
     def continued(self, made_with: tuple[Any, ...]) -> Past:
@@ -287,7 +284,7 @@ def _unsupported(name: str) -> str:
     )
 
 
-def _own(tensor: Tensor) -> Tensor:
+def owned(tensor: Tensor) -> Tensor:
     """Detached, and copied where it is a view that would keep something larger alive."""
     tensor = tensor.detach()
     large = tensor.untyped_storage().nbytes() > 1.5 * tensor.numel() * tensor.element_size()

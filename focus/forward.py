@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from focus.attention import focus_attention
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend, pairs_kept
-from focus.attention.past import Rule
+from focus.attention.past import Past, Rule
 from focus.attention.reads import Reads
-from focus.cache import GroupedLayer, adopt, release
+from focus.cache import GroupedLayer, adopt, owned, release
 from focus.density import PairCounts, count_masked_pairs
 from focus.gating import gated_attention
 from focus.masks import banded, read_mask
@@ -159,7 +159,8 @@ class _Call:
         )
         return gated_attention(
             self.query, self.key, self.value, assignments, self.state.config, scale=self.scale,
-            real=self.real, pair_mask=self.pairs, softcap=self.softcap, dropout=self.dropout,
+            real=self.real, pair_mask=self._model_pairs(), softcap=self.softcap,
+            dropout=self.dropout,
         )  # fmt: skip
 
     def hard(self, hidden: Tensor) -> Tensor:
@@ -168,12 +169,45 @@ class _Call:
             logits = self.router.balanced_logits(hidden, self.real, self.state.balance, config)
             found = self.router.memberships(logits, config)
         self._seen(found, self.real, None)
+        own = self.softcap is not None or self._limited()
+        if own and self._streams():
+            return self._stream(found, hidden)
         if self.cache is not None:
             self._start_cache(self.cache, found, hidden)
-        # Only the definition knows a soft-cap, a model's own window or attention dropout.
-        if self.pairs is not None or self.softcap is not None or self.dropout:
+        # Only the definition knows these with a gradient, and custom masks and dropout at all.
+        if own or self.pairs is not None or self.dropout:
             return self._dense(found)
         return self._fast(found)
+
+    def _limited(self) -> bool:
+        """Whether the model's own sliding window removes any pair."""
+        return self.sliding_window is not None and self.query.shape[2] > self.sliding_window
+
+    def _model_pairs(self) -> Tensor | None:
+        """Pairs that the model itself allows, beyond causality and padding; None: all."""
+        if self.pairs is not None or not self._limited():
+            return self.pairs
+        tokens = self.query.shape[2]
+        return banded(tokens, tokens, self.sliding_window, self.real, self.query.device)
+
+    def _streams(self) -> bool:
+        """Whether the sequence can be read as a decoder does, part by part."""
+        needs_grad = torch.is_grad_enabled() and (
+            self.query.requires_grad or self.key.requires_grad
+        )
+        plain = self.pairs is None and not self.dropout and self.state.backend != "dense"
+        return plain and not needs_grad
+
+    def _stream(self, found: Memberships, hidden: Tensor) -> Tensor:
+        past = self._new_past()
+        out, reads = decode_attention(
+            self.query, self.key, self.value, found.query, _keys_of(found), past,
+            scale=self.scale, real=self.real, softcap=self.softcap,
+        )  # fmt: skip
+        self._seen(found, self.real, reads)
+        if self.cache is not None:
+            self.cache.start(past, self._made_with(), self._lagged_scores(hidden))
+        return out
 
     def _fast(self, found: Memberships) -> Tensor:
         # A chunk of a left-padded prompt may hold nothing of a sequence, which is then left out.
@@ -218,16 +252,23 @@ class _Call:
         layer.memberships, layer.real, layer.reads, layer.counts = found, real, reads, None
 
     def _start_cache(self, cache: GroupedLayer, found: Memberships, hidden: Tensor) -> None:
+        past = self._new_past()
+        past.append(owned(self.key), owned(self.value), _keys_of(found), self.real)
+        cache.start(past, self._made_with(), self._lagged_scores(hidden))
+
+    def _new_past(self) -> Past:
         config = self.state.config
         rule = Rule(config.window, config.sinks, self.sliding_window, config.num_groups,
                     config.top_k, config.key_top_k)  # fmt: skip
-        scores = None
-        if self._lagged():
-            with torch.no_grad():
-                scores = self.router.scores(hidden)
-        cache.start(
-            rule, self._made_with(), self.key, self.value, _keys_of(found), self.real, scores
-        )
+        past = Past(rule)
+        past.record = self.cache is not None and self.cache.record_past
+        return past
+
+    def _lagged_scores(self, hidden: Tensor) -> Tensor | None:
+        if self.cache is None or not self._lagged():
+            return None
+        with torch.no_grad():
+            return self.router.scores(hidden)
 
     def _continued_logits(self, cache: GroupedLayer, hidden: Tensor) -> Tensor:
         if self._lagged():
@@ -266,8 +307,9 @@ class _Call:
     def _dense(self, found: Memberships) -> Tensor:
         config = self.state.config
         kept = pairs_kept(found.query, _keys_of(found), config.window, config.sinks, self.real)
-        if self.pairs is not None:
-            kept = kept & self.pairs
+        pairs = self._model_pairs()
+        if pairs is not None:
+            kept = kept & pairs
             self.layer.counts = count_masked_pairs(kept, config.window, config.sinks, self.real)
         return attend(self.query, self.key, self.value, self.scale, kept=kept,
                       softcap=self.softcap, dropout=self.dropout)  # fmt: skip

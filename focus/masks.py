@@ -27,14 +27,12 @@ def focus_mask(
     """Mask builder for transformers' ``AttentionMaskInterface``.
 
     Returns:
-        None where the mask is plain causal and every key is real; (B, 1, 1, Tk) bool, True for
-        real keys, where it is causal with padding; otherwise the (B, 1, Tq, Tk) bool mask of the
-        sdpa path, which :func:`read_mask` checks. Where a cache is continued, a sliding window is
-        not in the mask: layers that have one are told its size.
+        None where the mask is causal and every key is real; (B, 1, 1, Tk) bool, True for real keys,
+        where it is causal with padding; otherwise the (B, 1, Tq, Tk) bool mask of the sdpa path,
+        which :func:`read_mask` checks. A model's own sliding window is not in the mask: layers that
+        have one are told its size.
     """
-    fresh = not isinstance(q_offset, int) or q_offset == 0
-    windowed = local_size is not None and kv_length + kv_offset > local_size and fresh
-    if mask_function is causal_mask_function or (_is_sliding(mask_function) and not windowed):
+    if mask_function is causal_mask_function or _is_sliding(mask_function):
         return _padding(attention_mask, kv_length, kv_offset)
     kwargs["allow_is_causal_skip"] = False
     return sdpa_mask(

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 import focus
+import focus.attention.decode as decode_module
 import focus.attention.past as past_module
 from focus import FocusConfig
 from focus.cache import GroupedLayer
@@ -84,6 +85,23 @@ def test_step_logits_are_those_of_the_whole_sequence(name: str, changes: dict) -
     expected = forced(model, ids)
     for chunks in ([60] + [1] * 30, [20, 30, 1, 1, 38]):
         assert torch.allclose(in_steps(model, ids, chunks), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["tiny-mistral", "tiny-gemma2"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_models_own_window_and_softcap_in_parts(
+    name: str, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_module, "STRETCH", 20)
+    model, ids = attached(name, top_k=2, routers="kv_head"), token_ids(2, 90)
+    mask = torch.ones(2, 90, dtype=torch.long)
+    if padded:
+        mask[0, :13] = 0
+    expected = forced(model, ids, attention_mask=mask)
+    whole = focus.pair_counts(model)
+    out = model(ids, attention_mask=mask, use_cache=False).logits
+    assert torch.allclose(out[mask.bool()], expected[mask.bool()], atol=TOLERANCE)
+    assert focus.pair_counts(model) == whole
 
 
 def test_density_of_steps_adds_up_to_the_whole() -> None:
