@@ -193,21 +193,22 @@ class Results:
         )
         return [frame.assign(device="cuda", hardware=name or "GPU", evidence=self.evidence(path))]
 
+    def table(self, stage: str, columns: list[str]) -> pd.DataFrame:
+        """The table of a stage without cells, with `evidence` beside; empty where there is none."""
+        path = self.root / stage / "table.csv"
+        if not path.is_file():
+            return pd.DataFrame(columns=[*columns, "evidence"])
+        return read_csv(path, columns).assign(evidence=self.evidence(path))
+
     @cached_property
     def controls(self) -> pd.DataFrame:
         """Masks of the controls stage: trained routers and routings that learnt nothing."""
-        path = self.root / "controls" / "table.csv"
-        if not path.is_file():
-            return pd.DataFrame(columns=[*CONTROLS_COLUMNS, "evidence"])
-        return read_csv(path, CONTROLS_COLUMNS).assign(evidence=self.evidence(path))
+        return self.table("controls", CONTROLS_COLUMNS)
 
     @cached_property
     def exactness(self) -> pd.DataFrame:
         """Cases of the exactness stage."""
-        path = self.root / "exactness" / "table.csv"
-        if not path.is_file():
-            return pd.DataFrame(columns=[*EXACTNESS_COLUMNS, "evidence"])
-        return read_csv(path, EXACTNESS_COLUMNS).assign(evidence=self.evidence(path))
+        return self.table("exactness", EXACTNESS_COLUMNS)
 
     @cached_property
     def leak(self) -> pd.DataFrame:
