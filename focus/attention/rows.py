@@ -55,7 +55,7 @@ class StackGrads:
 
 def stripe_rows(tokens: int) -> int:
     """Queries of a call: few, unless the sequence is so long that keys are read again too often."""
-    return 192 if tokens > 4096 else 64
+    return 192 if tokens > 4096 else 128
 
 
 def rows_forward(stack: Stack, out: Tensor, lse: Tensor) -> None:
@@ -63,7 +63,7 @@ def rows_forward(stack: Stack, out: Tensor, lse: Tensor) -> None:
     for rows, mask in _stripes(stack):
         part, part_lse = cpu_forward(
             stack.query[:, :, rows], stack.key[:, :, : rows.stop], stack.value[:, :, : rows.stop],
-            stack.scale, mask=mask,
+            stack.scale, causal=mask is None, mask=mask,
         )  # fmt: skip
         out[:, :, rows] = part
         lse[:, :, rows] = part_lse
@@ -76,7 +76,7 @@ def rows_backward(stack: Stack, grads: StackGrads) -> None:
         d_query, d_key, d_value = cpu_backward(
             grads.grad[:, :, rows], stack.query[:, :, rows], stack.key[:, :, keys],
             stack.value[:, :, keys], grads.out[:, :, rows], grads.lse[:, :, rows], stack.scale,
-            mask=mask,
+            causal=mask is None, mask=mask,
         )  # fmt: skip
         grads.d_query[:, :, rows] += d_query
         grads.d_key[:, :, keys] += d_key
@@ -101,21 +101,27 @@ def causal_backward(stack: Stack, grads: StackGrads) -> None:
     grads.d_value.add_(d_value)
 
 
-def _stripes(stack: Stack) -> Iterator[tuple[slice, Tensor]]:
-    """(rows, additive mask (R, 1, M, keys up to the last row)) of every stripe."""
+def _stripes(stack: Stack) -> Iterator[tuple[slice, Tensor | None]]:
+    """(rows, additive mask (R, 1, M, keys up to the last row)) of every stripe.
+
+    The first stripe has no mask: its queries have all before them in their windows.
+    """
     tokens = stack.query.shape[2]
-    height = stripe_rows(tokens)
+    height, start = stripe_rows(tokens), min(stack.window, tokens)
+    yield slice(0, start), None
+    if start == tokens:
+        return
     dtype = mask_dtype(stack.query.dtype)
     query_codes, key_codes = stack.query_codes.to(dtype), stack.key_codes.to(dtype)
     whole = table = None
     if tokens <= SHORT:
-        whole = _short_mask(query_codes, key_codes, stack.window).unsqueeze(1)
+        whole = _short_mask(query_codes[:, start:], key_codes, stack.window).unsqueeze(1)
     elif stack.found is not None:
         table = _distant(stack.found[0].to(dtype).expand(len(key_codes), -1, -1), key_codes)
-    for first in range(0, tokens, height):
+    for first in range(start, tokens, height):
         last = min(first + height, tokens)
         if whole is not None:
-            yield slice(first, last), whole[:, :, first:last, :last]
+            yield slice(first, last), whole[:, :, first - start : last - start, :last]
             continue
         if table is None or stack.found is None:
             mask = _distant(query_codes[:, first:last], key_codes[:, :last])
@@ -153,7 +159,14 @@ def _template(rows: int, window: int, dtype: torch.dtype) -> Tensor:
 
 
 def _short_mask(query_codes: Tensor, key_codes: Tensor, window: int) -> Tensor:
-    """(R, T, T) of a short sequence, in as few operations as can be."""
-    tokens = query_codes.shape[1]
-    base = _template(tokens, min(window, tokens), query_codes.dtype)[None, :, -tokens:]
+    """(R, M, T) of a short sequence's last M rows, in as few operations as can be."""
+    base = _last_rows(query_codes.shape[1], key_codes.shape[1], window, query_codes.dtype)
     return torch.baddbmm(base, query_codes * APART, key_codes.transpose(1, 2)).clamp_(max=0.0)
+
+
+@lru_cache(maxsize=8)
+def _last_rows(rows: int, tokens: int, window: int, dtype: torch.dtype) -> Tensor:
+    """(1, rows, tokens): as :func:`_template`, for the last rows of a sequence."""
+    distance = torch.arange(tokens - rows, tokens)[:, None] - torch.arange(tokens)
+    mask = torch.zeros(1, rows, tokens, dtype=dtype)
+    return mask.masked_fill_(distance >= window, -APART).masked_fill_(distance < 0, -torch.inf)
