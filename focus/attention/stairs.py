@@ -45,7 +45,7 @@ class _List:
     first: Tensor | None
 
 
-_Call = tuple[slice, slice, Tensor | None]  # some queries, some keys, their mask
+_Part = tuple[slice, Tensor | None]  # some keys, and the mask over them
 
 
 def stairs_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> None:
@@ -53,28 +53,40 @@ def stairs_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> 
     every query is in one list, otherwise merged into what they hold."""
     dim = routing.query.shape[-1]
     for own in _lists(routing, lists):
-        part = torch.zeros_like(own.query[0, ..., :dim])
-        part_lse = torch.full(part.shape[:2], -torch.inf, dtype=lse.dtype)
-        for rows, keys, mask in _calls(routing, own):
-            found, found_lse = cpu_forward(
-                own.query[:, :, rows], own.key[:, :, keys], own.value[:, :, keys], routing.scale,
-                mask=mask,
-            )  # fmt: skip
-            if keys.start == 0:
-                part[:, rows], part_lse[:, rows] = found[0, ..., :dim], found_lse[0]
-            else:
-                # A query that sees the rectangle alone: the kernel calls its empty row's lse 0.
-                found_lse = found_lse[0].masked_fill_(own.stairs[rows] <= keys.start, -torch.inf)
-                _merge(part[:, rows], part_lse[:, rows], found[0, ..., :dim], found_lse)
-        part_lse.masked_fill_(_empty(routing, own), -torch.inf)
-        put_rows(out, lse, own.query_index, part, part_lse, lists.single)
+        empty = _empty(routing, own)
+        some_empty = bool(empty.any())
+        for rows, parts in _chunks(routing, own):
+            index = own.query_index[rows]
+            if not parts and lists.single:
+                out.index_fill_(1, index, 0.0)
+                lse.index_fill_(1, index, -torch.inf)
+            if not parts:
+                continue
+            part, part_lse = _chunk_forward(routing, own, rows, parts)
+            if some_empty:
+                part_lse = part_lse.masked_fill(empty[rows], -torch.inf)
+            put_rows(out, lse, index, part[..., :dim], part_lse, lists.single)
 
 
-def _merge(total: Tensor, total_lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    new_lse = torch.logaddexp(total_lse, part_lse)
-    weight = torch.exp(part_lse - new_lse).unsqueeze(-1)
-    total.copy_(total.to(new_lse.dtype).lerp_(part.to(new_lse.dtype), weight))
-    total_lse.copy_(new_lse)
+def _chunk_forward(routing: Routing, own: _List, rows: slice,
+                   parts: list[_Part]) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """out (H, M, D') and lse (H, M) of one chunk's queries over all its keys."""
+    out, lse = torch.empty(0), torch.empty(0)
+    for keys, mask in parts:
+        part, part_lse = cpu_forward(
+            own.query[:, :, rows], own.key[:, :, keys], own.value[:, :, keys], routing.scale,
+            mask=mask,
+        )  # fmt: skip
+        if keys.start == 0:
+            out, lse = part[0], part_lse[0]
+            continue
+        # A query that sees the rectangle alone: the kernel calls its empty row's lse 0.
+        part_lse = part_lse[0].masked_fill_(own.stairs[rows] <= keys.start, -torch.inf)
+        new_lse = torch.logaddexp(lse, part_lse)
+        weight = torch.exp(part_lse - new_lse).unsqueeze(-1)
+        out = out.to(lse.dtype).lerp_(part[0].to(lse.dtype), weight).to(part.dtype)
+        lse = new_lse
+    return out, lse
 
 
 def stairs_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
@@ -89,15 +101,16 @@ def stairs_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
         lse = saved.lse.index_select(1, own.query_index)
         lse.masked_fill_(_empty(routing, own), torch.inf)
         d_query, d_key, d_value = (torch.zeros_like(x) for x in (own.query, own.key, own.value))
-        for rows, keys, mask in _calls(routing, own):
-            parts = cpu_backward(
+        for rows, (keys, mask) in ((rows, part) for rows, parts in _chunks(routing, own)
+                                   for part in parts):  # fmt: skip
+            found = cpu_backward(
                 grad[:, :, rows], own.query[:, :, rows], own.key[:, :, keys],
                 own.value[:, :, keys], out[:, :, rows], lse[None, :, rows], routing.scale,
                 mask=mask,
             )  # fmt: skip
-            d_query[:, :, rows] += parts[0]
-            d_key[:, :, keys] += parts[1]
-            d_value[:, :, keys] += parts[2]
+            d_query[:, :, rows] += found[0]
+            d_key[:, :, keys] += found[1]
+            d_value[:, :, keys] += found[2]
         saved.d_query.index_add_(1, own.query_index, d_query[0, ..., :dim])
         saved.d_key.index_add_(1, own.key_index, d_key[0, ..., :dim])
         saved.d_value.index_add_(1, own.key_index, d_value[0, ..., :dim])
@@ -128,34 +141,28 @@ def _lists(routing: Routing, lists: Lists) -> Iterator[_List]:
         )  # fmt: skip
 
 
-def _calls(routing: Routing, own: _List) -> Iterator[_Call]:
-    """Calls of one list: for each chunk of queries the keys from 0 on, or a rectangle first."""
+def _chunks(routing: Routing, own: _List) -> Iterator[tuple[slice, list[_Part]]]:
+    """For each chunk of queries its keys, from 0 on, in one part or in two, a rectangle first."""
     total, keys = own.query_index.shape[0], own.key_index.shape[0]
     height = stair_rows(total)
     dtype = mask_dtype(routing.query.dtype)
     ends = [min(start + height, total) for start in range(0, total, height)]
     lows, highs = own.stairs[::height].tolist(), own.stairs[[end - 1 for end in ends]].tolist()
     column = torch.arange(keys, dtype=own.stairs.dtype)
-    # Kept at zero between calls: only the columns between a chunk's stairs are written.
-    scratch = torch.zeros(min(height, total), min(keys, RECTANGLE + height), dtype=dtype)
+    widest = max((b - (a if a >= RECTANGLE else 0) for a, b in zip(lows, highs, strict=True)))
+    # Zero between chunks: only the columns between a chunk's stairs are written.
+    scratch = torch.zeros(min(height, total), widest, dtype=dtype)
     for n, (low, high) in enumerate(zip(lows, highs, strict=True)):
         rows = slice(n * height, ends[n])
-        if high == 0:
+        if own.first is not None and high:
+            yield rows, [(slice(0, high), _mask_with_sinks(routing, own, rows, high, dtype))]
             continue
-        if own.first is not None:
-            yield rows, slice(0, high), _mask_with_sinks(routing, own, rows, high, dtype)
-            continue
-        start = 0 if low < RECTANGLE else low
-        if start:
-            yield rows, slice(0, low), None
-        if high == start:
-            continue
-        if high - start > scratch.shape[1]:
-            scratch = torch.zeros(scratch.shape[0], high - start, dtype=dtype)
+        start = low if low >= RECTANGLE else 0
+        parts: list[_Part] = [(slice(0, low), None)] if start else []
         mask = scratch[: ends[n] - rows.start, : high - start]
         tail = mask[:, low - start :]
         tail.masked_fill_(column[low:high] >= own.stairs[rows, None], -torch.inf)
-        yield rows, slice(start, high), mask
+        yield rows, parts + ([(slice(start, high), mask)] if high > start else [])
         tail.zero_()
 
 
