@@ -25,7 +25,7 @@ RECTANGLE = 2048  # keys from which a call without a mask pays for itself
 
 def stair_rows(queries: int) -> int:
     """Queries of a call: many where the triangle above its stairs is a small share of a list."""
-    return 192 if queries >= 2048 else 64
+    return 192 if queries >= 2560 else 128 if queries >= 1024 else 64
 
 
 @dataclass(frozen=True)
