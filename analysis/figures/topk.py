@@ -109,7 +109,7 @@ def _keys(frame: pd.DataFrame) -> list[Line2D]:
     """Legend in four columns: colours are variants, fill the balance, lines the probe, shapes k."""
     sizes = frame.groupby("variant")[["K", "sinks", "sides"]].first()
     variants = [
-        Line2D([], [], color=colour, linewidth=3, label=f"{name}: {_size(sizes.loc[name])}")
+        Line2D([], [], color=colour, linewidth=3, label=f"ours, {name}: {_size(sizes.loc[name])}")
         for name, colour in _look(frame).items()
     ]
     ways = [
