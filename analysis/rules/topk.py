@@ -260,7 +260,8 @@ def measured_ratio(results: Results, top_k: int) -> str:
     if frame.empty:
         return ""
     wanted = (frame["K"] == GROUPS) & (frame["k"] == top_k) & (frame["method"] == "ours")
-    frame = frame[wanted & (frame["direction"] == "forward")]
+    wanted &= (frame["direction"] == "forward") & (frame["probe"] == "symmetric")
+    frame = frame[wanted]
     if frame.empty:
         return "; no timing of K = 4 with this k yet"
     row = frame.sort_values("length").iloc[-1]
