@@ -20,6 +20,8 @@ from focus.attention.kernels import cpu_forward
 from focus.attention.past import Past
 from focus.attention.reads import Reads, Stretch
 
+Part = tuple[Tensor, Tensor]  # out and lse of a call
+
 STRETCH = 512  # queries of one masked call
 # Keys up to which the CPU kernel is faster when every query head is a head of its own (float32).
 UNFOLDED = 1024
@@ -95,52 +97,76 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     key_heads, span = recent.key.shape[1], slice(recent.low, recent.high)
     # The query heads of a key head are rows of one call, so its keys are read once.
     folded = query.reshape(batch, key_heads, heads // key_heads, dim)
-    mask = _step_mask(past, groups)
+    chosen = _chosen(groups)
+    mask = _step_mask(past, groups, chosen)
     out, lse = _rows(folded, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap)
     count = span.stop - span.start
     near = batch * groups.shape[1] * count if mask is None else mask
     if past.real is not None and mask is not None:
         near = int(((mask == 0) & past.real[:, None, None, -1:]).sum())
     stretch = Stretch(past.seen - 1, past.seen, near, 0, batch * key_heads * count, past.real)
-    if past.paged:
-        _step_pages(folded, groups, past, scale, softcap, out, lse, stretch)
     reads.stretches.append(stretch)
+    if past.paged:
+        parts = _step_pages(folded, chosen, past, scale, softcap, stretch)
+        out = _merge_step(out, lse, parts)
     return out.view(batch, heads, 1, dim)
 
 
-def _step_pages(folded: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,
-                out: Tensor, lse: Tensor, stretch: Stretch) -> None:  # fmt: skip
-    """Merges every routing's pages into out (B, Hk, G, D), whose lse is (B, Hk, G)."""
-    batch, routings = groups.shape[:2]
+def _chosen(groups: Tensor) -> list[list[list[int]]]:
+    """The groups of one query (B, R, 1, K), as lists of each sequence and routing."""
+    return [
+        [[group for group, on in enumerate(own[0]) if on] for own in row] for row in groups.tolist()
+    ]
+
+
+def _step_pages(folded: Tensor, chosen: list[list[list[int]]], past: Past, scale: float,
+                softcap: float | None, stretch: Stretch) -> list[list[list[Part]]]:  # fmt: skip
+    """What each routing's pages say: out (U, R, G, D) and lse (U, R, G) of each page."""
+    routings = len(chosen[0])
     heads = folded.shape[1] // routings
-    wanted: list[list[list[int]]] = [[[] for _ in range(routings)] for _ in range(batch)]
-    for b, r, group in groups[:, :, 0].nonzero().tolist():
-        wanted[b][r].append(group)
-    for b in range(batch):
-        for r in range(routings):
-            own = slice(r * heads, (r + 1) * heads)
-            outs, lses = [out[b : b + 1, own]], [lse[b : b + 1, own]]
-            for page in past.pages_met(b, r, wanted[b][r], 1):
-                view = page.view()
-                row = folded[b : b + 1, own].expand(len(view.key), -1, -1, -1)
-                part, part_lse = _rows(row, view.key, view.value, scale, view.mask, softcap)
-                outs.append(part)
-                lses.append(part_lse)
-                stretch.paged += view.tokens
-                stretch.keys += heads * view.tokens
-            if len(outs) > 1:
-                weight = torch.softmax(torch.cat(lses), 0).unsqueeze(-1)
-                out[b, own] = (torch.cat(outs) * weight).sum(0)
+    found: list[list[list[Part]]] = []
+    for b, row in enumerate(chosen):
+        queries = folded[b : b + 1].split(heads, 1) if routings > 1 else (folded[b : b + 1],)
+        found.append([])
+        for r, groups in enumerate(row):
+            parts = []
+            for page in past.pages_met(b, r, groups, 1):
+                key, value, mask, tokens = page.view()
+                query = queries[r].expand(len(key), -1, -1, -1)
+                parts.append(_rows(query, key, value, scale, mask, softcap))
+                stretch.paged += tokens
+                stretch.keys += heads * tokens
+            found[b].append(parts)
+    return found
 
 
-def _step_mask(past: Past, groups: Tensor) -> Tensor | None:
+def _merge_step(near: Tensor, near_lse: Tensor, parts: list[list[list[Part]]]) -> Tensor:
+    """Merges the near part (B, Hk, G, D), lse (B, Hk, G), with those of the pages."""
+    merged = []
+    for b, row in enumerate(parts):
+        if len(row) > 1 and all(
+            len(own) == 1 and len(own[0][0]) == len(row[0][0][0]) for own in row
+        ):  # one page a routing, split alike: all heads together
+            outs, lses = zip(*(own[0] for own in row), strict=True)
+            row = [[(torch.cat(outs, 1), torch.cat(lses, 1))]]
+        heads = near.shape[1] // len(row)
+        for r, own in enumerate(row):
+            rows = slice(r * heads, (r + 1) * heads)
+            every = [(near[b : b + 1, rows], near_lse[b : b + 1, rows]), *own]
+            weight = torch.softmax(torch.cat([lse for _, lse in every]), 0).unsqueeze(-1)
+            merged.append((torch.cat([out for out, _ in every]) * weight).sum(0))
+    out = merged[0] if len(merged) == 1 else torch.cat(merged)
+    return out.view(near.shape).to(near.dtype)
+
+
+def _step_mask(past: Past, groups: Tensor, chosen: list[list[list[int]]]) -> Tensor | None:
     """Additive mask (B, R, 1, N) of the near keys of one query; None where it reads them all."""
     rule, recent = past.rule, past.near()
     if rule.limit is not None and past.seen > rule.limit:
         return _additive(past.near_kept(groups), recent.bias.dtype)
     if past.real is None and (len(recent) <= rule.window or rule.always_meet):
         return None
-    return recent.mask(groups, rule.window, rule.query_groups == 1)
+    return recent.mask(groups, rule.window, chosen)
 
 
 def _chunk(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,

@@ -16,8 +16,8 @@ from torch import Tensor
 
 GROWTH = 1.25
 SPARE = 16  # rows beyond the last one, so that a page divides into equal splits
-SPLIT_TOKENS = 256
-MAX_SPLITS = 4
+SPLIT_TOKENS = 256  # the fewest of a split
+MAX_SPLITS = 16
 
 
 class PageView(NamedTuple):
@@ -99,9 +99,7 @@ class Page:
 
     def _make_view(self) -> PageView:
         count = len(self)
-        splits = 1
-        if self.key.device.type == "cpu" and count >= 2 * SPLIT_TOKENS:
-            splits = MAX_SPLITS if count >= 2 * MAX_SPLITS * SPLIT_TOKENS else 2
+        splits = _splits(count, self.key.shape[0]) if self.key.device.type == "cpu" else 1
         size = -(-count // splits)
         span = slice(self.start, self.start + splits * size)
         key, value = (
@@ -133,6 +131,18 @@ class Page:
         position[:count] = self.position[first : self.count]
         self.position = position
         self.start, self.count, self.shared, self._view = self.start - first, count, False, None
+
+
+def _splits(count: int, heads: int) -> int:
+    """Parts of a page that keep every thread busy, two for each: a power of two."""
+    splits = 1
+    while (
+        splits * heads < 2 * torch.get_num_threads()
+        and splits < MAX_SPLITS
+        and 2 * splits * SPLIT_TOKENS <= count
+    ):
+        splits *= 2
+    return splits
 
 
 def _capacity(needed: int) -> int:

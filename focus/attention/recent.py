@@ -92,10 +92,10 @@ class Recent:
             self.shut[..., rows] = self.bias[:, None, None, rows]
         self.high = stop
 
-    def mask(self, groups: Tensor, window: int, single: bool) -> Tensor:
-        """What one query of the groups (B, R, 1, K) may not read: additive (B, R, 1, N).
+    def mask(self, groups: Tensor, window: int, chosen: list[list[list[int]]]) -> Tensor:
+        """What one query may not read: additive (B, R, 1, N).
 
-        single: whether each has one group at most.
+        groups: (B, R, 1, K) bool, the query's; chosen: the same, as lists.
         """
         outside = self.high - window
         if outside > self.left:
@@ -104,10 +104,10 @@ class Recent:
             self.shut[..., rows].masked_fill_(~own, -torch.inf)
             self.left = outside
         shut = self.shut[..., self.low : self.high]
-        if single:
-            index = groups.int().argmax(-1, keepdim=True)
-            if index.numel() == 1:
-                return shut.narrow(2, int(index), 1).clone()  # the table will change
+        if all(len(own) == 1 for row in chosen for own in row):
+            if len(groups) == groups.shape[1] == 1:
+                return shut.narrow(2, chosen[0][0][0], 1).clone()  # the table will change
+            index = torch.tensor(chosen, device=shut.device).unsqueeze(-1)
             return shut.gather(2, index.expand(-1, -1, -1, shut.shape[-1]))
         closed = torch.zeros_like(groups, dtype=shut.dtype).masked_fill_(~groups, -torch.inf)
         return (shut + closed.transpose(-1, -2)).amax(2, keepdim=True)

