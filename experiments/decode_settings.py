@@ -1,4 +1,4 @@
-"""The blocks of params.yaml that the stages decode and generation read."""
+"""The blocks of params.yaml that the stages decode, prefill and generation read."""
 
 from __future__ import annotations
 
@@ -66,6 +66,30 @@ class DecodeSettings:
         at_least(0, sinks=self.sinks)
         if self.heads < 1 or self.heads % self.key_heads:
             raise ValueError(f"key_heads: {self.key_heads} does not divide heads = {self.heads}")
+
+
+@dataclass(frozen=True)
+class PrefillSettings:
+    """A whole forward pass over a long text, in hard mode and as pretrained.
+
+    Attributes:
+        variants: whose trained routers.
+        lengths: tokens of the text.
+        top_k: groups a token.
+        repetitions: passes of each mode, taking turns.
+    """
+
+    variants: tuple[str, ...]
+    lengths: tuple[int, ...]
+    top_k: int = 1
+    repetitions: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("variants", "lengths"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name}: must name at least one value, and none twice")
+        at_least(1, lengths=min(self.lengths), top_k=self.top_k, repetitions=self.repetitions)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from experiments.blocks import (
     TopkSettings,
     plain,
 )
-from experiments.decode_settings import DecodeSettings, GenerationSettings
+from experiments.decode_settings import DecodeSettings, GenerationSettings, PrefillSettings
 from experiments.kernel_settings import ExactnessSettings, SpeedSettings
 from experiments.schema import at_least, build, join, read_yaml, refuse_unknown, scalar
 from focus.config import FocusConfig
@@ -67,6 +67,7 @@ class Settings:
     exactness: ExactnessSettings
     speed: SpeedSettings
     decode: DecodeSettings
+    prefill: PrefillSettings
     generation: GenerationSettings
     analysis: Block
 
@@ -112,7 +113,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
         "exactness": ExactnessSettings, "speed": SpeedSettings, "decode": DecodeSettings,
-        "generation": GenerationSettings,
+        "prefill": PrefillSettings, "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
@@ -197,7 +198,7 @@ def _check_controls(settings: Settings) -> None:
 
 def _check_together(settings: Settings) -> None:
     """What no block can see alone."""
-    for block in ("leak", "generation"):
+    for block in ("leak", "prefill", "generation"):
         for name in getattr(settings, block).variants:
             if name not in settings.variants:
                 raise ValueError(f"{block}.variants: {name!r} is no variant of this file")

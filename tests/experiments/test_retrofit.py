@@ -34,6 +34,7 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
     params["leak"] = {"variants": ["small"], "balances": ["sinkhorn", "frozen"], "documents": 3}
     params["generation"] = {"variants": ["small"]}
     params["variants"] = {"small": {"num_groups": 4, "top_k": 1, "window": 8, "sinks": 2}}
+    params["prefill"] = {"variants": ["small"], "lengths": [96, 600]}
     params["controls"] = {
         "variant": "small", "kinds": ["random", "position", "token", "window"], "top_ks": [1],
         "calibration": 2,
@@ -129,6 +130,14 @@ def test_controls_are_held_against_the_routed_mask_at_equal_density(trained: Pat
     assert table.loc["window", "window"] > 8
     difference = table.loc["window", "density"] - table.loc["routed", "density"]
     assert 0 <= difference < 0.05
+
+
+def test_prefill_times_both_modes_of_the_same_model(trained: Path) -> None:
+    run(trained, "prefill")
+    table = pd.read_csv(trained / "results/prefill/table.csv").set_index("length")
+    assert list(table.index) == [96, 600]
+    assert (table[["full_s", "hard_s", "speedup"]] > 0).all(axis=None)
+    assert table.loc[600, "density"] < table.loc[96, "density"] < 1
 
 
 def test_an_unknown_variant_is_refused_by_name(trained: Path) -> None:
