@@ -87,9 +87,11 @@ def decomposed_attention(x: Inputs, plan: Plan) -> Tensor:
 def _forward(query: Tensor, key: Tensor, value: Tensor, x: Inputs,
              plan: Plan) -> tuple[Tensor, Tensor]:  # fmt: skip
     """out (B, H, T, D) and lse (B, H, T)."""
-    out = torch.empty_like(query)
+    batch, heads, tokens, dim = query.shape
+    # Laid out as the kernel's own results are, heads beside each other: rows are copied whole.
+    out = query.new_empty(batch, tokens, heads, dim).transpose(1, 2)
     lse_type = torch.promote_types(query.dtype, torch.float32)
-    lse = torch.empty(query.shape[:3], dtype=lse_type)
+    lse = torch.empty(batch, tokens, heads, dtype=lse_type).transpose(1, 2)
     if x.real is not None:
         for b, (start, stop) in enumerate(plan.spans):
             out[b, :, :start] = 0

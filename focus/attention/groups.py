@@ -84,8 +84,8 @@ def merge_rows(out: Tensor, lse: Tensor, index: Tensor, part: Tensor, part_lse: 
     # Nothing merged with nothing is -inf less -inf: it stays nothing.
     weight = torch.exp(part_lse - new_lse).nan_to_num_(0.0).unsqueeze(-1)
     old = gather(out, index).to(lse.dtype)
-    out.index_copy_(1, index, old.lerp_(part.to(lse.dtype), weight).to(out.dtype))
-    lse.index_copy_(1, index, new_lse)
+    _copy_rows(out, index, old.lerp_(part.to(lse.dtype), weight).to(out.dtype))
+    _copy_rows(lse, index, new_lse)
 
 
 def put_rows(out: Tensor, lse: Tensor, index: Tensor, part: Tensor, part_lse: Tensor,
@@ -94,8 +94,16 @@ def put_rows(out: Tensor, lse: Tensor, index: Tensor, part: Tensor, part_lse: Te
     if not single:
         merge_rows(out, lse, index, part, part_lse)
         return
-    out.index_copy_(1, index, part)
-    lse.index_copy_(1, index, part_lse)
+    _copy_rows(out, index, part)
+    _copy_rows(lse, index, part_lse)
+
+
+def _copy_rows(x: Tensor, index: Tensor, rows: Tensor) -> None:
+    """x[:, index] = rows, along whichever layout is contiguous."""
+    if x.stride(0) < x.stride(1):
+        x.transpose(0, 1).index_copy_(0, index, rows.transpose(0, 1))
+    else:
+        x.index_copy_(1, index, rows)
 
 
 def bundles(lists: Lists, routing: Routing) -> Iterator[Bundle]:

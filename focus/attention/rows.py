@@ -127,9 +127,10 @@ def _stripes(stack: Stack) -> Iterator[tuple[slice, Tensor | None]]:
             mask = _distant(query_codes[:, first:last], key_codes[:, :last])
         else:
             which = stack.found[1][:, first:last]
-            mask = torch.stack(
-                [own[:, :last].index_select(0, at) for own, at in zip(table, which, strict=True)]
-            )
+            copies = [
+                own[:, :last].index_select(0, at) for own, at in zip(table, which, strict=True)
+            ]
+            mask = torch.stack(copies) if len(copies) > 1 else copies[0].unsqueeze(0)
         yield slice(first, last), _with_window(mask, first, stack.window).unsqueeze(1)
 
 
