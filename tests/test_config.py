@@ -22,19 +22,19 @@ def test_paper_is_the_papers_way() -> None:
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_with_the_fields_name(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"^{field}:"):
+    with pytest.raises(ValueError, match=rf"^{field}:"):
         FocusConfig(**{field: value})
 
 
 def test_round_trip_and_unknown_fields() -> None:
     config = FocusConfig(num_groups=16, sides="two", probe="multi_probe", top_k=3)
     assert FocusConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(ValueError, match="^groups: unknown field"):
+    with pytest.raises(ValueError, match=r"^groups: unknown field"):
         FocusConfig.from_dict({"groups": 4})
 
 
 def test_replace_validates_again() -> None:
-    with pytest.raises(ValueError, match="^top_k:"):
+    with pytest.raises(ValueError, match=r"^top_k:"):
         FocusConfig(num_groups=4, top_k=4).replace(num_groups=2)
 
 

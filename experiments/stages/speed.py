@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments import evaluation, settings, timing
+from experiments import settings, timing
 from experiments.kernel_settings import SpeedSettings
 from experiments.parts import time_parts
 from experiments.record import Run
@@ -35,18 +35,16 @@ def speed(run: Run, chosen: Settings) -> None:
     """Times every length, forward and, up to `speed.both_until`, with the backward pass."""
     plan, rows, parts = chosen.speed, [], []
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with evaluation.progress() as bar:
-        task = bar.add_task("speed", total=len(plan.lengths))
-        for tokens in plan.lengths:
-            bar.update(task, description=f"speed {tokens}")
-            shape = Shape(tokens, plan.heads, plan.key_heads, plan.head_dim, plan.window,
-                          getattr(torch, plan.dtype), device)  # fmt: skip
-            routings = routings_of(plan, shape, chosen.seed)
-            for backward in (False, True) if tokens <= plan.both_until else (False,):
-                rows += time_length(plan, shape, routings, backward, chosen.seed)
-            if device.type == "cpu":
-                parts += [row for routed in routings for row in time_parts(shape, routed)]
-            bar.advance(task)
+    for tokens in plan.lengths:
+        # No progress bar here: its thread takes turns with the one that is timed.
+        print(f"speed: {tokens} tokens", flush=True)
+        shape = Shape(tokens, plan.heads, plan.key_heads, plan.head_dim, plan.window,
+                      getattr(torch, plan.dtype), device)  # fmt: skip
+        routings = routings_of(plan, shape, chosen.seed)
+        for backward in (False, True) if tokens <= plan.both_until else (False,):
+            rows += time_length(plan, shape, routings, backward, chosen.seed)
+        if device.type == "cpu":
+            parts += [row for routed in routings for row in time_parts(shape, routed)]
     table = pd.DataFrame(rows)
     run.table(table, "table.csv")
     if parts:

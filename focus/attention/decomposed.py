@@ -105,9 +105,9 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, x: Inputs,
     if not plan.lists.single:
         out.zero_()
         lse.fill_(-torch.inf)
-    for b, heads, _, routing in _routings(query, key, value, x, plan.spans):
-        merge(routing, plan.lists, out[b, heads], lse[b, heads])
-        local_forward(routing, _codes(plan, routing), out[b, heads], lse[b, heads])
+    for b, own, _, routing in _routings(query, key, value, x, plan.spans):
+        merge(routing, plan.lists, out[b, own], lse[b, own])
+        local_forward(routing, _codes(plan, routing), out[b, own], lse[b, own])
     return out, lse
 
 

@@ -67,7 +67,7 @@ def draw_real(case: Case) -> Tensor | None:
     for b in range(case.batch):
         count = b * case.tokens // (2 * case.batch)
         if count:
-            real[b, : count] = case.padding != "left"
+            real[b, :count] = case.padding != "left"
             real[b, case.tokens - count :] = case.padding != "right"
     return real
 

@@ -126,4 +126,3 @@ def test_nonsense_settings_are_refused(params, field, value, message):
     with pytest.raises(ValueError) as caught:
         settings.parse(params)
     assert str(caught.value).startswith(message)
-
