@@ -117,6 +117,13 @@ def load_json(path: Path) -> dict[str, Any]:
     return found
 
 
+RECIPE_COLUMNS = [
+    "trial", "final", "kind", "reading", "K", "top_k", "probe", "window", "density",
+    "distant_density", "ppl", "delta", "delta_low", "delta_high", "delta_least", "delta_most",
+    "seeds", "context", "n_documents",
+]  # fmt: skip
+
+
 class Results:
     """Everything below one `results/` folder, read once and lazily.
 
@@ -154,7 +161,7 @@ class Results:
         frames = [
             read_csv(path, columns).assign(evidence=self.evidence(path), cell=path.parent.name)
             for path in sorted((self.root / stage).glob("*/table.csv"))
-            if self.variants is None or path.parent.name in self.variants
+            if stage == "recipe" or self.variants is None or path.parent.name in self.variants
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
@@ -204,6 +211,11 @@ class Results:
     def controls(self) -> pd.DataFrame:
         """Masks of the controls stage: trained routers and routings that learnt nothing."""
         return self.table("controls", CONTROLS_COLUMNS)
+
+    @cached_property
+    def recipe(self) -> pd.DataFrame:
+        """Masks of every trial of the recipe stage, and of the controls beside finalists."""
+        return self.cells("recipe", RECIPE_COLUMNS)
 
     @cached_property
     def exactness(self) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import arithmetic
 from analysis.paper import model_name, table
-from analysis.results import Results
+from analysis.results import RECIPE_COLUMNS, Results
 
 TOPK = [
     "whose",
@@ -128,12 +128,21 @@ def controls(results: Results) -> pd.DataFrame:
     return results.controls.drop(columns="evidence")
 
 
+def recipe(results: Results) -> pd.DataFrame:
+    """Trials of the recipe stage, finalists (on test books) first."""
+    frame = results.recipe
+    wanted = [*RECIPE_COLUMNS, "versus_routed", "versus_routed_low", "versus_routed_high"]
+    ordered = frame.sort_values("final", ascending=False, kind="stable")
+    return ordered.reindex(columns=wanted)
+
+
 TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "topk": topk,
     "speed": speed,
     "exactness": exactness,
     "leak": leak,
     "controls": controls,
+    "recipe": recipe,
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
     "parameters": arithmetic.counts,

@@ -12,10 +12,10 @@ from focus.config import BALANCES, PROBES
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model is retrofitted, and the number format of its weights."""
+    """Which model is retrofitted, and the number format of its weights (see models.load)."""
 
     name: str
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,12 @@ class RetrofitSettings:
         warmup_steps: steps of the linear rise.
         gradient_clip: largest gradient norm.
         checkpoint_every: steps between two checkpoints (what a killed run loses at most).
+        loss: ``next_token``, or ``distil``: the divergence of the model's predictions from those
+            of the pretrained one.
+        start: ``random`` routers, or from the model's own ``attention`` (focus.initialise).
+        start_windows: training windows that the latter looks at.
+        temperature_start: the routers' temperature at the first step, from which it goes
+            geometrically to the variant's own at the last (null: it stays).
     """
 
     steps: int
@@ -110,10 +116,16 @@ class RetrofitSettings:
     warmup_steps: int = 10
     gradient_clip: float = 1.0
     checkpoint_every: int = 10
+    loss: Literal["next_token", "distil"] = "next_token"
+    start: Literal["random", "attention"] = "random"
+    start_windows: int = 8
+    temperature_start: float | None = None
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, batch_size=self.batch_size)
-        at_least(1, checkpoint_every=self.checkpoint_every)
+        at_least(1, checkpoint_every=self.checkpoint_every, start_windows=self.start_windows)
+        if self.temperature_start is not None:
+            positive(temperature_start=self.temperature_start)
         at_least(2, context=self.context)
         at_least(0, warmup_steps=self.warmup_steps, weight_decay=self.weight_decay)
         positive(learning_rate=self.learning_rate, gradient_clip=self.gradient_clip)

@@ -122,3 +122,14 @@ def calibrate(model: PreTrainedModel, windows: list[Tensor]) -> None:
             model(window, use_cache=False)
     for router in routers:
         router.eval()
+
+
+def equal_window(tokens: int, sinks: int, density: float) -> int:
+    """The smallest window that, with the sinks, keeps at least this share of causal pairs."""
+    causal = tokens * (tokens + 1) // 2
+    for window in range(1, tokens + 1):
+        # Queries from position `window` on leave out i - window + 1 keys, less the sinks there.
+        left_out = sum(max(0, i - window + 1 - sinks) for i in range(window, tokens))
+        if causal - left_out >= density * causal:
+            return window
+    return tokens

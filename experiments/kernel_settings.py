@@ -1,4 +1,4 @@
-"""The blocks of params.yaml that the stages exactness and speed read."""
+"""The blocks of params.yaml that the stages exactness, speed and training read."""
 
 from __future__ import annotations
 
@@ -98,3 +98,46 @@ class SpeedSettings:
         _heads(self.heads, self.key_heads, self.head_dim)
         if max(self.top_ks) > min(self.groups):
             raise ValueError(f"top_ks: {max(self.top_ks)} is above groups = {min(self.groups)}")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The attention of a training step, forward and backward, against full attention's.
+
+    Attributes:
+        lengths: sequence lengths, timed in this order.
+        gates: training gates; quadratic_until: greatest length of those that form every pair.
+        groups, top_k: K, and the groups of a token (of which only ``sparse_log`` takes notice).
+        routers: one for each key head, queries and keys apart, or one a layer.
+        window, sinks, heads, key_heads, head_dim, dtype: shape of the attention.
+        seconds: time for the repetitions of one length.
+        most_repetitions: the most of one length; the fewest is two.
+    """
+
+    lengths: tuple[int, ...]
+    gates: tuple[Literal["eq2", "log", "sparse_log", "straight_through"], ...] = (
+        "log", "sparse_log",
+    )  # fmt: skip
+    quadratic_until: int = 4096
+    groups: int = 16
+    top_k: int = 1
+    routers: Literal["layer", "kv_head"] = "kv_head"
+    window: int = 128
+    sinks: int = 4
+    heads: int = 9
+    key_heads: int = 3
+    head_dim: int = 64
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    seconds: float = 20.0
+    most_repetitions: int = 9
+
+    def __post_init__(self) -> None:
+        for name in ("lengths", "gates"):
+            _listed(getattr(self, name), name)
+        at_least(1, lengths=min(self.lengths), window=self.window, top_k=self.top_k)
+        at_least(0, sinks=self.sinks, quadratic_until=self.quadratic_until)
+        at_least(2, most_repetitions=self.most_repetitions)
+        positive(seconds=self.seconds)
+        _heads(self.heads, self.key_heads, self.head_dim)
+        if self.top_k > self.groups:
+            raise ValueError(f"top_k: {self.top_k} is above groups = {self.groups}")

@@ -48,9 +48,9 @@ class Centroids(pl.LightningModule):
         return self._model[0]
 
     def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-        """Next-token loss, nats a token, of ``input_ids`` (B, T) under the training gate."""
-        with focus.mode(self.model, "soft"):
-            loss = next_token_loss(self.model, batch["input_ids"])
+        """Loss, nats a token, of ``input_ids`` (B, T) under the training gate."""
+        self._cool()
+        loss = LOSSES[self.settings.loss](self.model, batch["input_ids"])
         if not bool(torch.isfinite(loss)):
             raise ValueError(
                 f"loss is {float(loss)} at step {self.global_step}; lower "
@@ -59,6 +59,13 @@ class Centroids(pl.LightningModule):
         self.losses.append(float(loss.detach()))
         self.log("loss", loss.detach(), prog_bar=True)
         return loss
+
+    def _cool(self) -> None:
+        final = self.model.focus_state.config.temperature
+        temperature = cooled(self.global_step, self.settings, final)
+        for layer in self.model.focus_state.layers.values():
+            if layer.router is not None and layer.router.config.temperature != temperature:
+                layer.router.config = layer.router.config.replace(temperature=temperature)
 
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW with a linear warm-up and a cosine down to zero."""
@@ -95,6 +102,22 @@ class Centroids(pl.LightningModule):
         self.losses = list(checkpoint["losses"])
 
 
+def gated_next_token_loss(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
+    """Next-token loss under the training gate."""
+    with focus.mode(model, "soft"):
+        return next_token_loss(model, input_ids)
+
+
+def distillation_loss(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
+    """KL divergence, nats a token, of predictions under the gate from the pretrained model's."""
+    with torch.no_grad(), focus.mode(model, "full"):
+        wanted = model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1).float()
+    with focus.mode(model, "soft"):
+        found = model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1).float()
+    kl = torch.nn.functional.kl_div
+    return kl(found.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
+
+
 def next_token_loss(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
     """Mean negative log-likelihood, nats a token, of tokens 1.. of (B, T); a float32 scalar."""
     logits = model(input_ids=input_ids, use_cache=False).logits[:, :-1]
@@ -109,3 +132,14 @@ def warmup_cosine(step: int, warmup: int, total: int) -> float:
         return (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)
     return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+def cooled(step: int, settings: RetrofitSettings, final: float) -> float:
+    """The routers' temperature at a step: geometric from ``temperature_start`` to ``final``."""
+    start = settings.temperature_start
+    if start is None or step >= settings.steps - 1:
+        return final
+    return start * (final / start) ** (step / (settings.steps - 1))
+
+
+LOSSES = {"next_token": gated_next_token_loss, "distil": distillation_loss}

@@ -75,13 +75,13 @@ def load(
 
     Args:
         name: a name of :data:`TINY`, or a source with role `model` that `fetch` brought.
-        dtype: number format of the weights: float32, bfloat16 or float16.
+        dtype: number format of the weights: auto, float32, bfloat16 or float16.
         root: folder of the fetched sources.
 
     Raises:
         ValueError: an unknown name or format, or files that are not there yet.
     """
-    wanted = _dtype(dtype)
+    wanted = resolve_dtype(dtype)
     if name in TINY:
         return _tiny(name).to(wanted), byte_tokenizer()
     folder = _folder(name, Path(root))
@@ -113,12 +113,28 @@ def _tiny(name: str, seed: int = 0) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(kind(**values)).eval()
 
 
-def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """A number format by name; ``auto`` is bfloat16 where the hardware computes in it, on a GPU or
+    by instructions of the processor, and float32 where it would be emulated, which takes longer.
+
+    Raises:
+        ValueError: an unknown name.
+    """
     if isinstance(dtype, torch.dtype):
         return dtype
+    if dtype == "auto":
+        return torch.bfloat16 if _native_bfloat16() else torch.float32
     if dtype not in DTYPES:
-        raise ValueError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        raise ValueError(f"dtype: must be one of auto, {', '.join(DTYPES)}, got {dtype!r}")
     return DTYPES[dtype]
+
+
+def _native_bfloat16() -> bool:
+    if torch.cuda.is_available():
+        return True
+    # The question has no public name in torch 2.11.
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
 def _folder(name: str, root: Path) -> Path:

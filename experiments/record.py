@@ -119,9 +119,18 @@ class Run:
             "commit": commit(),
             "versions": versions(),
             "hardware": hardware(),
+            "dtype": self._dtype(),
             "settings": self.settings.plain() if self.settings else None,
             "notes": self._notes,
         }
+
+    def _dtype(self) -> str | None:
+        """The number format that model.dtype meant on this machine."""
+        if self.settings is None or "torch" not in sys.modules:
+            return None
+        from experiments import models  # it takes seconds, and not every stage loads a model
+
+        return str(models.resolve_dtype(self.settings.model.dtype)).removeprefix("torch.")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -28,8 +28,9 @@ from experiments.blocks import (
     plain,
 )
 from experiments.decode_settings import DecodeSettings, GenerationSettings, PrefillSettings
-from experiments.kernel_settings import ExactnessSettings, SpeedSettings
-from experiments.schema import at_least, build, join, read_yaml, refuse_unknown, scalar
+from experiments.kernel_settings import ExactnessSettings, SpeedSettings, TrainingSettings
+from experiments.recipe_settings import RecipeSettings, parse_recipe, recipe_plain, routing
+from experiments.schema import at_least, build, read_yaml, refuse_unknown, scalar
 from focus.config import FocusConfig
 
 SCALES = ("smoke", "laptop", "gpu", "cluster")
@@ -62,10 +63,12 @@ class Settings:
     topk: TopkSettings
     leak: LeakSettings
     controls: ControlsSettings
+    recipe: RecipeSettings
     fetch: FetchSettings
     tolerances: Block
     exactness: ExactnessSettings
     speed: SpeedSettings
+    training: TrainingSettings
     decode: DecodeSettings
     prefill: PrefillSettings
     generation: GenerationSettings
@@ -86,6 +89,8 @@ class Settings:
             value = getattr(self, item.name)
             if item.name == "variants":
                 ready[item.name] = {name: _variant_plain(v) for name, v in value.items()}
+            elif item.name == "recipe":
+                ready[item.name] = recipe_plain(value)
             elif dataclasses.is_dataclass(value):
                 ready[item.name] = plain(dataclasses.asdict(value))
             else:
@@ -112,8 +117,8 @@ def parse(values: Mapping[str, Any]) -> Settings:
     typed = {
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
-        "exactness": ExactnessSettings, "speed": SpeedSettings, "decode": DecodeSettings,
-        "prefill": PrefillSettings, "generation": GenerationSettings,
+        "exactness": ExactnessSettings, "speed": SpeedSettings, "training": TrainingSettings,
+        "decode": DecodeSettings, "prefill": PrefillSettings, "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
@@ -129,6 +134,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
         scalar(value, float, f"tolerances.{name}")
         at_least(0, **{f"tolerances.{name}": value})
     ready["variants"] = _variants(_block(values, "variants"), ready["retrofit"])
+    ready["recipe"] = parse_recipe(_block(values, "recipe"), ready["retrofit"])
     settings = Settings(**ready)
     _check_together(settings)
     return settings
@@ -169,18 +175,10 @@ def _variants(values: Any, common: RetrofitSettings) -> Mapping[str, Variant]:
             raise ValueError(f"{path}: a variant's name is letters, digits, - and _")
         if not isinstance(own, Mapping):
             raise ValueError(f"{path}: must be a mapping, got {own!r}")
-        routing = {key: value for key, value in own.items() if key != "retrofit"}
-        refuse_unknown(routing, [f.name for f in dataclasses.fields(FocusConfig)], path)
+        fields = {key: value for key, value in own.items() if key != "retrofit"}
         training = build(RetrofitSettings, own.get("retrofit", {}), f"{path}.retrofit", common)
-        ready[name] = Variant(name, _focus(routing, path), training)
+        ready[name] = Variant(name, routing(fields, path, FocusConfig()), training)
     return MappingProxyType(ready)
-
-
-def _focus(values: Mapping[str, Any], path: str) -> FocusConfig:
-    try:
-        return FocusConfig(**values)
-    except ValueError as error:
-        raise ValueError(join(path, str(error))) from error
 
 
 def _check_controls(settings: Settings) -> None:
@@ -210,17 +208,29 @@ def _check_together(settings: Settings) -> None:
                 raise ValueError(
                     f"topk.ks: {k} is above num_groups = {groups} of variants.{variant.name}"
                 )
-        if variant.retrofit.context > settings.corpus.min_tokens:
-            raise ValueError(
-                f"variants.{variant.name}.retrofit.context: {variant.retrofit.context} is above "
-                f"corpus.min_tokens = {settings.corpus.min_tokens}; some books would give no window"
-            )
-    protocol = settings.protocol
+        _check_context(f"variants.{variant.name}", variant.retrofit, settings.corpus.min_tokens)
+    protocols = {"protocol": settings.protocol, "recipe.search": settings.recipe.search,
+                 "recipe.protocol": settings.recipe.protocol}  # fmt: skip
+    for name, protocol in protocols.items():
+        _check_length(name, protocol, settings.corpus.min_tokens)
+    for trial in settings.recipe.trials.values():
+        _check_context(f"recipe.trials.{trial.name}", trial.retrofit, settings.corpus.min_tokens)
+
+
+def _check_length(name: str, protocol: ProtocolSettings, least: int) -> None:
     needed = protocol.context + (protocol.windows_per_document - 1) * protocol.stride
-    if needed > settings.corpus.min_tokens:
+    if needed > least:
         raise ValueError(
-            f"protocol.windows_per_document: {protocol.windows_per_document} windows need {needed} "
-            f"tokens of each document, but corpus.min_tokens is {settings.corpus.min_tokens}"
+            f"{name}.windows_per_document: {protocol.windows_per_document} windows need {needed} "
+            f"tokens of each document, but corpus.min_tokens is {least}"
+        )
+
+
+def _check_context(path: str, training: RetrofitSettings, least: int) -> None:
+    if training.context > least:
+        raise ValueError(
+            f"{path}.retrofit.context: {training.context} is above corpus.min_tokens = {least}; "
+            "some books would give no window"
         )
 
 

@@ -17,6 +17,7 @@ from focus.huggingface import (
     pair_counts,
     trainable_parameters,
 )
+from focus.initial import initialise
 from focus.routing import Memberships, Router
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "density",
     "detach",
     "focus_attention",
+    "initialise",
     "load_adapter",
     "memberships",
     "mode",

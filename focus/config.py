@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BALANCES = ("softmax", "sinkhorn", "causal")
-GATES = ("eq2", "log", "straight_through")
+GATES = ("eq2", "log", "sparse_log", "straight_through")
 PROBES = ("symmetric", "multi_probe")
 ROUTERS = ("layer", "kv_head")
 SIDES = ("one", "two")

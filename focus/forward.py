@@ -9,6 +9,7 @@ K groups.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 class FocusLayer:
     """One attention module's router and what it saw in the last forward pass.
 
-    ``counts`` is None before the first forward; in soft and full mode every pair is computed.
+    ``tap``, where set, is shown every call's hidden states, queries and keys. ``counts`` is None
+    before the first forward; in soft and full mode every pair is computed.
     """
 
     def __init__(self, state: FocusState, router: Router | None) -> None:
@@ -45,6 +47,7 @@ class FocusLayer:
         self.reads: Reads | None = None
         self.counts: PairCounts | None = None
         self.ran: str | None = None
+        self.tap: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook: keeps the layer's input, and its place in the cache, for the attention
@@ -98,6 +101,8 @@ def attention(
         )
     _refuse(kwargs, layer, query, key)
     hidden, cache = layer.take_hidden(), layer.take_cache()
+    if layer.tap is not None:
+        layer.tap(hidden, query, key)
     past = 0 if cache is None else cache.get_seq_length()
     real, pairs = read_mask(attention_mask, query.shape[2], key.shape[2] + past)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

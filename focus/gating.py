@@ -1,4 +1,5 @@
-"""Training gates: how soft assignments weigh distant pairs. All pairs are computed, O(T^2).
+"""Training gates: how soft assignments weigh distant pairs. All but ``sparse_log`` compute every
+pair, O(T^2).
 
 A gate is one function in ``GATES``. A new one is written here and named in
 ``focus.config.GATES``; nothing else changes.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch import Tensor
 from focus.attention.checks import sink_tokens
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.gated import gated_scores_attention
+from focus.attention.weighted import weighted_attention
 from focus.config import FocusConfig
 from focus.routing import Assignments, top_k_groups
 
@@ -25,20 +28,47 @@ from focus.routing import Assignments, top_k_groups
 @dataclass(frozen=True)
 class GateInputs:
     """What a gate sees: query (B, H, T, D), key and value (B, Hk, T, D), the logit scale, the
-    assignments (B, Hr, T, K), ``allowed`` (B, 1, T, T) causal pairs of real tokens, ``distant``
-    (B, 1, T, T) those that the window and the sinks do not decide, a logit soft-cap and dropout."""
+    assignments (B, Hr, T, K), ``real`` (B, T) and ``pair_mask`` (B or 1, 1, T, T) where there are
+    any, a logit soft-cap and dropout. What is T x T is made only for the gates that ask for it."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     scale: float
     assignments: Assignments
-    allowed: Tensor
-    distant: Tensor
     real: Tensor | None
+    pair_mask: Tensor | None
     config: FocusConfig
     softcap: float | None = None
     dropout: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is a call on CPU over causal pairs of real tokens and nothing else."""
+        on_cpu = self.query.device.type == "cpu" and self.query.dtype != torch.float16
+        unmasked = self.real is None and self.pair_mask is None
+        return on_cpu and unmasked and self.softcap is None and not self.dropout
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """(B, 1, T, T) bool: causal pairs of real tokens that the model itself allows."""
+        batch, tokens = self.query.shape[0], self.query.shape[2]
+        allowed = (self._distance() >= 0).expand(batch, 1, tokens, tokens)
+        if self.real is not None:
+            allowed = allowed & self.real[:, None, None, :] & self.real[:, None, :, None]
+        return allowed if self.pair_mask is None else allowed & self.pair_mask
+
+    @cached_property
+    def distant(self) -> Tensor:
+        """(B, 1, T, T) bool: allowed pairs that the window and the sinks do not decide."""
+        batch, tokens = self.query.shape[0], self.query.shape[2]
+        is_sink = sink_tokens(self.real, batch, tokens, self.config.sinks, self.query.device)
+        far = self._distance() >= self.config.window
+        return self.allowed & far & ~is_sink[:, None, None, :]
+
+    def _distance(self) -> Tensor:
+        position = torch.arange(self.query.shape[2], device=self.query.device)
+        return position[:, None] - position[None, :]
 
     def affinity(self) -> Tensor:
         """g_i . g_j of every pair: (B, Hr, T, T), between 0 and 1."""
@@ -46,9 +76,7 @@ class GateInputs:
 
     def attend(self, *, bias: Tensor | None = None, factor: Tensor | None = None) -> Tensor:
         """Attention over the allowed pairs, gated by a bias and a factor (B, Hr, T, T)."""
-        on_cpu = self.query.device.type == "cpu" and self.query.dtype != torch.float16
-        plain = self.softcap is None and not self.dropout and self.real is None
-        if on_cpu and plain:
+        if self.plain:
             bias = torch.zeros((), dtype=torch.float32) if bias is None else bias
             bias = torch.where(self.allowed, bias, float("-inf"))
             return gated_scores_attention(
@@ -83,6 +111,32 @@ def log(x: GateInputs) -> Tensor:
     return x.attend(bias=bias)
 
 
+def sparse_log(x: GateInputs) -> Tensor:
+    """The ``log`` gate over each token's own top groups alone: cost and memory are the hard mask's.
+
+    A distant pair weighs the sum of g_im g_jm over groups m among the query's ``top_k`` and the
+    key's; pairs that share none are left out, and routers learn from the pairs they keep, as those
+    of a mixture of experts do. O(T) memory on CPU; the definition, O(T^2), elsewhere and under
+    padding, a model's own mask, a soft-cap or dropout.
+    """
+    query = _kept_log(x.assignments.query, x.config.top_k)
+    key = _kept_log(x.assignments.key, x.config.key_top_k)
+    if x.plain:
+        return weighted_attention(x.query, x.key, x.value, query, key, window=x.config.window,
+                                  sinks=x.config.sinks, scale=x.scale)  # fmt: skip
+    affinity = query.exp() @ key.exp().transpose(-1, -2)
+    floor = torch.finfo(affinity.dtype).tiny
+    bias = torch.where(x.distant, affinity.clamp_min(floor).log(), 0.0)
+    return x.attend_densely(x.allowed & (~x.distant | (affinity > 0)), bias)
+
+
+def _kept_log(assignments: Tensor, top_k: int) -> Tensor:
+    """log g of a token's ``top_k`` largest groups, -inf of the others: (B, Hr, T, K)."""
+    floor = torch.finfo(assignments.dtype).tiny
+    kept = top_k_groups(assignments.detach(), top_k)
+    return assignments.clamp_min(floor).log().masked_fill(~kept, -torch.inf)
+
+
 def straight_through(x: GateInputs) -> Tensor:
     """The hard mask forwards, the ``log`` gate's gradient backwards."""
     soft = log(x)
@@ -98,6 +152,7 @@ def straight_through(x: GateInputs) -> Tensor:
 GATES: dict[str, Callable[[GateInputs], Tensor]] = {
     "eq2": eq2,
     "log": log,
+    "sparse_log": sparse_log,
     "straight_through": straight_through,
 }
 
@@ -130,18 +185,8 @@ def gated_attention(
     Returns:
         (B, H, T, D); rows of padding queries are zero.
     """
-    batch, _, tokens, dim = query.shape
-    position = torch.arange(tokens, device=query.device)
-    distance = position[:, None] - position[None, :]
-    allowed = (distance >= 0).expand(batch, 1, tokens, tokens)
-    if real is not None:
-        allowed = allowed & real[:, None, None, :] & real[:, None, :, None]
-    if pair_mask is not None:
-        allowed = allowed & pair_mask
-    is_sink = sink_tokens(real, batch, tokens, config.sinks, query.device)
-    distant = allowed & (distance >= config.window) & ~is_sink[:, None, None, :]
     inputs = GateInputs(
-        query, key, value, dim**-0.5 if scale is None else scale, assignments, allowed, distant,
-        real, config, softcap, dropout,
+        query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, assignments, real,
+        pair_mask, config, softcap, dropout,
     )  # fmt: skip
     return GATES[config.gate](inputs)

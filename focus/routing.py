@@ -115,19 +115,22 @@ class Router(nn.Module):
                 f"num_groups: {config.num_groups} groups cannot be balanced over "
                 f"{scores.shape[-2]} tokens; give longer sequences, fewer groups or another balance"
             )
-        if self.training and torch.is_grad_enabled():
-            self._observe(scores.detach(), real_BT)
+        learns = self.training and torch.is_grad_enabled()
+        if balance == "sinkhorn" or learns:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and balance == "sinkhorn"):
+                found = sinkhorn_potentials(scores, config.sinkhorn_iterations, real_BT)
+            if learns:
+                self._observe(found.detach())
+            if balance == "sinkhorn":
+                return scores + found.unsqueeze(-2)
         if balance == "softmax":
             return scores
-        if balance == "sinkhorn":
-            return sinkhorn(scores, config.sinkhorn_iterations, real_BT)
         if config.potentials == "lagged":
             return scores + lagged_potentials(scores, config, real_BT)
         return scores + self.potentials.to(scores.dtype)[:, :, None, :]
 
     @torch.no_grad()
-    def _observe(self, scores: Tensor, real_BT: Tensor | None) -> None:
-        found = sinkhorn_potentials(scores, self.config.sinkhorn_iterations, real_BT)
+    def _observe(self, found: Tensor) -> None:
         self.batches += 1
         # A plain mean for the first batches, then one over about the last twenty: centroids move.
         weight = max(1.0 / float(self.batches), 0.05)

@@ -99,6 +99,29 @@ def test_straight_through_is_hard_forwards_and_log_backwards() -> None:
         assert torch.allclose(ours, theirs)
 
 
+@pytest.mark.parametrize("probe", ["symmetric", "multi_probe"])
+def test_sparse_log_is_the_log_gate_over_the_top_groups(probe: str) -> None:
+    q, k, v = (t.detach() for t in tensors())
+    groups = assignments()
+    own = config("sparse_log", top_k=2, probe=probe)
+    kept = Assignments(groups.query.detach() * top_k_groups(groups.query, 2),
+                       groups.key.detach() * top_k_groups(groups.key, own.key_top_k))  # fmt: skip
+    out = gated_attention(q, k, v, groups, own)
+    assert torch.allclose(out, by_loops("log", q, k, v, kept), atol=1e-12)
+
+
+def test_sparse_log_over_all_groups_is_the_log_gate() -> None:
+    (q, k, v), groups = tensors(), assignments()
+    out = gated_attention(q, k, v, groups, config("sparse_log", top_k=4))
+    whole = gated_attention(q, k, v, groups, config("log"))
+    flow = torch.randn_like(out)
+    inputs = (q, k, v, groups.query, groups.key)
+    assert torch.allclose(out, whole, atol=1e-12)
+    for ours, theirs in zip(torch.autograd.grad(out, inputs, flow),
+                            torch.autograd.grad(whole, inputs, flow), strict=True):  # fmt: skip
+        assert torch.allclose(ours, theirs, atol=1e-12)
+
+
 @pytest.mark.parametrize("gate", sorted(GATES))
 def test_padding_equals_per_sequence_runs_and_stops_nan(gate: str) -> None:
     q, k, v = (t.detach() for t in tensors())

@@ -1,45 +1,83 @@
-"""Perplexity against the share of distant pairs kept: recipe, paper's way and controls at equal
-density.
-
-Drawn once the recipe stage has written `results/recipe/<cell>/table.csv` in the columns of the
-top-k stage.
-"""
+"""Perplexity against the share of distant pairs kept: finalists, and controls at equal density."""
 
 from __future__ import annotations
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
-from analysis.results import TOPK_COLUMNS, Results
+from analysis.results import Results
 
 CAPTION = (
-    "Perplexity relative to pretrained against the share of distant pairs kept "
-    "(window and sinks aside). Bars: "
-    "bootstrap interval over documents, paired with pretrained."
+    "Hard masks with the routers of the recipe stage's finalists, all ours: perplexity relative to "
+    "the pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
+    "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
+    "routings that learnt nothing, with as many pairs: random routers, and the window alone, "
+    "widened. Right: near the pretrained line."
 )
+CONTROLS = {
+    "random": "random routers",
+    "position": "groups by position",
+    "token": "groups by token",
+    "window": "window and sinks alone, widened",
+}
+SHADES = (style.GREY, "#A0A0A0", "#B8B8B8", "#555555")
 
 
 def draw(results: Results) -> Figure | None:
-    """The figure, None without results of the recipe stage."""
-    frame = results.cells("recipe", TOPK_COLUMNS)
-    frame = frame[frame["mode"] == "hard"] if not frame.empty else frame
+    """The figure, None without finalists of the recipe stage."""
+    frame = results.recipe
+    frame = frame[frame["final"] & (frame["reading"] != "pretrained")] if len(frame) else frame
     if frame.empty:
         return None
-    figure, (axis,) = style.row(1)
-    for i, (variant, rows) in enumerate(frame.groupby("variant", sort=False)):
+    figure, axes = style.row(2, 11.0, 5.0)
+    for axis in axes:
+        _lines(axis, frame)
+        axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
+        axis.set_xlabel("distant pairs kept (%)")
+        axis.set_xlim(left=0)
+    axes[0].set_yscale("log")
+    axes[0].set_ylabel("perplexity / pretrained perplexity")
+    axes[0].set_title("All (logarithmic)", loc="left")
+    axes[1].set_title("Near the pretrained line", loc="left")
+    axes[1].set_ylim(*_near(frame))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    first = frame.iloc[0]
+    figure.suptitle(
+        f"Hard routing, {first['context']:,} tokens, {first['n_documents']} held-out books "
+        f"({', '.join(sorted({str(int(n)) for n in frame['seeds']}))} seeds)",
+        x=0.01, ha="left", fontsize=11.5,
+    )  # fmt: skip
+    return figure
+
+
+def _lines(axis: Axes, frame: pd.DataFrame) -> None:
+    trials = list(dict.fromkeys(frame["trial"]))
+    several = len({t for t, k in zip(frame["trial"], frame["kind"], strict=True) if k in CONTROLS})
+    for (trial, kind), rows in frame.groupby(["trial", "kind"], sort=False):
+        if kind == "routed":
+            n = trials.index(trial)
+            look = {"color": style.CYCLE[n % 6], "marker": style.MARKERS[n % 6], "zorder": 3}
+            label = f"{trial} (K = {rows['K'].iloc[0]})"
+        else:
+            n = list(CONTROLS).index(kind)
+            look = {"color": SHADES[n], "marker": "x+12"[n], "linestyle": ":"}
+            label = CONTROLS[kind] + (f", {trial}" if several > 1 else "")
         line = rows.sort_values("distant_density")
         spread = [line["delta"] - line["delta_low"], line["delta_high"] - line["delta"]]
         axis.errorbar(
-            100 * line["distant_density"],
-            1 + line["delta"],
-            [s.clip(lower=0) for s in spread],
-            label=variant,
-            color=style.CYCLE[i % len(style.CYCLE)],
-            marker=style.MARKERS[i % len(style.MARKERS)],
-            capsize=2.5,
-        )
-    axis.axhline(1, color=style.INK, linewidth=1.3, label="pretrained")
-    axis.set_xlabel("distant pairs kept (%)")
-    axis.set_ylabel("perplexity / pretrained perplexity")
-    axis.legend(frameon=False)
-    return figure
+            100 * line["distant_density"], 1 + line["delta"], [s.clip(lower=0) for s in spread],
+            label=label, capsize=2.5, elinewidth=1.1, linewidth=1.3, **look,
+        )  # fmt: skip
+
+
+def _near(frame: pd.DataFrame) -> tuple[float, float]:
+    """Limits that hold the best trial's points with their bars, and some room."""
+    routed = frame[frame["kind"] == "routed"]
+    best = routed.groupby("trial")["delta_high"].max().idxmin()
+    own = routed[routed["trial"] == best]
+    low, high = min(0.0, own["delta_low"].min()), max(0.01, own["delta_high"].max())
+    room = 0.25 * (high - low)
+    return 1 + low - room, 1 + high + 3 * room

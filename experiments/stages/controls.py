@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 import focus
 from experiments import evaluation, models, settings
-from experiments.controls import controlled
+from experiments.controls import controlled, equal_window
 from experiments.data import WindowSequence, load_split
 from experiments.evaluation import DocumentScore, Interval
 from experiments.record import Run
@@ -83,17 +83,6 @@ def measure(model: PreTrainedModel, kind: str, top_k: int, documents: list[tuple
         "kind": kind, "top_k": top_k, "window": window, "density": (near + kept) / causal,
         "distant_density": kept / distant if distant else 1.0, "scores": scores,
     }  # fmt: skip
-
-
-def equal_window(tokens: int, sinks: int, density: float) -> int:
-    """The smallest window that, with the sinks, keeps at least this share of causal pairs."""
-    causal = tokens * (tokens + 1) // 2
-    for window in range(1, tokens + 1):
-        # Queries from position `window` on leave out i - window + 1 keys, less the sinks there.
-        left_out = sum(max(0, i - window + 1 - sinks) for i in range(window, tokens))
-        if causal - left_out >= density * causal:
-            return window
-    return tokens
 
 
 def record(run: Run, chosen: Settings, rows: list[dict[str, Any]],

@@ -14,7 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -23,13 +23,14 @@ import torch
 from dvclive.lightning import DVCLiveLogger
 from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
 from torch import Tensor
+from transformers import PreTrainedModel
 
 import focus
 from experiments import models, settings
-from experiments.data import BooksDataModule, manifest
+from experiments.data import BooksDataModule, WindowSequence, load_split, manifest
 from experiments.lit import Centroids
 from experiments.record import Run
-from experiments.settings import Settings
+from experiments.settings import RetrofitSettings, Settings
 
 CHECKPOINTS = Path("checkpoints/retrofit")
 
@@ -48,25 +49,56 @@ def main() -> None:
 def retrofit(run: Run, cell: str, chosen: Settings) -> None:
     """Trains one variant and records it."""
     config, training = chosen.variant(cell)
-    pl.seed_everything(chosen.seed, verbose=False)
     model, _ = models.load(chosen.model.name, chosen.model.dtype)
-    before = weights_hash(model.state_dict().items())
-    focus.attach(model, config, seed=chosen.seed)
-    module = Centroids(model, training)
-    folder = CHECKPOINTS / cell / fingerprint(cell, chosen)
-    resumed = latest(folder)
-    data = BooksDataModule(training.context, training.batch_size, training.steps, chosen.seed)
-    started = time.monotonic()
-    trainer(training, folder, run.folder / "dvclive").fit(module, data, ckpt_path=resumed)
-    seconds = time.monotonic() - started
-    if weights_hash(frozen(model)) != before:
-        raise RuntimeError("a frozen weight changed during training: this is a bug, not a result")
+    folder = CHECKPOINTS / cell / fingerprint(config, training, chosen)
+    trained = train(model, config, training, chosen.seed, folder, run.folder / "dvclive")
     focus.save_adapter(model, run.folder / "adapter")
-    record(run, module, seconds, resumed)
+    record(run, trained)
     shutil.rmtree(folder)
 
 
-def trainer(training: settings.RetrofitSettings, folder: Path, live: Path) -> pl.Trainer:
+@dataclass(frozen=True)
+class Trained:
+    """A finished training: its module, wall time of this run, and where it went on from."""
+
+    module: Centroids
+    seconds: float
+    resumed: str | None
+
+
+def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitSettings, seed: int,
+          folder: Path, live: Path) -> Trained:  # fmt: skip
+    """Attaches routers and trains them, or goes on from the last checkpoint in ``folder``.
+
+    Args:
+        model: a pretrained model without Focus; its weights stay as they are, which is checked.
+        config, training: routing, and steps, optimiser and start.
+        seed: of routers and of the order of windows.
+        folder: of checkpoints; the caller removes it once the result is saved.
+        live: where DVCLive's metrics go.
+
+    Raises:
+        RuntimeError: a frozen weight changed.
+    """
+    pl.seed_everything(seed, verbose=False)
+    before = weights_hash(model.state_dict().items())
+    focus.attach(model, config, seed=seed)
+    resumed = latest(folder)
+    if training.start == "attention" and resumed is None:
+        first = WindowSequence(load_split("train"), training.context, training.start_windows, seed)
+        batches = [first[i]["input_ids"].unsqueeze(0) for i in range(len(first))]
+        focus.initialise(model, batches, seed=seed)
+    module = Centroids(model, training)
+    data = BooksDataModule(training.context, training.batch_size, training.steps, seed)
+    started = time.monotonic()
+    trainer(training, folder, live).fit(module, data, ckpt_path=resumed)
+    seconds = time.monotonic() - started
+    if weights_hash(frozen(model)) != before:
+        raise RuntimeError("a frozen weight changed during training: this is a bug, not a result")
+    return Trained(module, seconds, resumed)
+
+
+def trainer(training: RetrofitSettings, folder: Path, live: Path) -> pl.Trainer:
     """A trainer that checkpoints into ``folder`` and logs metrics with DVCLive."""
     saver = ModelCheckpoint(
         dirpath=folder, filename="{step}", every_n_train_steps=training.checkpoint_every,
@@ -80,9 +112,8 @@ def trainer(training: settings.RetrofitSettings, folder: Path, live: Path) -> pl
     )  # fmt: skip
 
 
-def fingerprint(cell: str, chosen: Settings) -> str:
+def fingerprint(config: focus.FocusConfig, training: RetrofitSettings, chosen: Settings) -> str:
     """Names everything a training run depends on: settings, texts, seed."""
-    config, training = chosen.variant(cell)
     known = [config.to_dict(), asdict(training), asdict(chosen.model), chosen.seed, manifest()]
     text = json.dumps(known, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -108,9 +139,9 @@ def weights_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def record(run: Run, module: Centroids, seconds: float, resumed: str | None) -> None:
+def record(run: Run, trained: Trained) -> None:
     """Losses, sizes and times of a finished training."""
-    training = module.settings
+    module, training = trained.module, trained.module.settings
     losses = pd.DataFrame({"step": range(1, len(module.losses) + 1), "loss": module.losses})
     run.table(losses, "train.csv")
     tail = losses["loss"].tail(10)
@@ -120,8 +151,13 @@ def record(run: Run, module: Centroids, seconds: float, resumed: str | None) -> 
     run.metric("trained_parameters", sum(p.numel() for p in module.routers))
     run.metric("weights_unchanged", 1)
     run.note("seed", run.settings.seed if run.settings else None)
-    run.note("train_seconds", round(seconds, 1))
-    run.note("resumed_from_step", int(Path(resumed).stem.split("=")[1]) if resumed else None)
+    run.note("train_seconds", round(trained.seconds, 1))
+    run.note("resumed_from_step", step_of(trained.resumed))
+
+
+def step_of(checkpoint: str | None) -> int | None:
+    """The step that a checkpoint's name says."""
+    return int(Path(checkpoint).stem.split("=")[1]) if checkpoint else None
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def local_forward(routing: Routing, codes: Codes, out: Tensor, lse: Tensor) -> N
         new_lse = torch.logaddexp(total_lse, part_lse)
         weight = torch.exp(part_lse - new_lse).unsqueeze(-1)
         if total.dtype == lse.dtype:
-            total.lerp_(part, weight)
+            total.lerp_(part.to(lse.dtype), weight)
         else:
             total.copy_(total.to(lse.dtype).lerp_(part.to(lse.dtype), weight))
         total_lse.copy_(new_lse)

@@ -76,16 +76,16 @@ def build_lists(
     codes = membership_RTK.flatten(0, 1), keys_RTK.flatten(0, 1)
     groups, most = membership_RTK.shape[-1], int(membership_RTK.sum(-1).max())
     if not separate:
-        kept = None if sinks_RT is None else _at(membership_RTK, key_where)
+        kept = None if sinks_RT is None else at_entries(membership_RTK, key_where)
         return Lists(groups, key_index, key_offsets, key_index, key_offsets, None, kept, None,
                      most <= 1, most > 1, *codes)  # fmt: skip
     repeats = most > 1 and int(own_RTK.sum(-1).max()) > 1
     query_index, query_where, query_offsets = entries(membership_RTK)
-    stairs = _at(keys_RTK.cumsum(1, dtype=torch.int32), query_where)
+    stairs = at_entries(keys_RTK.cumsum(1, dtype=torch.int32), query_where)
     first = None
     if sinks_RT is not None and most > 1 and not repeats:
         earlier_RTK = membership_RTK.cumsum(-1, dtype=torch.int32) > 1
-        first = ~_at(earlier_RTK, query_where)
+        first = ~at_entries(earlier_RTK, query_where)
     return Lists(groups, key_index, key_offsets, query_index, query_offsets, stairs, None, first,
                  most <= 1, repeats, *codes)  # fmt: skip
 
@@ -138,7 +138,8 @@ def entries(membership_RTK: Tensor) -> tuple[Tensor, Tensor, list[int]]:
     return index, where, [0, *accumulate(counts)]
 
 
-def _at(values_RTK: Tensor, where_N: Tensor) -> Tensor:
+def at_entries(values_RTK: Tensor, where_N: Tensor) -> Tensor:
+    """Values (N,) of a (R, T, K) tensor at the places that :func:`entries` gives."""
     return values_RTK.transpose(1, 2).reshape(-1)[where_N]
 
 

@@ -29,7 +29,7 @@ def stair_rows(queries: int) -> int:
 
 
 @dataclass(frozen=True)
-class _List:
+class StairList:
     """One list: positions of its queries (M,) and keys (N,), and their rows.
 
     query (1, H, M, D'); key, value (1, Hk, N, D'), with code dimensions where pairs may repeat;
@@ -51,24 +51,30 @@ _Part = tuple[slice, Tensor | None]  # some keys, and the mask over them
 def stairs_forward(routing: Routing, lists: Lists, out: Tensor, lse: Tensor) -> None:
     """Attention to the earlier keys of each group: written to out (H, T, D) and lse (H, T) where
     every query is in one list, otherwise merged into what they hold."""
-    dim = routing.query.shape[-1]
     for own in _lists(routing, lists):
-        empty = _empty(routing, own)
-        some_empty = bool(empty.any())
-        for rows, parts in _chunks(routing, own):
-            index = own.query_index[rows]
-            if not parts and lists.single:
-                out.index_fill_(1, index, 0.0)
-                lse.index_fill_(1, index, -torch.inf)
-            if not parts:
-                continue
-            part, part_lse = _chunk_forward(routing, own, rows, parts)
-            if some_empty:
-                part_lse = part_lse.masked_fill(empty[rows], -torch.inf)
-            put_rows(out, lse, index, part[..., :dim], part_lse, lists.single)
+        list_forward(routing, own, out, lse, lists.single)
 
 
-def _chunk_forward(routing: Routing, own: _List, rows: slice,
+def list_forward(routing: Routing, own: StairList, out: Tensor, lse: Tensor,
+                 single: bool) -> None:  # fmt: skip
+    """One list of :func:`stairs_forward`; ``single``: written, not merged."""
+    dim = out.shape[-1]
+    empty = _empty(routing, own)
+    some_empty = bool(empty.any())
+    for rows, parts in _chunks(routing, own):
+        index = own.query_index[rows]
+        if not parts and single:
+            out.index_fill_(1, index, 0.0)
+            lse.index_fill_(1, index, -torch.inf)
+        if not parts:
+            continue
+        part, part_lse = _chunk_forward(routing, own, rows, parts)
+        if some_empty:
+            part_lse = part_lse.masked_fill(empty[rows], -torch.inf)
+        put_rows(out, lse, index, part[..., :dim], part_lse, single)
+
+
+def _chunk_forward(routing: Routing, own: StairList, rows: slice,
                    parts: list[_Part]) -> tuple[Tensor, Tensor]:  # fmt: skip
     """out (H, M, D') and lse (H, M) of one chunk's queries over all its keys."""
     out, lse = torch.empty(0), torch.empty(0)
@@ -93,30 +99,36 @@ def stairs_backward(routing: Routing, lists: Lists, saved: Saved) -> None:
     """Gradients of :func:`stairs_forward` under the merged out and lse, added to the sums."""
     dim = routing.query.shape[-1]
     for own in _lists(routing, lists):
-        width = own.query.shape[-1] - dim
-        grad, out = (
-            pad(gather(x, own.query_index), (0, width)).unsqueeze(0)
-            for x in (saved.grad, saved.out)
-        )
-        lse = saved.lse.index_select(1, own.query_index)
-        lse.masked_fill_(_empty(routing, own), torch.inf)
-        d_query, d_key, d_value = (torch.zeros_like(x) for x in (own.query, own.key, own.value))
-        for rows, (keys, mask) in ((rows, part) for rows, parts in _chunks(routing, own)
-                                   for part in parts):  # fmt: skip
-            found = cpu_backward(
-                grad[:, :, rows], own.query[:, :, rows], own.key[:, :, keys],
-                own.value[:, :, keys], out[:, :, rows], lse[None, :, rows], routing.scale,
-                mask=mask,
-            )  # fmt: skip
-            d_query[:, :, rows] += found[0]
-            d_key[:, :, keys] += found[1]
-            d_value[:, :, keys] += found[2]
-        saved.d_query.index_add_(1, own.query_index, d_query[0, ..., :dim])
-        saved.d_key.index_add_(1, own.key_index, d_key[0, ..., :dim])
-        saved.d_value.index_add_(1, own.key_index, d_value[0, ..., :dim])
+        d_query, d_key, d_value = list_backward(routing, own, saved)
+        saved.d_query.index_add_(1, own.query_index, d_query[..., :dim])
+        saved.d_key.index_add_(1, own.key_index, d_key[..., :dim])
+        saved.d_value.index_add_(1, own.key_index, d_value[..., :dim])
 
 
-def _lists(routing: Routing, lists: Lists) -> Iterator[_List]:
+def list_backward(routing: Routing, own: StairList, saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of one list's own rows: d_query (H, M, D'), d_key and d_value (Hk, N, D')."""
+    width = own.query.shape[-1] - saved.out.shape[-1]
+    grad, out = (
+        pad(gather(x, own.query_index), (0, width)).unsqueeze(0).to(own.query.dtype)
+        for x in (saved.grad, saved.out)
+    )
+    lse = saved.lse.index_select(1, own.query_index)
+    lse.masked_fill_(_empty(routing, own), torch.inf)
+    d_query, d_key, d_value = (torch.zeros_like(x) for x in (own.query, own.key, own.value))
+    for rows, (keys, mask) in ((rows, part) for rows, parts in _chunks(routing, own)
+                               for part in parts):  # fmt: skip
+        found = cpu_backward(
+            grad[:, :, rows], own.query[:, :, rows], own.key[:, :, keys],
+            own.value[:, :, keys], out[:, :, rows], lse[None, :, rows], routing.scale,
+            mask=mask,
+        )  # fmt: skip
+        d_query[:, :, rows] += found[0]
+        d_key[:, :, keys] += found[1]
+        d_value[:, :, keys] += found[2]
+    return d_query[0], d_key[0], d_value[0]
+
+
+def _lists(routing: Routing, lists: Lists) -> Iterator[StairList]:
     all_stairs = lists.stairs if lists.stairs is not None else lists.key_index
     for group in range(lists.count):
         n = routing.number * lists.count + group
@@ -135,13 +147,13 @@ def _lists(routing: Routing, lists: Lists) -> Iterator[_List]:
             codes = lists.key_codes[key_index + routing.base]
             query = with_codes(query, own_codes, group, -1.0, routing.scale)
             key, value = with_codes(key, codes, group, 1.0, routing.scale), _widen(value, group)
-        yield _List(
+        yield StairList(
             query_index, key_index, query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0),
             all_stairs[queries], None if lists.first is None else lists.first[queries],
         )  # fmt: skip
 
 
-def _chunks(routing: Routing, own: _List) -> Iterator[tuple[slice, list[_Part]]]:
+def _chunks(routing: Routing, own: StairList) -> Iterator[tuple[slice, list[_Part]]]:
     """For each chunk of queries its keys, from 0 on, in one part or in two, a rectangle first."""
     total, keys = own.query_index.shape[0], own.key_index.shape[0]
     height = stair_rows(total)
@@ -166,7 +178,7 @@ def _chunks(routing: Routing, own: _List) -> Iterator[tuple[slice, list[_Part]]]
         tail.zero_()
 
 
-def _mask_with_sinks(routing: Routing, own: _List, rows: slice, high: int,
+def _mask_with_sinks(routing: Routing, own: StairList, rows: slice, high: int,
                      dtype: torch.dtype) -> Tensor:  # fmt: skip
     """Additive mask that leaves a query's sinks to the first of its lists."""
     hidden = torch.arange(high, dtype=own.stairs.dtype) >= own.stairs[rows, None]
@@ -176,7 +188,7 @@ def _mask_with_sinks(routing: Routing, own: _List, rows: slice, high: int,
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
 
 
-def _empty(routing: Routing, own: _List) -> Tensor:
+def _empty(routing: Routing, own: StairList) -> Tensor:
     """(M,) queries that see no key of the list."""
     if own.first is None:
         return own.stairs == 0

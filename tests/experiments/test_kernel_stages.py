@@ -12,7 +12,7 @@ import torch
 from experiments import settings, timing
 from experiments.record import Run
 from experiments.rivals.paper_k1 import paper_k1_attention
-from experiments.stages import exactness, speed
+from experiments.stages import exactness, speed, training
 from experiments.synthetic import cosine, draw_membership, draw_tensors, relative_error
 from experiments.timing import Shape
 from focus import dense_attention
@@ -54,6 +54,18 @@ def test_speed_stage(chosen, tmp_path):
     assert set(table.loc[table["direction"] == "both", "length"]) == {64}
     parts = pd.read_csv(tmp_path / "speed" / "parts.csv")
     assert parts.groupby(["length", "K", "k", "probe"])["share"].sum().between(0.5, 1.01).all()
+
+
+def test_training_stage(chosen, tmp_path):
+    plan = dataclasses.replace(chosen.training, lengths=(64, 300), groups=4, seconds=0.01,
+                               quadratic_until=64, heads=4, key_heads=2, head_dim=16,
+                               most_repetitions=2)  # fmt: skip
+    with Run("training", None, dataclasses.replace(chosen, training=plan), tmp_path) as run:
+        training.training(run, run.settings)
+    table = pd.read_csv(tmp_path / "training" / "table.csv")
+    methods = table.groupby("length")["method"].agg(list).to_dict()
+    assert methods == {64: ["full", "log", "sparse_log"], 300: ["full", "sparse_log"]}
+    assert (table[["median_s", "speedup"]] > 0).all(axis=None)
 
 
 def test_crossing_is_where_all_longer_ones_are_faster():

@@ -33,8 +33,16 @@ def test_the_byte_tokenizer_takes_every_byte_and_marks_the_end():
 def test_the_number_format_is_the_one_asked_for():
     assert models.load("tiny-llama", "bfloat16")[0].dtype == torch.bfloat16
     assert models.load("tiny-llama", torch.float64)[0].dtype == torch.float64
-    with pytest.raises(ValueError, match="dtype: must be one of float32, bfloat16, float16"):
+    with pytest.raises(ValueError, match="dtype: must be one of auto, float32, bfloat16, float16"):
         models.load("tiny-llama", "int8")
+
+
+@pytest.mark.parametrize(("native", "wanted"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_auto_is_what_the_hardware_computes_in(monkeypatch, native, wanted):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert models.resolve_dtype("auto") == wanted
 
 
 def test_a_fetched_folder_is_loaded_as_it_is(tmp_path):

@@ -39,6 +39,13 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
         "variant": "small", "kinds": ["random", "position", "token", "window"], "top_ks": [1],
         "calibration": 2,
     }  # fmt: skip
+    small = {"context": 64, "stride": 64, "documents": 2, "windows_per_document": 1}
+    params["recipe"] = {
+        "search": small, "protocol": {**small, "documents": 3}, "readings": [{"top_k": 1}],
+        "controls": ["random", "window"], "calibration": 1, "retrofit": {"steps": 6},
+        "base": {"num_groups": 4, "window": 8, "sinks": 2},
+        "trials": {"searched": {}, "finalist": {"final": True, "seeds": [0, 1]}},
+    }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "params.yaml").open("w") as file:
         YAML().dump(params, file)

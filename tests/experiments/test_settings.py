@@ -32,7 +32,7 @@ BAD = [
     ("seed", True, "seed: must be a whole number"),
     ("seed", None, "seed: must be a whole number"),
     ("threads", 0, "threads: must be >= 1"),
-    ("model.dtype", "int8", "model.dtype: must be one of float32"),
+    ("model.dtype", "int8", "model.dtype: must be one of auto, float32"),
     ("model.name", 3, "model.name: must be a text, got 3"),
     ("corpus.test_every", 1, "corpus.test_every: must be >= 2"),
     ("corpus.max_overlap", 0.0, "corpus.max_overlap: must be above 0"),
@@ -65,6 +65,9 @@ BAD = [
     ("leak.documents", 1, "leak.documents: must be >= 2"),
     ("leak.variants", ["other"], "leak.variants: 'other' is no variant"),
     ("leak.balances", ["causal"], "leak.balances[0]: must be one of softmax, sinkhorn, frozen"),
+    ("training.gates", [], "training.gates: must name at least one"),
+    ("training.lengths", [0], "training.lengths: must be >= 1"),
+    ("training.top_k", 17, "training.top_k: 17 is above groups = 16"),
     ("tolerances.rounding", "small", "tolerances.rounding: must be a number"),
     ("tolerances.rounding", -1.0, "tolerances.rounding: must be >= 0"),
     ("speed", 3, "speed: must be a mapping, got 3"),
@@ -79,6 +82,28 @@ BAD = [
     ("variants.k4_sinks4.widow", 5, "variants.k4_sinks4.widow: unknown setting; did you mean win"),
     ("variants.k4_sinks4.retrofit", {"steps": 0}, "variants.k4_sinks4.retrofit.steps: must be >="),
     ("variants.k4_sinks4.retrofit", {"step": 1}, "variants.k4_sinks4.retrofit.step: unknown"),
+    ("retrofit.loss", "luck", "retrofit.loss: must be one of next_token, distil"),
+    ("retrofit.start", "luck", "retrofit.start: must be one of random, attention"),
+    ("retrofit.temperature_start", 0.0, "retrofit.temperature_start: must be > 0"),
+    ("recipe", 3, "recipe: must be a mapping, got 3"),
+    ("recipe.trial", {}, "recipe.trial: unknown setting; did you mean trials?"),
+    ("recipe.trials", {}, "recipe.trials: must be a mapping with at least one"),
+    ("recipe.trials.a b", {}, "recipe.trials.a b: a trial's name"),
+    ("recipe.trials.default", 1, "recipe.trials.default: must be a mapping, got 1"),
+    ("recipe.trials.default.gate", "iron", "recipe.trials.default.gate: must be one of"),
+    ("recipe.trials.default.seeds", [], "recipe.trials.default.seeds: must name at least one"),
+    ("recipe.trials.default.seeds", [0, 0], "recipe.trials.default.seeds: must name at least"),
+    ("recipe.trials.default.seeds", ["a"], "recipe.trials.default.seeds: must be a list of whole"),
+    ("recipe.trials.default.final", 1, "recipe.trials.default.final: must be true or false"),
+    ("recipe.trials.default.retrofit", {"step": 1}, "recipe.trials.default.retrofit.step: unkn"),
+    ("recipe.base.windo", 3, "recipe.base.windo: unknown setting; did you mean window?"),
+    ("recipe.readings", [], "recipe.readings: must name at least one"),
+    ("recipe.readings", [{"top_k": 0}], "recipe.readings[0].top_k: must be >= 1, got 0"),
+    ("recipe.readings", [{"top_k": 99}], "recipe.readings: top_k = 99 is above num_groups = 16"),
+    ("recipe.controls", ["luck"], "recipe.controls[0]: must be one of random, position"),
+    ("recipe.calibration", 0, "recipe.calibration: must be >= 1"),
+    ("recipe.protocol.documents", 1, "recipe.protocol.documents: must be >= 2"),
+    ("recipe.protocol.windows_per_document", 10**6, "recipe.protocol.windows_per_document: 1000"),
     ("variants.k4_sinks4.retrofit", {"context": 10**6}, "variants.k4_sinks4.retrofit.context: "),
 ]
 
@@ -92,7 +117,7 @@ def test_nonsense_is_refused_with_the_full_name_of_the_field(params, name, value
 
 
 @pytest.mark.parametrize(
-    "block", ["model", "retrofit", "topk", "variants", "fetch", "speed", "tolerances"]
+    "block", ["model", "retrofit", "topk", "variants", "fetch", "speed", "tolerances", "recipe"]
 )
 def test_a_missing_block_is_named(params, block):
     del params[block]

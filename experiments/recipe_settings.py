@@ -1,0 +1,181 @@
+"""The block `recipe` of params.yaml: trials of ways to train routers for the hard mask."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from experiments.blocks import ProtocolSettings, RetrofitSettings, plain
+from experiments.schema import at_least, build, construct, convert, join, refuse_unknown
+from focus.config import FocusConfig
+
+Control = Literal["random", "position", "token", "window"]
+OWN = ("retrofit", "seeds", "final")  # what a trial has beside FocusConfig's fields
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One hard mask: groups of a query, and whether keys take as many or one."""
+
+    top_k: int
+    probe: Literal["symmetric", "multi_probe"] = "symmetric"
+
+    def __post_init__(self) -> None:
+        at_least(1, top_k=self.top_k)
+
+    @property
+    def name(self) -> str:
+        """A key for metrics and tables: symmetric.k2."""
+        return f"{self.probe}.k{self.top_k}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way of routing and training, run with every seed.
+
+    Attributes:
+        final: scored on the test books beside the controls; others on the validation books.
+    """
+
+    name: str
+    focus: FocusConfig
+    retrofit: RetrofitSettings
+    seeds: tuple[int, ...] = (0,)
+    final: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds: must name at least one, and none twice, got {self.seeds}")
+        at_least(0, seeds=min(self.seeds))
+
+
+@dataclass(frozen=True)
+class RecipeSettings:
+    """Trials of training recipes, each read under several hard masks with causal potentials.
+
+    Attributes:
+        search, protocol: how trials are scored, on validation books, and finalists, on test books.
+        readings: hard masks.
+        controls: routings that learnt nothing, held against finalists at equal density.
+        calibration: training windows on which random routers find their potentials.
+        base: FocusConfig's fields that trials share.
+        retrofit: training that trials share.
+        trials: by name.
+    """
+
+    search: ProtocolSettings
+    protocol: ProtocolSettings
+    readings: tuple[Reading, ...]
+    controls: tuple[Control, ...]
+    calibration: int
+    base: FocusConfig
+    retrofit: RetrofitSettings
+    trials: Mapping[str, Trial]
+
+    def __post_init__(self) -> None:
+        at_least(1, calibration=self.calibration)
+        names = [reading.name for reading in self.readings]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"readings: must name at least one, and none twice, got {names}")
+
+
+def parse_recipe(values: Any, common: RetrofitSettings) -> RecipeSettings:
+    """The block from its mapping; what a trial does not name, ``base`` and ``retrofit`` give.
+
+    Raises:
+        ValueError: a value is missing, unknown or nonsense; the message starts with its full name.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"recipe: must be a mapping, got {values!r}")
+    refuse_unknown(values, [item.name for item in dataclasses.fields(RecipeSettings)], "recipe")
+    for name in ("search", "protocol", "readings", "base", "retrofit", "trials"):
+        if name not in values:
+            raise ValueError(f"recipe.{name}: is missing")
+    base = routing(values["base"], "recipe.base", FocusConfig())
+    retrofit = build(RetrofitSettings, values["retrofit"], "recipe.retrofit", common)
+    trials = values["trials"]
+    if not isinstance(trials, Mapping) or not trials:
+        raise ValueError("recipe.trials: must be a mapping with at least one trial")
+    readings = values["readings"]
+    if not isinstance(readings, list):
+        raise ValueError(f"recipe.readings: must be a list, got {readings!r}")
+    ready = {
+        "search": build(ProtocolSettings, values["search"], "recipe.search"),
+        "protocol": build(ProtocolSettings, values["protocol"], "recipe.protocol"),
+        "readings": tuple(
+            build(Reading, each, f"recipe.readings[{n}]") for n, each in enumerate(readings)
+        ),
+        "controls": convert(values.get("controls", []), tuple[Control, ...], "recipe.controls"),
+        "calibration": convert(values.get("calibration", 4), int, "recipe.calibration"),
+        "base": base,
+        "retrofit": retrofit,
+        "trials": MappingProxyType(
+            {name: _trial(name, own, base, retrofit) for name, own in trials.items()}
+        ),
+    }
+    settings: RecipeSettings = construct(RecipeSettings, ready, "recipe")
+    _check_readings(settings)
+    return settings
+
+
+def routing(values: Any, path: str, defaults: FocusConfig) -> FocusConfig:
+    """A FocusConfig from plain values over defaults; errors start with the field's full name."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path}: must be a mapping, got {values!r}")
+    refuse_unknown(values, [item.name for item in dataclasses.fields(FocusConfig)], path)
+    return construct(FocusConfig, {**defaults.to_dict(), **values}, path)
+
+
+def _trial(name: str, own: Any, base: FocusConfig, retrofit: RetrofitSettings) -> Trial:
+    path = join("recipe.trials", str(name))
+    if not str(name).replace("_", "").replace("-", "").isalnum():
+        raise ValueError(f"{path}: a trial's name is letters, digits, - and _")
+    if not isinstance(own, Mapping):
+        raise ValueError(f"{path}: must be a mapping, got {own!r}")
+    fields = {key: value for key, value in own.items() if key not in OWN}
+    seeds, final = own.get("seeds", [0]), own.get("final", False)
+    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+        raise ValueError(f"{path}.seeds: must be a list of whole numbers, got {seeds!r}")
+    if not isinstance(final, bool):
+        raise ValueError(f"{path}.final: must be true or false, got {final!r}")
+    ready = {
+        "name": name,
+        "focus": routing(fields, path, base),
+        "retrofit": build(RetrofitSettings, own.get("retrofit", {}), f"{path}.retrofit", retrofit),
+        "seeds": tuple(seeds),
+        "final": final,
+    }
+    return construct(Trial, ready, path)
+
+
+def _check_readings(settings: RecipeSettings) -> None:
+    for trial in settings.trials.values():
+        for reading in settings.readings:
+            if reading.top_k > trial.focus.num_groups:
+                raise ValueError(
+                    f"recipe.readings: top_k = {reading.top_k} is above num_groups = "
+                    f"{trial.focus.num_groups} of recipe.trials.{trial.name}"
+                )
+
+
+def recipe_plain(settings: RecipeSettings) -> dict[str, Any]:
+    """The block as plain dictionaries, lists and numbers, for a result's record."""
+    rest = {
+        item.name: getattr(settings, item.name)
+        for item in dataclasses.fields(settings)
+        if item.name not in ("trials", "readings")
+    }
+    ready = {
+        name: dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each
+        for name, each in rest.items()
+    }
+    ready["readings"] = [dataclasses.asdict(reading) for reading in settings.readings]
+    ready["trials"] = {
+        name: {**trial.focus.to_dict(), "retrofit": dataclasses.asdict(trial.retrofit),
+               "seeds": trial.seeds, "final": trial.final}
+        for name, trial in settings.trials.items()
+    }  # fmt: skip
+    return plain(ready)

@@ -1,0 +1,69 @@
+"""The recipe stage on a tiny model: search on validation books, finalists beside controls."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import focus
+from experiments.lit import cooled, distillation_loss
+from experiments.schema import read_yaml
+from experiments.settings import RetrofitSettings
+from tests.experiments.test_retrofit import ROOT, run, start, workspace
+from tests.models import tiny, token_ids
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return workspace(tmp_path_factory.mktemp("recipe"), read_yaml(ROOT / "params.yaml"))
+
+
+def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None:
+    run(folder, "recipe", "--cell", "finalist")
+    table = pd.read_csv(folder / "results/recipe/finalist/table.csv").set_index("kind")
+    assert list(table.index) == ["pretrained", "routed", "random", "window"]
+    assert list(table["seeds"]) == [2, 2, 1, 1]
+    routed = table.loc["routed"]
+    assert routed["delta_least"] <= routed["delta"] <= routed["delta_most"]
+    assert routed["delta_low"] <= routed["delta"] <= routed["delta_high"]
+    assert table.loc["pretrained", ["delta", "density"]].tolist() == [0.0, 1.0]
+    window = table.loc["window"]
+    assert window["window"] > 8
+    assert 0 <= window["distant_density"] - routed["distant_density"] < 0.06
+    documents = pd.read_csv(folder / "results/recipe/finalist/documents.csv")
+    assert len(documents) == 3 * (2 * 2 + 2)
+    assert (folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors").is_file()
+    assert not (folder / "checkpoints/recipe/finalist").exists()
+
+
+def test_a_search_is_scored_on_validation_books(folder: Path) -> None:
+    run(folder, "recipe", "--cell", "searched")
+    documents = pd.read_csv(folder / "results/recipe/searched/documents.csv")
+    assert set(documents["document"]) == {"validation 0", "validation 1"}
+    assert set(documents["kind"]) == {"pretrained", "routed"}
+
+
+def test_an_unknown_trial_is_refused_by_name(folder: Path) -> None:
+    process = start(folder, "recipe", "--cell", "missing")
+    assert process.wait(timeout=60) != 0
+    assert "recipe.trials.missing: no such trial; there are" in (folder / "log").read_text()
+
+
+def attached() -> torch.nn.Module:
+    config = focus.FocusConfig(num_groups=4, window=8, temperature=0.1)
+    return focus.attach(tiny("tiny-llama"), config, seed=0)
+
+
+def test_distillation_is_zero_where_the_gate_is_open() -> None:
+    model = attached()
+    with torch.no_grad():
+        assert distillation_loss(model, token_ids(1, 8)).abs() < 1e-6  # all within the window
+        assert distillation_loss(model, token_ids(1, 64)) > 1e-6
+
+
+def test_the_temperature_goes_geometrically_to_the_variants_own() -> None:
+    settings = RetrofitSettings(steps=5, temperature_start=0.4)
+    seen = [cooled(step, settings, 0.1) for step in range(5)]
+    assert seen == pytest.approx([0.4, 0.4 / 2**0.5, 0.2, 0.2 / 2**0.5, 0.1])
+    assert cooled(2, RetrofitSettings(steps=5), 0.1) == 0.1
