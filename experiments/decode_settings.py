@@ -101,15 +101,22 @@ class GenerationSettings:
         questions: the first so many of the test set, with eight worked examples before each.
         batch_size: questions generated together, padded on the left.
         new_tokens: tokens generated for each, whatever they say.
+        long_documents, long_prompt, long_tokens: held-out books that are gone on with, tokens of
+            each that are given, and tokens generated.
     """
 
     variants: tuple[str, ...]
     questions: int = 8
     batch_size: int = 4
     new_tokens: int = 64
+    long_documents: int = 1
+    long_prompt: int = 4096
+    long_tokens: int = 256
 
     def __post_init__(self) -> None:
         if not self.variants:
             raise ValueError("variants: must name at least one")
         at_least(2, questions=self.questions)
         at_least(1, batch_size=self.batch_size, new_tokens=self.new_tokens)
+        at_least(1, long_documents=self.long_documents, long_prompt=self.long_prompt)
+        at_least(1, long_tokens=self.long_tokens)

@@ -12,7 +12,7 @@ from experiments.blocks import ProtocolSettings, RetrofitSettings, plain
 from experiments.schema import at_least, build, construct, convert, join, refuse_unknown
 from focus.config import FocusConfig
 
-Control = Literal["random", "position", "token", "window"]
+Control = Literal["random", "position", "token", "window", "oracle"]
 OWN = ("retrofit", "seeds", "final")  # what a trial has beside FocusConfig's fields
 
 
@@ -59,7 +59,8 @@ class RecipeSettings:
     Attributes:
         search, protocol: how trials are scored, on validation books, and finalists, on test books.
         readings: hard masks.
-        controls: routings that learnt nothing, held against finalists at equal density.
+        controls: routings that learnt nothing, held against finalists at equal density, and the
+            oracle, which knows what full attention weighs most.
         calibration: training windows on which random routers find their potentials.
         base: FocusConfig's fields that trials share.
         retrofit: training that trials share.

@@ -4,7 +4,7 @@ For each variant: greedy generation of a fixed number of tokens from eight worke
 question. Reported: how often hard mode's next token is the full model's, over the full model's own
 text (forced) and when each goes on from its own (free); the answers; seconds; and how often a step
 with the cache chose another token than the whole sequence at once would have (rounding; of both
-modes).
+modes). The same from the start of held-out books, a long prompt (long.csv).
 
 `python -m experiments.stages.generation` writes results/generation/table.csv and metrics.json.
 """
@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import focus
 from experiments import evaluation, gsm8k, models, settings
+from experiments.data import load_split
 from experiments.gsm8k import Question
 from experiments.record import Run
 from experiments.settings import Settings
@@ -39,23 +40,33 @@ def main() -> None:
 @torch.no_grad()
 def generation(run: Run, chosen: Settings) -> None:
     """Generates for every variant and writes one row a question."""
-    plan, rows = chosen.generation, []
+    plan, rows, long_rows = chosen.generation, [], []
     questions = gsm8k.load(plan.questions)
     batches = [
         questions[i : i + plan.batch_size] for i in range(0, len(questions), plan.batch_size)
     ]
+    books = [
+        (book.title, book.tokens[: plan.long_prompt].unsqueeze(0))
+        for book in load_split("test")[: plan.long_documents]
+    ]
     with evaluation.progress() as bar:
-        task = bar.add_task("generation", total=len(plan.variants) * len(batches))
+        task = bar.add_task("generation", total=len(plan.variants) * (len(batches) + len(books)))
         for variant in plan.variants:
             chosen.variant(variant)
             model, tokenizer = models.load(chosen.model.name, chosen.model.dtype)
             focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
+            for title, ids in books:
+                bar.update(task, description=f"generation {variant} {title}")
+                long_rows.append({"variant": variant, "document": title,
+                                  **go_on(model, ids, plan.long_tokens)})  # fmt: skip
+                bar.advance(task)
             for batch in batches:
                 bar.update(task, description=f"generation {variant}")
                 found = compare(model, tokenizer, batch, plan.new_tokens)
                 rows.extend({"variant": variant, **row} for row in found)
                 bar.advance(task)
     record(run, chosen, pd.DataFrame(rows))
+    record_long(run, pd.DataFrame(long_rows))
 
 
 def compare(
@@ -89,6 +100,17 @@ def compare(
             "seconds_full": full_seconds / len(batch), "seconds_hard": hard_seconds / len(batch),
             "text_full": texts[0], "text_hard": texts[1],
         }  # fmt: skip
+
+
+def go_on(model: PreTrainedModel, ids: Tensor, count: int) -> dict[str, Any]:
+    """Both modes from one prompt (1, T): tokens that the cache chose otherwise, and seconds."""
+    mask, row = torch.ones_like(ids), {"prompt_tokens": ids.shape[1], "tokens": count}
+    for mode in ("full", "hard"):
+        with focus.mode(model, mode):
+            out, row[f"seconds_{mode}"] = generate(model, ids, mask, count)
+            own = out[:, ids.shape[1] :]
+            row[f"cache_differs_{mode}"] = int((predictions(model, out, mask, count) != own).sum())
+    return row
 
 
 def padded(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> tuple[Tensor, Tensor]:
@@ -148,6 +170,14 @@ def record(run: Run, chosen: Settings, table: pd.DataFrame) -> None:
             run.metric(f"{variant}.cache_differs_{mode}", differs)
             run.metric(f"{variant}.seconds_a_token_{mode}", own[f"seconds_{mode}"].sum() / tokens)
     run.note("seed", chosen.seed)
+
+
+def record_long(run: Run, table: pd.DataFrame) -> None:
+    """Sums over books."""
+    run.table(table, "long.csv")
+    for variant, own in table.groupby("variant", sort=False):
+        for name in ("tokens", "cache_differs_full", "cache_differs_hard"):
+            run.metric(f"{variant}.long.{name}", int(own[name].sum()))
 
 
 if __name__ == "__main__":

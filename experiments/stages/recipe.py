@@ -29,6 +29,7 @@ from experiments import evaluation, models, settings
 from experiments.controls import controlled, equal_window
 from experiments.data import WindowSequence, load_split, manifest
 from experiments.evaluation import DocumentScore, Partial
+from experiments.oracle import oracle
 from experiments.recipe_settings import Reading, Trial
 from experiments.record import Run
 from experiments.settings import ProtocolSettings, Settings
@@ -37,7 +38,7 @@ from focus.density import PairCounts
 
 CHECKPOINTS = Path("checkpoints/recipe")
 ADAPTERS = Path("data/adapters/recipe")  # too large for git, and no stage needs them
-ROUTED, PRETRAINED = "routed", "pretrained"
+ROUTED, PRETRAINED, ORACLE = "routed", "pretrained", "oracle"
 Documents = list[tuple[str, Tensor]]
 Groups = dict[tuple[str, str], list[dict[str, Any]]]  # rows of every seed by kind and reading
 
@@ -103,14 +104,15 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, chosen: S
         rows = [scorer.pretrained()]
         for kind in (ROUTED, *controls):
             place: AbstractContextManager = (
-                nullcontext() if kind == ROUTED
+                nullcontext() if kind in (ROUTED, ORACLE)
                 else controlled(model, kind, calibration, chosen.seed)
             )  # fmt: skip
             with place:
                 for reading in recipe.readings:
                     name = f"{trial.name} seed {chosen.seed} {kind} {reading.name}"
                     bar.update(task, description=name)
-                    rows.append(scorer.hard(kind, reading, rows))
+                    measure = scorer.oracle if kind == ORACLE else scorer.hard
+                    rows.append(measure(kind, reading, rows))
     return rows
 
 
@@ -135,9 +137,7 @@ class Scorer:
         config = self.model.focus_state.config
         window, routed = config.window, None
         if kind == "window":
-            routed = next(
-                row for row in before if (row["kind"], row["reading"]) == (ROUTED, reading.name)
-            )
+            routed = _routed(reading, before)
             tokens = self.documents[0][1].shape[1]
             window = equal_window(tokens, config.sinks, routed["density"])
         counts: list[PairCounts] = []
@@ -159,9 +159,22 @@ class Scorer:
             "scores": found,
         }  # fmt: skip
 
+    def oracle(self, kind: str, reading: Reading,
+               before: Sequence[dict[str, Any]]) -> dict[str, Any]:  # fmt: skip
+        """As many distant pairs as the routers keep, chosen by full attention's own weights."""
+        config, routed = self.model.focus_state.config, _routed(reading, before)
+        with oracle(self.model, routed["distant_density"], config.window, config.sinks):
+            found = self._score(self.after_window)
+        return {**routed, "kind": kind, "scores": found}
+
     def _score(self, after: Callable[[], None]) -> list[dict]:
         found = evaluation.score_documents(self.model, self.documents, self.score_from, after)
         return evaluation.score_to_plain(found)
+
+
+def _routed(reading: Reading, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The trained routers' row of that reading."""
+    return next(row for row in before if (row["kind"], row["reading"]) == (ROUTED, reading.name))
 
 
 def _beyond(density: float, routed: dict[str, Any]) -> float:

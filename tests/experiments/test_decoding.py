@@ -18,6 +18,7 @@ from experiments.record import Run
 from experiments.stages import decode as decode_stage
 from experiments.stages import generation as generation_stage
 from focus import FocusConfig
+from tests.models import token_ids
 
 ROUTINGS = (DecodeRouting(4), DecodeRouting(4, 2, "multi_probe", "kv_head"))
 
@@ -115,3 +116,11 @@ def test_generation_compares_the_two_modes() -> None:
     rows = list(generation_stage.compare(model, tokenizer, questions, 12))
     assert all(row["cache_differs_hard"] == row["cache_differs_full"] == 0 for row in rows)
     assert min(row["agreement_free"] for row in rows) < 1
+
+
+def test_the_cache_chooses_what_the_whole_sequence_would() -> None:
+    model, _ = models.load("tiny-llama")
+    focus.attach(model, FocusConfig(num_groups=4, window=8, sinks=2), seed=0)
+    row = generation_stage.go_on(model, token_ids(1, 90), 24)
+    assert (row["prompt_tokens"], row["tokens"]) == (90, 24)
+    assert row["cache_differs_full"] == row["cache_differs_hard"] == 0

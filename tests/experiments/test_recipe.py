@@ -22,8 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None:
     run(folder, "recipe", "--cell", "finalist")
     table = pd.read_csv(folder / "results/recipe/finalist/table.csv").set_index("kind")
-    assert list(table.index) == ["pretrained", "routed", "random", "window"]
-    assert list(table["seeds"]) == [2, 2, 1, 1]
+    assert list(table.index) == ["pretrained", "routed", "random", "window", "oracle"]
+    assert list(table["seeds"]) == [2, 2, 1, 1, 1]
     routed = table.loc["routed"]
     assert routed["delta_least"] <= routed["delta"] <= routed["delta_most"]
     assert routed["delta_low"] <= routed["delta"] <= routed["delta_high"]
@@ -32,7 +32,7 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     assert window["window"] > 8
     assert 0 <= window["distant_density"] - routed["distant_density"] < 0.06
     documents = pd.read_csv(folder / "results/recipe/finalist/documents.csv")
-    assert len(documents) == 3 * (2 * 2 + 2)
+    assert len(documents) == 3 * (2 * 2 + 3)
     assert (folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors").is_file()
     assert not (folder / "checkpoints/recipe/finalist").exists()
 

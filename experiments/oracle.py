@@ -1,0 +1,83 @@
+"""The ceiling of any grouping: a query keeps the distant keys that full attention weighs most.
+
+No router can know them without computing every pair; what routers lose beside this is what better
+groups could still win. Shape suffixes: B batch, H query heads, Hk key heads, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+import focus
+from focus.attention.dense import attend
+from focus.masks import focus_mask
+
+IMPLEMENTATION = "focus_oracle"
+
+
+@contextmanager
+def oracle(model: PreTrainedModel, share: float, window: int,
+           sinks: int) -> Iterator[PreTrainedModel]:  # fmt: skip
+    """The attached model keeping, in every routed layer, the heaviest ``share`` of each query's
+    distant keys (window and sinks aside), chosen for each key head.
+
+    Raises:
+        ValueError: the share is not between 0 and 1; at a call, the input is padded, or the model
+            has a sliding window or a soft-cap.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share: must be between 0 and 1, got {share}")
+
+    def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                  attention_mask: Tensor | None, scaling: float | None = None,
+                  **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
+        limited = rest.get("sliding_window") or rest.get("softcap")
+        if attention_mask is not None or limited:
+            raise ValueError(
+                "the oracle takes whole texts without padding, and models without sliding windows "
+                "and soft-cap"
+            )
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        kept = heaviest(query, key, scale, share, window, sinks)
+        return attend(query, key, value, scale, kept=kept).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register(IMPLEMENTATION, attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, focus_mask)
+    with focus.mode(model, "full"):
+        former = model.config._attn_implementation
+        model.set_attn_implementation(IMPLEMENTATION)
+        try:
+            yield model
+        finally:
+            model.set_attn_implementation(former)
+
+
+def heaviest(query: Tensor, key: Tensor, scale: float, share: float, window: int,
+             sinks: int) -> Tensor:  # fmt: skip
+    """(B, Hk, T, T) bool: near pairs, and each query's distant keys of the greatest weight, by the
+    mean over the query heads of a key head.
+
+    Args:
+        query: (B, H, T, D); key: (B, Hk, T, D).
+    """
+    tokens = query.shape[2]
+    position = torch.arange(tokens, device=query.device)
+    distance = position[:, None] - position
+    near = (distance >= 0) & ((distance < window) | (position < sinks))
+    distant = (distance >= window) & (position >= sinks)
+    grouped = query.float().unflatten(1, (key.shape[1], -1))
+    logits = grouped @ key.float().unsqueeze(2).transpose(-1, -2) * scale
+    weights = logits.masked_fill_(distance < 0, -torch.inf).softmax(-1).mean(2)
+    weights = weights.masked_fill_(~distant, -1.0)
+    wanted = (share * distant.sum(-1)).round().long()
+    most = int(wanted.max())
+    best = weights.topk(most, -1).indices
+    taken = (torch.arange(most, device=query.device) < wanted[:, None]).expand(best.shape)
+    kept = torch.zeros(weights.shape, dtype=torch.bool, device=query.device)
+    return kept.scatter_(-1, best, taken) | near
