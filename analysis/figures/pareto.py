@@ -13,16 +13,17 @@ CAPTION = (
     "Hard masks with the routers of the recipe stage's finalists, all ours: perplexity relative to "
     "the pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
     "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
-    "routings that learnt nothing, with as many pairs: random routers, and the window alone, "
-    "widened. Right: near the pretrained line."
+    "routings that learnt nothing, with as many pairs, and the ceiling: the distant keys that full "
+    "attention weighs most. Right: near the pretrained line."
 )
 CONTROLS = {
     "random": "random routers",
     "position": "groups by position",
     "token": "groups by token",
     "window": "window and sinks alone, widened",
+    "oracle": "oracle: heaviest keys of full attention",
 }
-SHADES = (style.GREY, "#A0A0A0", "#B8B8B8", "#555555")
+SHADES = (style.GREY, "#A0A0A0", "#B8B8B8", "#555555", style.INK)
 
 
 def draw(results: Results) -> Figure | None:
@@ -63,7 +64,7 @@ def _lines(axis: Axes, frame: pd.DataFrame) -> None:
             label = f"{trial} (K = {rows['K'].iloc[0]})"
         else:
             n = list(CONTROLS).index(kind)
-            look = {"color": SHADES[n], "marker": "x+12"[n], "linestyle": ":"}
+            look = {"color": SHADES[n], "marker": "x+12*"[n], "linestyle": ":"}
             label = CONTROLS[kind] + (f", {trial}" if several > 1 else "")
         line = rows.sort_values("distant_density")
         spread = [line["delta"] - line["delta_low"], line["delta_high"] - line["delta"]]

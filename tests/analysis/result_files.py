@@ -147,3 +147,17 @@ def write_controls(root: Path, *rows: tuple[str, float, float, float]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(table).reindex(columns=CONTROLS_COLUMNS).to_csv(folder / "table.csv", index=False)
     (folder / "run.json").write_text(json.dumps(RUN))
+
+
+def write_recipe(root: Path, trial: str, *rows: dict[str, object]) -> None:
+    """A trial's table; every row is a routed mask of a finalist unless it says otherwise."""
+    base: dict[str, object] = {
+        "trial": trial, "final": True, "kind": "routed", "reading": "symmetric.k1", "K": 16,
+        "top_k": 1, "probe": "symmetric", "window": 128, "density": 0.2, "distant_density": 0.06,
+        "ppl": 34.0, "delta": 0.02, "delta_low": 0.01, "delta_high": 0.03, "delta_least": 0.015,
+        "delta_most": 0.025, "seeds": 3, "context": 2048, "n_documents": 8,
+    }  # fmt: skip
+    folder = root / "recipe" / trial
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame([base | row for row in rows]).to_csv(folder / "table.csv", index=False)
+    (folder / "run.json").write_text(json.dumps(RUN))

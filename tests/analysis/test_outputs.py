@@ -9,12 +9,13 @@ import pytest
 
 from analysis import __main__ as command
 from analysis import figures, tables
-from analysis.figures import style
+from analysis.figures import pareto, style
 from tests.analysis.result_files import (
     pretrained,
     row,
     write_exactness,
     write_leak,
+    write_recipe,
     write_speed,
     write_topk,
 )
@@ -52,6 +53,26 @@ def test_nothing_is_written_without_results_but_what_is_counted(results):
     written = {path.name for path in tables.write(results, results.root / "tables")}
     assert written == {"parameters.csv", "parameters.md", "repeated.csv", "repeated.md"}
     assert figures.write(results, results.root / "figures") == []
+
+
+def test_finalists_and_controls_stand_in_the_pareto_figure(results):
+    pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}
+    write_recipe(
+        results.root, "default", pretrained_row, {},
+        {"reading": "symmetric.k2", "top_k": 2, "distant_density": 0.25, "delta": 0.0},
+        {"kind": "random", "delta": 0.2, "delta_low": 0.1, "delta_high": 0.3},
+        {"kind": "oracle", "delta": -0.01},
+    )  # fmt: skip
+    write_recipe(results.root, "searched", {"final": False})
+    figure = pareto.draw(results)
+    assert figure is not None
+    labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert labels == {"default (K = 16)", "random routers", pareto.CONTROLS["oracle"]}
+    found = tables.recipe(results)
+    assert list(found["trial"]) == ["default"] * 5 + ["searched"]
+    write_recipe(results.root, "default", {"final": False})
+    del results.__dict__["recipe"]
+    assert pareto.draw(results) is None
 
 
 def test_figures_are_drawn_and_not_empty(filled):
