@@ -49,7 +49,7 @@ class FixedRouter(Router):
         # For the window alone, keys count down from the last group and queries up from the first:
         # up to half the groups never meet.
         key = -((groups - 1 - order).expand_as(query)) if self.kind == "window" else query
-        return torch.stack([query, key], 1).unsqueeze(2).float()
+        return torch.stack([query, key], 1).unsqueeze(2).float().to(hidden_BTE.device)
 
     def _groups(self, hidden_BTE: Tensor) -> Tensor:
         batch, tokens = hidden_BTE.shape[:2]
@@ -57,7 +57,7 @@ class FixedRouter(Router):
             if self.input_ids is None:
                 raise RuntimeError("groups by token identity need the model's input_ids")
             # Multiplicative hashing (Knuth): neighbouring ids are often related words.
-            return (self.input_ids * 2_654_435_761 % 2**32) // 2**16 % self.config.num_groups
+            return (self.input_ids.cpu() * 2_654_435_761 % 2**32) // 2**16 % self.config.num_groups
         if self.kind == "position":
             return (torch.arange(tokens) % self.config.num_groups).expand(batch, tokens)
         return torch.zeros(batch, tokens, dtype=torch.int64)
@@ -102,7 +102,8 @@ def _control(trained: Router, kind: str, seed: int) -> Router:
     if kind != "random":
         return FixedRouter(trained.config, kind).eval()
     _, heads, hidden, _ = trained.projection.shape
-    return Router(trained.config, hidden, heads, torch.Generator().manual_seed(seed)).eval()
+    drawn = Router(trained.config, hidden, heads, torch.Generator().manual_seed(seed))
+    return drawn.eval().to(trained.projection.device)
 
 
 def _pass_ids(model: torch.nn.Module, args: tuple, kwargs: dict) -> None:
@@ -119,7 +120,7 @@ def calibrate(model: PreTrainedModel, windows: list[Tensor]) -> None:
         router.train()
     with focus.mode(model, "soft"), torch.enable_grad():
         for window in windows:
-            model(window, use_cache=False)
+            model(window.to(model.device), use_cache=False)
     for router in routers:
         router.eval()
 

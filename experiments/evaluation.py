@@ -46,8 +46,15 @@ class Interval:
     high: float
 
 
-def protocol_windows(protocol: ProtocolSettings, split: str = "test") -> list[tuple[str, Tensor]]:
+def protocol_windows(
+    protocol: ProtocolSettings, split: str = "test", name: str = "protocol"
+) -> list[tuple[str, Tensor]]:
     """Title and windows (N, T) of each document that the protocol scores, from its start.
+
+    Args:
+        protocol: of documents, context and stride.
+        split: a side of the corpus.
+        name: of the block in params.yaml, for the error.
 
     Raises:
         ValueError: the split has fewer documents than ``protocol.documents``.
@@ -55,8 +62,8 @@ def protocol_windows(protocol: ProtocolSettings, split: str = "test") -> list[tu
     documents = load_split(split)
     if len(documents) < protocol.documents:
         raise ValueError(
-            f"protocol.documents: {protocol.documents} asked for, the {split} split has "
-            f"{len(documents)}; lower it or change corpus.test_every"
+            f"{name}.documents: {protocol.documents} asked for, the {split} split has "
+            f"{len(documents)}; lower it or change corpus.{split}_every"
         )
     return [(d.title, _first_windows(d, protocol)) for d in documents[: protocol.documents]]
 

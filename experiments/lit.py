@@ -64,8 +64,11 @@ class Centroids(pl.LightningModule):
         final = self.model.focus_state.config.temperature
         temperature = cooled(self.global_step, self.settings, final)
         for layer in self.model.focus_state.layers.values():
-            if layer.router is not None and layer.router.config.temperature != temperature:
-                layer.router.config = layer.router.config.replace(temperature=temperature)
+            router = layer.router
+            if router is not None and router.config.temperature != temperature:
+                # Potentials are added to scores over the temperature, so they go with it.
+                router.potentials.mul_(router.config.temperature / temperature)
+                router.config = router.config.replace(temperature=temperature)
 
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW with a linear warm-up and a cosine down to zero."""

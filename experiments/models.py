@@ -71,7 +71,7 @@ TINY: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
 def load(
     name: str, dtype: str | torch.dtype = "float32", root: str | Path = sources.ROOT
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model in evaluation mode, and its tokenizer.
+    """A model in evaluation mode, on the GPU where there is one, and its tokenizer.
 
     Args:
         name: a name of :data:`TINY`, or a source with role `model` that `fetch` brought.
@@ -83,10 +83,10 @@ def load(
     """
     wanted = resolve_dtype(dtype)
     if name in TINY:
-        return _tiny(name).to(wanted), byte_tokenizer()
+        return _tiny(name).to(_device(), wanted), byte_tokenizer()
     folder = _folder(name, Path(root))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=wanted, local_files_only=True)
-    return model.eval(), load_tokenizer(name, root)
+    return model.eval().to(_device()), load_tokenizer(name, root)
 
 
 def load_tokenizer(name: str, root: str | Path = sources.ROOT) -> PreTrainedTokenizerBase:
@@ -127,6 +127,10 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
     if dtype not in DTYPES:
         raise ValueError(f"dtype: must be one of auto, {', '.join(DTYPES)}, got {dtype!r}")
     return DTYPES[dtype]
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _native_bfloat16() -> bool:

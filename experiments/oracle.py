@@ -1,7 +1,8 @@
-"""The ceiling of any grouping: a query keeps the distant keys that full attention weighs most.
+"""A reference that needs every pair: queries keep the distant keys that full attention weighs most.
 
-No router can know them without computing every pair; what routers lose beside this is what better
-groups could still win. Shape suffixes: B batch, H query heads, Hk key heads, T tokens.
+Every query and layer keeps the same share, so groups that spend pairs unevenly may beat it.
+
+Shape suffixes: B batch, H query heads, Hk key heads, T tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def oracle(model: PreTrainedModel, share: float, window: int,
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                   attention_mask: Tensor | None, scaling: float | None = None,
                   **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-        limited = rest.get("sliding_window") or rest.get("softcap")
+        limited = rest.get("softcap") or (rest.get("sliding_window") or torch.inf) < key.shape[2]
         if attention_mask is not None or limited:
             raise ValueError(
                 "the oracle takes whole texts without padding, and models without sliding windows "

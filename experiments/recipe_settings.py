@@ -13,7 +13,7 @@ from experiments.schema import at_least, build, construct, convert, join, refuse
 from focus.config import FocusConfig
 
 Control = Literal["random", "position", "token", "window", "oracle"]
-OWN = ("retrofit", "seeds", "final")  # what a trial has beside FocusConfig's fields
+OWN = ("retrofit", "seeds", "final", "controls")  # what a trial has beside FocusConfig's fields
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Trial:
     """One way of routing and training, run with every seed.
 
     Attributes:
-        final: scored on the test books beside the controls; others on the validation books.
+        final: scored on the test books; others on the validation books.
+        controls: whether the controls are scored too, with the first seed.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Trial:
     retrofit: RetrofitSettings
     seeds: tuple[int, ...] = (0,)
     final: bool = False
+    controls: bool = False
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -59,7 +61,7 @@ class RecipeSettings:
     Attributes:
         search, protocol: how trials are scored, on validation books, and finalists, on test books.
         readings: hard masks.
-        controls: routings that learnt nothing, held against finalists at equal density, and the
+        controls: routings that learnt nothing, held against a trial's at equal density, and the
             oracle, which knows what full attention weighs most.
         calibration: training windows on which random routers find their potentials.
         base: FocusConfig's fields that trials share.
@@ -137,17 +139,19 @@ def _trial(name: str, own: Any, base: FocusConfig, retrofit: RetrofitSettings) -
     if not isinstance(own, Mapping):
         raise ValueError(f"{path}: must be a mapping, got {own!r}")
     fields = {key: value for key, value in own.items() if key not in OWN}
-    seeds, final = own.get("seeds", [0]), own.get("final", False)
+    seeds = own.get("seeds", [0])
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
         raise ValueError(f"{path}.seeds: must be a list of whole numbers, got {seeds!r}")
-    if not isinstance(final, bool):
-        raise ValueError(f"{path}.final: must be true or false, got {final!r}")
+    flags = {flag: own.get(flag, False) for flag in ("final", "controls")}
+    for flag, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{path}.{flag}: must be true or false, got {value!r}")
     ready = {
         "name": name,
         "focus": routing(fields, path, base),
         "retrofit": build(RetrofitSettings, own.get("retrofit", {}), f"{path}.retrofit", retrofit),
         "seeds": tuple(seeds),
-        "final": final,
+        **flags,
     }
     return construct(Trial, ready, path)
 
@@ -176,7 +180,7 @@ def recipe_plain(settings: RecipeSettings) -> dict[str, Any]:
     ready["readings"] = [dataclasses.asdict(reading) for reading in settings.readings]
     ready["trials"] = {
         name: {**trial.focus.to_dict(), "retrofit": dataclasses.asdict(trial.retrofit),
-               "seeds": trial.seeds, "final": trial.final}
+               "seeds": trial.seeds, "final": trial.final, "controls": trial.controls}
         for name, trial in settings.trials.items()
     }  # fmt: skip
     return plain(ready)

@@ -34,7 +34,9 @@ class FocusConfig:
             future) or ``softmax`` (none).
         sinkhorn_iterations: row/column normalisations (paper: 10).
         gate: training gate of distant pairs: ``log`` (default: the smallest gap between the soft
-            and the hard model), ``eq2`` (the paper's) or ``straight_through``.
+            and the hard model), ``sparse_log`` (over each token's ``top_k`` groups alone, so that
+            ``top_k`` matters in training: the one below quadratic cost), ``eq2`` (the paper's) or
+            ``straight_through``.
         gate_steepness: lambda of the ``eq2`` gate; other gates ignore it.
         sinks: first tokens of a sequence that stay keys for everyone (paper: 0). Without them
             hard top-1 routing loses the place where pretrained models park their attention.

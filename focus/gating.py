@@ -127,7 +127,7 @@ def sparse_log(x: GateInputs) -> Tensor:
     affinity = query.exp() @ key.exp().transpose(-1, -2)
     floor = torch.finfo(affinity.dtype).tiny
     bias = torch.where(x.distant, affinity.clamp_min(floor).log(), 0.0)
-    return x.attend_densely(x.allowed & (~x.distant | (affinity > 0)), bias)
+    return x.attend_densely(x.allowed & (~x.distant | ~(affinity <= 0)), bias)
 
 
 def _kept_log(assignments: Tensor, top_k: int) -> Tensor:

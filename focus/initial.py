@@ -55,6 +55,10 @@ def initialise(model: PreTrainedModel, batches: Iterable[Tensor],
     try:
         tokens = 0
         for input_ids in batches:
+            if input_ids.shape[1] < 2:
+                raise ValueError(
+                    "batches: a sequence of one token has no distant pair; give longer"
+                )
             tokens += input_ids.numel()
             # A window as long as the text: the model's own attention, through our function.
             with mode(model, "hard", window=input_ids.shape[1], sinks=0, balance="softmax"):
@@ -101,7 +105,7 @@ class Moments:
         late, early = centred[:, middle:], centred[:, :middle]
         self.queries = self.queries + torch.einsum("bte,bhtd->hed", late, together[:, :, middle:])
         # A constant of all keys moves no softmax.
-        keys = (key - key.mean(2, keepdim=True)).float()
+        keys = key.float() - key.float().mean(2, keepdim=True)
         self.keys = self.keys + torch.einsum("bte,bhtd->hed", early, keys[:, :, :middle])
 
 

@@ -86,5 +86,7 @@ def test_what_cannot_start_is_refused() -> None:
         focus.initialise(attached(similarity="dot"), TEXT)
     with pytest.raises(ValueError, match=r"^batches: 4 tokens are too few for 4 groups"):
         focus.initialise(attached(), [token_ids(1, 4)])
+    with pytest.raises(ValueError, match=r"^batches: .*one token.* no distant pair"):
+        focus.initialise(attached(), [token_ids(8, 1)])
     with pytest.raises(ValueError, match=r"^batches: 0 tokens are too few"):
         focus.initialise(attached(), [])

@@ -2,8 +2,8 @@
 
 `python -m experiments.stages.recipe --cell TRIAL` trains the trial once with each of its seeds
 (adapters stay in data/adapters/recipe/TRIAL/) and scores every hard mask of `recipe.readings`: on
-validation books while searching; on test books for finalists, which are held against controls at
-equal density as well. Scores are averaged over seeds before documents are resampled, and every
+validation books while searching; on test books for finalists. `controls: true` adds controls at the
+first seed's density. Scores are averaged over seeds before documents are resampled, and every
 change is paired over documents. A killed run goes on from the last checkpoint and finished seed.
 """
 
@@ -60,7 +60,8 @@ def main() -> None:
 def recipe(run: Run, trial: Trial, chosen: Settings) -> None:
     """Trains and scores one trial with every seed, and records it."""
     protocol = chosen.recipe.protocol if trial.final else chosen.recipe.search
-    documents = evaluation.protocol_windows(protocol, "test" if trial.final else "validation")
+    split, block = ("test", "protocol") if trial.final else ("validation", "search")
+    documents = evaluation.protocol_windows(protocol, split, f"recipe.{block}")
     folder = CHECKPOINTS / trial.name
     parts = Partial(folder / "parts.json", parts_fingerprint(trial, protocol, chosen))
     found = [
@@ -92,10 +93,12 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, chosen: S
            with_controls: bool) -> list[dict[str, Any]]:  # fmt: skip
     """A row for the pretrained model and for every reading of the routers and of controls."""
     recipe = chosen.recipe
-    controls = recipe.controls if trial.final and with_controls else ()
-    context = documents[0][1].shape[1]
-    drawn = WindowSequence(load_split("train"), context, recipe.calibration, chosen.seed)
-    calibration = [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))]
+    controls = recipe.controls if trial.controls and with_controls else ()
+    calibration: list[Tensor] = []
+    if "random" in controls:
+        context = documents[0][1].shape[1]
+        drawn = WindowSequence(load_split("train"), context, recipe.calibration, chosen.seed)
+        calibration = [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))]
     protocol = recipe.protocol if trial.final else recipe.search
     with evaluation.progress() as bar:
         masks = 1 + (1 + len(controls)) * len(recipe.readings)
@@ -146,8 +149,8 @@ class Scorer:
             counts.extend(c for c in focus.pair_counts(self.model).values() if c is not None)
             self.after_window()
 
-        with focus.mode(self.model, "hard", top_k=reading.top_k, probe=reading.probe,
-                        window=window):  # fmt: skip
+        with focus.mode(self.model, "hard", balance="causal", top_k=reading.top_k,
+                        probe=reading.probe, window=window):  # fmt: skip
             found = self._score(after)
         kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
         near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)
@@ -179,15 +182,18 @@ def _routed(reading: Reading, before: Sequence[dict[str, Any]]) -> dict[str, Any
 
 def _beyond(density: float, routed: dict[str, Any]) -> float:
     """The distant pairs, by the routers' own window, that a wider window keeps: a share of them."""
+    if routed["distant_density"] == 1.0:
+        return 1.0
     near = (routed["density"] - routed["distant_density"]) / (1 - routed["distant_density"])
-    return (density - near) / (1 - near)
+    return (density - near) / (1 - near) if near < 1 else 1.0
 
 
 def parts_fingerprint(trial: Trial, protocol: ProtocolSettings, chosen: Settings) -> str:
     """Names everything that a seed's scores depend on."""
     recipe = chosen.recipe
     known = [
-        trial.focus.to_dict(), asdict(trial.retrofit), trial.final, asdict(protocol),
+        trial.focus.to_dict(), asdict(trial.retrofit), trial.seeds, trial.final, trial.controls,
+        asdict(protocol),
         [asdict(r) for r in recipe.readings], recipe.controls, recipe.calibration,
         asdict(chosen.model), manifest(),
     ]  # fmt: skip
@@ -199,8 +205,9 @@ def record(run: Run, trial: Trial, chosen: Settings, protocol: ProtocolSettings,
            found: Sequence[dict[str, Any]]) -> None:  # fmt: skip
     """Tables and metrics: changes against pretrained and against the routers at equal reading."""
     groups = grouped(found)
+    # Controls were made with the first seed, to its density: that seed is what they stand beside.
     routed = {
-        reading: mean_scores(rows) for (kind, reading), rows in groups.items() if kind == ROUTED
+        reading: _scores(rows[0]) for (kind, reading), rows in groups.items() if kind == ROUTED
     }
     baseline = mean_scores(groups[PRETRAINED, PRETRAINED])
     table = []
@@ -256,7 +263,7 @@ def documents_table(trial: Trial, groups: Groups) -> pd.DataFrame:
         {"trial": trial.name, "kind": kind, "reading": reading, "seed": seed,
          "document": score.title, "nll": score.nll, "tokens": score.tokens}
         for (kind, reading), rows in groups.items()
-        for seed, row in zip(trial.seeds, rows, strict=False)
+        for seed, row in zip(trial.seeds, rows, strict=False)  # controls: the first seed alone
         for score in _scores(row)
     ])  # fmt: skip
 

@@ -68,7 +68,8 @@ class Trained:
 
 def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitSettings, seed: int,
           folder: Path, live: Path) -> Trained:  # fmt: skip
-    """Attaches routers and trains them, or goes on from the last checkpoint in ``folder``.
+    """Attaches routers and trains them, or goes on from the last checkpoint in ``folder``;
+    leaves the model in evaluation mode.
 
     Args:
         model: a pretrained model without Focus; its weights stay as they are, which is checked.
@@ -95,6 +96,7 @@ def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitS
     seconds = time.monotonic() - started
     if weights_hash(frozen(model)) != before:
         raise RuntimeError("a frozen weight changed during training: this is a bug, not a result")
+    model.eval()  # in training mode, routers balance over the whole sequence
     return Trained(module, seconds, resumed)
 
 

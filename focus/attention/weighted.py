@@ -88,8 +88,9 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, query_log: Tensor,
                 key_log: Tensor, rule: tuple[int, int, float]) -> Tensor:  # fmt: skip
-        lists = _Lists.of(query_log.isfinite().flatten(0, 1), key_log.isfinite().flatten(0, 1),
-                          rule[0], rule[1])  # fmt: skip
+        # NaN counts as a weight, so that it reaches the result and does not pass for "in no group".
+        queries, keys = (~each.isneginf().flatten(0, 1) for each in (query_log, key_log))
+        lists = _Lists.of(queries, keys, rule[0], rule[1])
         batch, heads, tokens, dim = query.shape
         out = query.new_zeros(batch, tokens, heads, dim, dtype=mask_dtype(query.dtype))
         out = out.transpose(1, 2)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from focus.attention import stairs
 from focus.attention.weighted import weighted_attention
 
 # batch, query heads, key heads, routings, tokens, groups, window, sinks, groups of query and of key
@@ -69,6 +70,26 @@ def test_outputs_and_gradients_are_the_definitions(
     for found, expected in zip(ours, theirs, strict=True):
         assert found.isfinite().all()
         assert (found - expected).norm() <= tolerance * (expected.norm() + 0.1)
+
+
+def test_long_lists_take_two_calls_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, tensors = "multi_probe", operands("multi_probe", torch.float64)
+    whole = weighted_attention(*tensors, window=16, sinks=4, scale=0.3)
+    monkeypatch.setattr(stairs, "RECTANGLE", 16)
+    parted = weighted_attention(*tensors, window=16, sinks=4, scale=0.3)
+    flow = torch.randn(whole.shape, generator=torch.Generator().manual_seed(1)).double()
+    assert torch.allclose(parted, definition(case, tensors), atol=1e-12)
+    for one, other in zip(torch.autograd.grad(whole, tensors, flow),
+                          torch.autograd.grad(parted, tensors, flow), strict=True):  # fmt: skip
+        assert torch.allclose(one, other, atol=1e-12)
+
+
+def test_nan_weights_do_not_pass_for_no_group() -> None:
+    tensors = operands("one_routing", torch.float32)
+    with torch.no_grad():
+        tensors[3][0, 0, 150] = torch.nan
+    out = weighted_attention(*tensors, window=16, sinks=2, scale=0.3)
+    assert out[:, :, 150].isnan().all()
 
 
 def test_nothing_of_tokens_by_tokens_is_kept() -> None:

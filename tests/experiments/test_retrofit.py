@@ -44,7 +44,7 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
         "search": small, "protocol": {**small, "documents": 3}, "readings": [{"top_k": 1}],
         "controls": ["random", "window", "oracle"], "calibration": 1, "retrofit": {"steps": 6},
         "base": {"num_groups": 4, "window": 8, "sinks": 2},
-        "trials": {"searched": {}, "finalist": {"final": True, "seeds": [0, 1]}},
+        "trials": {"searched": {}, "finalist": {"final": True, "controls": True, "seeds": [0, 1]}},
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "params.yaml").open("w") as file:

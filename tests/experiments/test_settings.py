@@ -94,6 +94,7 @@ BAD = [
     ("recipe.trials.default.seeds", [], "recipe.trials.default.seeds: must name at least one"),
     ("recipe.trials.default.seeds", [0, 0], "recipe.trials.default.seeds: must name at least"),
     ("recipe.trials.default.seeds", ["a"], "recipe.trials.default.seeds: must be a list of whole"),
+    ("recipe.trials.default.controls", 1, "recipe.trials.default.controls: must be true or"),
     ("recipe.trials.default.final", 1, "recipe.trials.default.final: must be true or false"),
     ("recipe.trials.default.retrofit", {"step": 1}, "recipe.trials.default.retrofit.step: unkn"),
     ("recipe.base.windo", 3, "recipe.base.windo: unknown setting; did you mean window?"),
