@@ -19,7 +19,7 @@ from torch import Tensor
 
 from focus.attention.checks import sink_tokens
 from focus.attention.dense import attend, pairs_kept
-from focus.attention.gated import gated_scores_attention
+from focus.attention.gated import Gate, gated_attention_in_blocks
 from focus.attention.weighted import weighted_attention
 from focus.config import FocusConfig
 from focus.routing import Assignments, top_k_groups
@@ -74,15 +74,10 @@ class GateInputs:
         """g_i . g_j of every pair: (B, Hr, T, T), between 0 and 1."""
         return self.assignments.query @ self.assignments.key.transpose(-1, -2)
 
-    def attend(self, *, bias: Tensor | None = None, factor: Tensor | None = None) -> Tensor:
-        """Attention over the allowed pairs, gated by a bias and a factor (B, Hr, T, T)."""
-        if self.plain:
-            bias = torch.zeros((), dtype=torch.float32) if bias is None else bias
-            bias = torch.where(self.allowed, bias, float("-inf"))
-            return gated_scores_attention(
-                self.query, self.key, self.value, bias, self.scale, factor
-            )
-        return self.attend_densely(self.allowed, bias, factor)
+    def in_blocks(self, steepness: float | None = None) -> Tensor:
+        """The gates ``log`` and, with a steepness, ``eq2`` of a plain call."""
+        gate = Gate(self.config.window, self.config.sinks, self.scale, steepness)
+        return gated_attention_in_blocks(self.query, self.key, self.value, *self.assignments, gate)
 
     def attend_densely(self, kept: Tensor, bias: Tensor | None = None,
                        factor: Tensor | None = None) -> Tensor:  # fmt: skip
@@ -98,17 +93,21 @@ def eq2(x: GateInputs) -> Tensor:
 
     At affinity 0 this halves the logit and never removes the pair.
     """
+    if x.plain:
+        return x.in_blocks(x.config.gate_steepness)
     factor = torch.sigmoid(x.config.gate_steepness * x.affinity())
     factor = torch.where(x.distant, factor, 1.0)
-    return x.attend(factor=factor)
+    return x.attend_densely(x.allowed, factor=factor)
 
 
 def log(x: GateInputs) -> Tensor:
     """Distant logits plus log(affinity): weights times affinity, the hard mask in the limit."""
+    if x.plain:
+        return x.in_blocks()
     affinity = x.affinity()
     floor = torch.finfo(affinity.dtype).tiny
     bias = torch.where(x.distant, affinity.clamp_min(floor).log(), 0.0)
-    return x.attend(bias=bias)
+    return x.attend_densely(x.allowed, bias)
 
 
 def sparse_log(x: GateInputs) -> Tensor:

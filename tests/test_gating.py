@@ -4,7 +4,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from focus import FocusConfig, dense_attention
-from focus.attention.gated import gated_scores_attention
 from focus.gating import GATES, gated_attention
 from focus.routing import Assignments, top_k_groups
 
@@ -57,6 +56,43 @@ def test_gates_are_their_definitions(gate: str, routers: int) -> None:
     groups = Assignments(*(g.detach() for g in groups))
     out = gated_attention(q, k, v, groups, config(gate))
     assert torch.allclose(out, by_loops(gate, q, k, v, groups), atol=1e-12)
+
+
+@pytest.mark.parametrize("gate", ["eq2", "log"])
+@pytest.mark.parametrize("routers", [1, 2])
+@pytest.mark.parametrize(
+    ("tokens", "window", "sinks"),
+    [(300, 16, 2), (1, 4, 1), (200, 1, 150), (75, 128, 4), (260, 8, 0)],
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.bfloat16, 2e-2)])
+def test_gates_in_blocks_are_the_gates_over_all_pairs(
+    gate: str,
+    routers: int,
+    tokens: int,
+    window: int,
+    sinks: int,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(2, h, tokens, 8, generator=generator).to(dtype).requires_grad_()
+        for h in (4, 2, 2)
+    )
+    soft = torch.randn(2, 2, routers, tokens, 4, generator=generator).double().softmax(-1)
+    soft = soft.to(torch.promote_types(dtype, torch.float32)).requires_grad_()
+    own = config(gate, window=window, sinks=sinks)
+    out = gated_attention(q, k, v, Assignments(soft[0], soft[1]), own)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v, soft)]
+    real = torch.ones(2, tokens, dtype=torch.bool)  # with a mask, the definition is taken
+    groups = Assignments(wide[3][0], wide[3][1])
+    exact = gated_attention(*wide[:3], groups, own, real=real)
+    assert (out - exact).norm() <= tolerance * exact.norm()
+    flow = torch.randn(out.shape, generator=generator)
+    ours = torch.autograd.grad(out, (q, k, v, soft), flow.to(dtype))
+    theirs = torch.autograd.grad(exact, wide, flow.double())
+    for found, expected in zip(ours, theirs, strict=True):
+        assert (found - expected).norm() <= tolerance * (expected.norm() + 0.1)
 
 
 def test_eq2_halves_and_never_removes_at_zero_affinity() -> None:
@@ -140,31 +176,6 @@ def test_padding_equals_per_sequence_runs_and_stops_nan(gate: str) -> None:
     assert not out[1, :, 60:].any()
     for gradient in torch.autograd.grad(out.sum(), (q, k, v)):
         assert gradient.isfinite().all()
-
-
-@pytest.mark.parametrize("routings", [1, 2])
-@pytest.mark.parametrize("tokens", [1, 75, 300])
-@pytest.mark.parametrize("with_factor", [False, True])
-def test_fused_gates_and_their_gradients(routings: int, tokens: int, with_factor: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    pairs = (2, routings, tokens, tokens)
-    shapes = [(2, 6, tokens, 8), (2, 2, tokens, 8), (2, 2, tokens, 8), pairs, pairs]
-    q, k, v, bias, factor = (
-        torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes
-    )
-    causal = bias.masked_fill(torch.ones(tokens, tokens).triu(1).bool(), float("-inf"))
-    out = gated_scores_attention(q, k, v, causal, 0.3, factor if with_factor else None)
-    logits = q.view(2, 2, 3, tokens, 8) @ k[:, :, None].transpose(-1, -2) * 0.3
-    logits = logits * factor[:, :, None] if with_factor else logits
-    expected = (logits + causal[:, :, None]).softmax(-1) @ v[:, :, None]
-    expected = expected.reshape(2, 6, tokens, 8)
-    assert torch.allclose(out, expected, atol=1e-12)
-    flow = torch.randn(out.shape, generator=generator, dtype=torch.float64)
-    inputs = (q, k, v, bias, factor) if with_factor else (q, k, v, bias)
-    ours = torch.autograd.grad(out, inputs, flow, retain_graph=True)
-    theirs = torch.autograd.grad(expected, inputs, flow)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one, other, atol=1e-11)
 
 
 def test_bfloat16_is_within_twice_full_attentions_own_error() -> None:
