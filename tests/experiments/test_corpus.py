@@ -113,6 +113,8 @@ def chosen(params):
     params["protocol"].update(context=64, stride=64, windows_per_document=2, documents=2)
     params["retrofit"].update(context=64)
     params["leak"].update(documents=2)
+    for name in ("search", "protocol", "retrofit"):
+        params["recipe"][name].update(context=64)
     return settings.parse(params)
 
 
