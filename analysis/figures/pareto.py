@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 from analysis.figures import style
 from analysis.results import Results
@@ -39,19 +40,28 @@ def draw(results: Results) -> Figure | None:
         axis.set_xlabel("distant pairs kept (%)")
         axis.set_xlim(left=0)
     axes[0].set_yscale("log")
+    axes[0].yaxis.set_major_formatter(ScalarFormatter())
+    axes[0].yaxis.set_minor_formatter(ScalarFormatter())
     axes[0].set_ylabel("perplexity / pretrained perplexity")
     axes[0].set_title("All (logarithmic)", loc="left")
     axes[1].set_title("Near the pretrained line", loc="left")
-    axes[1].set_ylim(*_near(frame))
+    best = _best(frame)
+    axes[1].set_ylim(*_near(best))
+    axes[1].set_xlim(0, 115 * best["distant_density"].max())
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     first = frame.iloc[0]
     figure.suptitle(
-        f"Hard routing, {first['context']:,} tokens, {first['n_documents']} held-out books "
-        f"({', '.join(sorted({str(int(n)) for n in frame['seeds']}))} seeds)",
+        f"Hard routing, all trained and measured by us: {first['context']:,} tokens, "
+        f"{first['n_documents']} held-out books ({_seeds(frame)})",
         x=0.01, ha="left", fontsize=11.5,
     )  # fmt: skip
     return figure
+
+
+def _seeds(frame: pd.DataFrame) -> str:
+    own = frame[frame["kind"] == "routed"].groupby("trial", sort=False)["seeds"].max()
+    return ", ".join(f"{trial}: {int(n)} seed{'s' * (n > 1)}" for trial, n in own.items())
 
 
 def _lines(axis: Axes, frame: pd.DataFrame) -> None:
@@ -64,7 +74,7 @@ def _lines(axis: Axes, frame: pd.DataFrame) -> None:
             label = f"{trial} (K = {rows['K'].iloc[0]})"
         else:
             n = list(CONTROLS).index(kind)
-            look = {"color": SHADES[n], "marker": "x+12*"[n], "linestyle": ":"}
+            look = {"color": SHADES[n], "marker": "x+dv*"[n], "linestyle": ":"}
             label = CONTROLS[kind] + (f", {trial}" if several > 1 else "")
         line = rows.sort_values("distant_density")
         spread = [line["delta"] - line["delta_low"], line["delta_high"] - line["delta"]]
@@ -74,11 +84,15 @@ def _lines(axis: Axes, frame: pd.DataFrame) -> None:
         )  # fmt: skip
 
 
-def _near(frame: pd.DataFrame) -> tuple[float, float]:
-    """Limits that hold the best trial's points with their bars, and some room."""
+def _best(frame: pd.DataFrame) -> pd.DataFrame:
+    """The points of the trial whose worst one is best."""
     routed = frame[frame["kind"] == "routed"]
     best = routed.groupby("trial")["delta_high"].max().idxmin()
-    own = routed[routed["trial"] == best]
+    return routed[routed["trial"] == best]
+
+
+def _near(own: pd.DataFrame) -> tuple[float, float]:
+    """Limits that hold these points with their bars, and some room."""
     low, high = min(0.0, own["delta_low"].min()), max(0.01, own["delta_high"].max())
     room = 0.25 * (high - low)
     return 1 + low - room, 1 + high + 3 * room
