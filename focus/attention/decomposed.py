@@ -19,7 +19,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from focus.attention.checks import Inputs, sink_tokens
-from focus.attention.groups import Codes, Routing, Saved, groups_backward, groups_forward
+from focus.attention.groups import (
+    Codes,
+    Routing,
+    Saved,
+    groups_backward,
+    groups_forward,
+    routing_heads,
+)
 from focus.attention.local import local_backward, local_forward
 from focus.attention.plan import Lists, build_lists, build_pattern_lists
 from focus.attention.rows import (
@@ -171,14 +178,10 @@ def _routings(
     query: Tensor, key: Tensor, value: Tensor, x: Inputs, spans: list[tuple[int, int]]
 ) -> Iterator[tuple[int, slice, slice, Routing]]:
     """Every routing of every sequence: (sequence, query heads, key heads, its tensors)."""
-    batch, routings, tokens, _ = x.membership.shape
-    heads, key_heads = query.shape[1] // routings, key.shape[1] // routings
-    for b in range(batch):
-        for r in range(routings):
-            own = slice(r * heads, (r + 1) * heads)
-            own_keys = slice(r * key_heads, (r + 1) * key_heads)
-            n = b * routings + r
-            yield b, own, own_keys, Routing(
-                query[b, own], key[b, own_keys], value[b, own_keys], *spans[b], n * tokens, n,
-                x.window, x.sinks, x.scale,
-            )  # fmt: skip
+    routings, tokens = x.membership.shape[1:3]
+    for b, r, own, own_keys in routing_heads(query, key, routings):
+        n = b * routings + r
+        yield b, own, own_keys, Routing(
+            query[b, own], key[b, own_keys], value[b, own_keys], *spans[b], n * tokens, n,
+            x.window, x.sinks, x.scale,
+        )  # fmt: skip

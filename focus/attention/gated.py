@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from focus.attention.groups import routing_heads
 from focus.attention.kernels import cpu_forward, mask_dtype
 
 ROWS = 128  # a block's float32 temporaries (G x 128 x T) then stay near the cores' caches
@@ -93,7 +94,7 @@ class _Gated(torch.autograd.Function):
                 gate: Gate) -> Tensor:  # fmt: skip
         batch, heads, tokens, _ = query.shape
         out, lse = torch.empty_like(query), own.new_empty(batch, heads, tokens)
-        for b, q_heads, k_heads, r in _routings(query, key, own):
+        for b, r, q_heads, k_heads in routing_heads(query, key, own.shape[1]):
             for rows in _blocks(tokens):
                 seen = slice(0, rows.stop)
                 pairs = gate.pairs(own[b, r, rows], others[b, r, seen], rows.start)
@@ -112,7 +113,7 @@ class _Gated(torch.autograd.Function):
         query, key, value, own, others, out, lse = ctx.saved_tensors
         wide, gate = own.dtype, ctx.gate
         sums = [torch.zeros(x.shape, dtype=wide) for x in (query, key, value, own, others)]
-        for b, q_heads, k_heads, r in _routings(query, key, own):
+        for b, r, q_heads, k_heads in routing_heads(query, key, own.shape[1]):
             own_key, own_value = (x[b, k_heads].to(wide) for x in (key, value))
             own_query, own_grad, own_out = (x[b, q_heads].to(wide) for x in (query, grad, out))
             heads = _Heads(
@@ -191,15 +192,3 @@ class _Heads:
 
 def _blocks(tokens: int) -> list[slice]:
     return [slice(a, min(a + ROWS, tokens)) for a in range(0, tokens, ROWS)]
-
-
-def _routings(query: Tensor, key: Tensor,
-              own: Tensor) -> list[tuple[int, slice, slice, int]]:  # fmt: skip
-    """(sequence, query heads, key heads, routing) of every routing."""
-    routings = own.shape[1]
-    heads, key_heads = query.shape[1] // routings, key.shape[1] // routings
-    return [
-        (b, slice(r * heads, (r + 1) * heads), slice(r * key_heads, (r + 1) * key_heads), r)
-        for b in range(query.shape[0])
-        for r in range(routings)
-    ]

@@ -70,6 +70,18 @@ class Bundle:
     group: Tensor
 
 
+def routing_heads(
+    query: Tensor, key: Tensor, routings: int
+) -> Iterator[tuple[int, int, slice, slice]]:
+    """(sequence, routing, its query heads, its key heads) of every routing, for query (B, H, ...)
+    and key (B, Hk, ...)."""
+    heads, key_heads = query.shape[1] // routings, key.shape[1] // routings
+    for b in range(query.shape[0]):
+        for r in range(routings):
+            own = slice(r * heads, (r + 1) * heads)
+            yield b, r, own, slice(r * key_heads, (r + 1) * key_heads)
+
+
 def gather(x_HTD: Tensor, index: Tensor) -> Tensor:
     """Rows of a (H, T, D) tensor: (H, N, D), copied along whichever layout is contiguous."""
     if x_HTD.stride(0) < x_HTD.stride(1):

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from focus.attention.groups import Routing, Saved, gather
+from focus.attention.groups import Routing, Saved, gather, routing_heads
 from focus.attention.kernels import mask_dtype
 from focus.attention.local import local_backward, local_forward
 from focus.attention.plan import at_entries, entries
@@ -96,11 +96,11 @@ class _Weighted(torch.autograd.Function):
         out = out.transpose(1, 2)
         lse = out.new_full((batch, tokens, heads), -torch.inf).transpose(1, 2)
         weights = query_log.flatten(0, 1), key_log.flatten(0, 1)
-        for at, routing in _routings(query, key, value, query_log.shape[1], rule):
+        for rows, _, routing in _routings(query, key, value, query_log.shape[1], rule):
             own = _Weights(*(each[routing.number] for each in weights))
-            local_forward(routing, _no_codes(tokens), out[at.rows], lse[at.rows])
+            local_forward(routing, _no_codes(tokens), out[rows], lse[rows])
             for _, each in _all_lists(routing, lists, own):
-                list_forward(routing, each, out[at.rows], lse[at.rows], single=False)
+                list_forward(routing, each, out[rows], lse[rows], single=False)
         ctx.save_for_backward(query, key, value, *weights, out, lse)
         ctx.rest = lists, rule, query_log.shape
         return out.to(query.dtype)
@@ -114,9 +114,9 @@ class _Weighted(torch.autograd.Function):
             torch.zeros_like(x, dtype=out.dtype) for x in (query, key, value)
         )
         d_logs = torch.zeros_like(query_log), torch.zeros_like(key_log)
-        for at, routing in _routings(query, key, value, shape[1], rule):
-            saved = Saved(grad[at.rows], out[at.rows], lse[at.rows], d_query[at.rows],
-                          d_key[at.keys], d_value[at.keys])  # fmt: skip
+        for rows, keys, routing in _routings(query, key, value, shape[1], rule):
+            saved = Saved(grad[rows], out[rows], lse[rows], d_query[rows],
+                          d_key[keys], d_value[keys])  # fmt: skip
             local_backward(routing, _no_codes(query.shape[2]), saved)
             own = _Weights(query_log[routing.number], key_log[routing.number])
             into = _Weights(*(each[routing.number] for each in d_logs))
@@ -140,27 +140,18 @@ def _add_gradients(routing: Routing, group: int | None, own: StairList, saved: S
         into.key[own.key_index, group] = d_key[..., dim + 1].sum(0) / routing.scale
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a routing's heads lie in the batch."""
-
-    rows: tuple[int, slice]
-    keys: tuple[int, slice]
-
-
-def _routings(query: Tensor, key: Tensor, value: Tensor, routings: int,
-              rule: tuple[int, int, float]) -> Iterator[tuple[_Place, Routing]]:  # fmt: skip
-    window, sinks, scale = rule
-    batch, tokens = query.shape[0], query.shape[2]
-    heads, key_heads = query.shape[1] // routings, key.shape[1] // routings
-    for number in range(batch * routings):
-        b, r = divmod(number, routings)
-        rows = b, slice(r * heads, (r + 1) * heads)
-        keys = b, slice(r * key_heads, (r + 1) * key_heads)
-        yield _Place(rows, keys), Routing(
-            query[rows], key[keys], value[keys], 0, tokens, number * tokens, number, window, sinks,
-            scale,
-        )  # fmt: skip
+def _routings(
+    query: Tensor, key: Tensor, value: Tensor, routings: int, rule: tuple[int, int, float]
+) -> Iterator[tuple[tuple[int, slice], tuple[int, slice], Routing]]:
+    """Every routing of every sequence: where its query and key heads lie, and its tensors."""
+    tokens = query.shape[2]
+    for b, r, own, own_keys in routing_heads(query, key, routings):
+        rows, keys, number = (b, own), (b, own_keys), b * routings + r
+        yield (
+            rows,
+            keys,
+            Routing(query[rows], key[keys], value[keys], 0, tokens, number * tokens, number, *rule),
+        )
 
 
 def _all_lists(routing: Routing, lists: _Lists,
