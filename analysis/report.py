@@ -19,6 +19,7 @@ TITLES = {
     "speed": "Speed-up against length",
     "leak": "What Sinkhorn over the sequence leaks",
     "pareto": "Recipe, paper's way and controls",
+    "transfer": "The recipe on other texts",
 }
 SHADES = {
     rules.REPRODUCED: "good",

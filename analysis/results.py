@@ -124,6 +124,9 @@ RECIPE_COLUMNS = [
 ]  # fmt: skip
 
 
+FREE = ("recipe", "transfer")  # stages whose cells are no variants
+
+
 class Results:
     """Everything below one `results/` folder, read once and lazily.
 
@@ -161,7 +164,7 @@ class Results:
         frames = [
             read_csv(path, columns).assign(evidence=self.evidence(path), cell=path.parent.name)
             for path in sorted((self.root / stage).glob("*/table.csv"))
-            if stage == "recipe" or self.variants is None or path.parent.name in self.variants
+            if stage in FREE or self.variants is None or path.parent.name in self.variants
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
@@ -216,6 +219,12 @@ class Results:
     def recipe(self) -> pd.DataFrame:
         """Masks of every trial of the recipe stage, and of the controls beside finalists."""
         return self.cells("recipe", RECIPE_COLUMNS)
+
+    @cached_property
+    def transfer(self) -> pd.DataFrame:
+        """Masks of a trial's routers, and of controls, on each other corpus."""
+        frame = self.cells("transfer", RECIPE_COLUMNS)
+        return frame.rename(columns={"cell": "corpus"})
 
     @cached_property
     def exactness(self) -> pd.DataFrame:

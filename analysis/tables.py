@@ -38,6 +38,9 @@ TOPK = [
 ]
 
 
+VERSUS = ("versus_routed", "versus_routed_low", "versus_routed_high")
+
+
 def topk(results: Results) -> pd.DataFrame:
     """Every setting of the top-k stage; below them the paper's Table 7, marked as the paper's."""
     frame = results.topk
@@ -131,9 +134,14 @@ def controls(results: Results) -> pd.DataFrame:
 def recipe(results: Results) -> pd.DataFrame:
     """Trials of the recipe stage, finalists (on test books) first."""
     frame = results.recipe
-    wanted = [*RECIPE_COLUMNS, "versus_routed", "versus_routed_low", "versus_routed_high"]
+    wanted = [*RECIPE_COLUMNS, *VERSUS]
     ordered = frame.sort_values("final", ascending=False, kind="stable")
     return ordered.reindex(columns=wanted)
+
+
+def transfer(results: Results) -> pd.DataFrame:
+    """The recipe's routers, and controls, on each corpus that they were not trained on."""
+    return results.transfer.reindex(columns=["corpus", *RECIPE_COLUMNS, *VERSUS])
 
 
 TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
@@ -143,6 +151,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "leak": leak,
     "controls": controls,
     "recipe": recipe,
+    "transfer": transfer,
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
     "parameters": arithmetic.counts,

@@ -1,4 +1,5 @@
-"""The block `recipe` of params.yaml: trials of ways to train routers for the hard mask."""
+"""The blocks `recipe` and `transfer` of params.yaml: trials of ways to train routers for the hard
+mask, and other texts to read them on."""
 
 from __future__ import annotations
 
@@ -83,6 +84,32 @@ class RecipeSettings:
         names = [reading.name for reading in self.readings]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"readings: must name at least one, and none twice, got {names}")
+
+
+@dataclass(frozen=True)
+class TransferSettings:
+    """One trial's routers are scored on other texts than they were trained on.
+
+    Attributes:
+        trial: a name under ``recipe.trials``.
+        sources: corpora of sources.yaml.
+        context, documents, windows_per_document: tokens of a window, test documents of each corpus
+            and windows of each, side by side from its start.
+    """
+
+    trial: str
+    sources: tuple[str, ...]
+    context: int = 2048
+    documents: int = 4
+    windows_per_document: int = 2
+
+    def __post_init__(self) -> None:
+        at_least(2, context=self.context, documents=self.documents)
+        at_least(1, windows_per_document=self.windows_per_document)
+        if not self.sources or len(set(self.sources)) != len(self.sources):
+            raise ValueError(
+                f"sources: must name at least one, and none twice, got {list(self.sources)}"
+            )
 
 
 def parse_recipe(values: Any, common: RetrofitSettings) -> RecipeSettings:

@@ -29,7 +29,13 @@ from experiments.blocks import (
 )
 from experiments.decode_settings import DecodeSettings, GenerationSettings, PrefillSettings
 from experiments.kernel_settings import ExactnessSettings, SpeedSettings, TrainingSettings
-from experiments.recipe_settings import RecipeSettings, parse_recipe, recipe_plain, routing
+from experiments.recipe_settings import (
+    RecipeSettings,
+    TransferSettings,
+    parse_recipe,
+    recipe_plain,
+    routing,
+)
 from experiments.schema import at_least, build, read_yaml, refuse_unknown, scalar
 from focus.config import FocusConfig
 
@@ -64,6 +70,7 @@ class Settings:
     leak: LeakSettings
     controls: ControlsSettings
     recipe: RecipeSettings
+    transfer: TransferSettings
     fetch: FetchSettings
     tolerances: Block
     exactness: ExactnessSettings
@@ -120,6 +127,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
         "exactness": ExactnessSettings, "speed": SpeedSettings, "training": TrainingSettings,
         "decode": DecodeSettings, "prefill": PrefillSettings, "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
+        "transfer": TransferSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
     ready: dict[str, Any] = {"scale": _scale(values), **_counts(values)}
@@ -201,6 +209,11 @@ def _check_together(settings: Settings) -> None:
             if name not in settings.variants:
                 raise ValueError(f"{block}.variants: {name!r} is no variant of this file")
     _check_controls(settings)
+    if settings.transfer.trial not in settings.recipe.trials:
+        raise ValueError(
+            f"transfer.trial: {settings.transfer.trial!r} is no trial of recipe.trials; there are "
+            f"{', '.join(settings.recipe.trials)}"
+        )
     for variant in settings.variants.values():
         groups = variant.focus.num_groups
         for k in settings.topk.ks:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from analysis.figures import leak, pareto, speed, style, topk
+from analysis.figures import leak, pareto, speed, style, topk, transfer
 from analysis.results import Results
 
 FIGURES: dict[str, Callable[[Results], Figure | None]] = {
@@ -15,12 +15,14 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "speed": speed.draw,
     "leak": leak.draw,
     "pareto": pareto.draw,
+    "transfer": transfer.draw,
 }
 CAPTIONS = {
     "topk": topk.CAPTION,
     "speed": speed.CAPTION,
     "leak": leak.CAPTION,
     "pareto": pareto.CAPTION,
+    "transfer": transfer.CAPTION,
 }
 
 

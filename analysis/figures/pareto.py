@@ -35,7 +35,7 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, axes = style.row(2, 11.0, 5.0)
     for axis in axes:
-        _lines(axis, frame)
+        lines(axis, frame)
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlabel("distant pairs kept (%)")
         axis.set_xlim(left=0)
@@ -53,18 +53,20 @@ def draw(results: Results) -> Figure | None:
     first = frame.iloc[0]
     figure.suptitle(
         f"Hard routing, all trained and measured by us: {first['context']:,} tokens, "
-        f"{first['n_documents']} held-out books ({_seeds(frame)})",
+        f"{first['n_documents']} held-out books ({seeds(frame)})",
         x=0.01, ha="left", fontsize=11.5,
     )  # fmt: skip
     return figure
 
 
-def _seeds(frame: pd.DataFrame) -> str:
+def seeds(frame: pd.DataFrame) -> str:
+    """How many seeds each trial had."""
     own = frame[frame["kind"] == "routed"].groupby("trial", sort=False)["seeds"].max()
     return ", ".join(f"{trial}: {int(n)} seed{'s' * (n > 1)}" for trial, n in own.items())
 
 
-def _lines(axis: Axes, frame: pd.DataFrame) -> None:
+def lines(axis: Axes, frame: pd.DataFrame) -> None:
+    """One line with error bars for every trial, and for every control in grey."""
     trials = list(dict.fromkeys(frame["trial"]))
     several = len({t for t, k in zip(frame["trial"], frame["kind"], strict=True) if k in CONTROLS})
     for (trial, kind), rows in frame.groupby(["trial", "kind"], sort=False):

@@ -157,7 +157,17 @@ def write_recipe(root: Path, trial: str, *rows: dict[str, object]) -> None:
         "ppl": 34.0, "delta": 0.02, "delta_low": 0.01, "delta_high": 0.03, "delta_least": 0.015,
         "delta_most": 0.025, "seeds": 3, "context": 2048, "n_documents": 8,
     }  # fmt: skip
-    folder = root / "recipe" / trial
+    _write_cell(root / "recipe" / trial, base, rows)
+
+
+def write_transfer(root: Path, corpus: str, *rows: dict[str, object]) -> None:
+    """A corpus's table, rows as of :func:`write_recipe`."""
+    write_recipe(root, "default", *rows)
+    (root / "transfer").mkdir(exist_ok=True)
+    (root / "recipe" / "default").rename(root / "transfer" / corpus)
+
+
+def _write_cell(folder: Path, base: dict[str, object], rows: tuple[dict[str, object], ...]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame([base | row for row in rows]).to_csv(folder / "table.csv", index=False)
     (folder / "run.json").write_text(json.dumps(RUN))

@@ -9,7 +9,7 @@ import pytest
 
 from analysis import __main__ as command
 from analysis import figures, tables
-from analysis.figures import pareto, style
+from analysis.figures import pareto, style, transfer
 from tests.analysis.result_files import (
     pretrained,
     row,
@@ -18,6 +18,7 @@ from tests.analysis.result_files import (
     write_recipe,
     write_speed,
     write_topk,
+    write_transfer,
 )
 
 
@@ -75,6 +76,17 @@ def test_finalists_and_controls_stand_in_the_pareto_figure(results):
     assert pareto.draw(results) is None
 
 
+def test_other_texts_stand_beside_each_other(results):
+    assert transfer.draw(results) is None
+    pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}
+    write_transfer(results.root, "wikitext-2", pretrained_row, {}, {"kind": "window"})
+    write_transfer(results.root, "pg19", pretrained_row, {})
+    del results.__dict__["transfer"]
+    figure = transfer.draw(results)
+    assert [axis.get_title("left").split(":")[0] for axis in figure.axes] == ["pg19", "wikitext-2"]
+    assert list(tables.transfer(results)["corpus"]) == ["pg19"] * 2 + ["wikitext-2"] * 3
+
+
 def test_figures_are_drawn_and_not_empty(filled):
     paths = figures.write(filled, filled.root / "figures")
     names = {path.name for path in paths}
@@ -122,7 +134,7 @@ def test_without_any_result_the_command_still_says_what_is_missing(tmp_path, cap
     assert "not run" in capsys.readouterr().out
     page = (tmp_path / "new" / "report.html").read_text()
     assert "Nothing has been measured yet" not in page  # what is counted is measured
-    assert page.count("no result files yet") == 4
+    assert page.count("no result files yet") == len(figures.FIGURES)
 
 
 def test_a_broken_file_is_named(results):

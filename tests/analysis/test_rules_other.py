@@ -20,6 +20,7 @@ from tests.analysis.result_files import (
     write_controls,
     write_exactness,
     write_leak,
+    write_recipe,
     write_speed,
 )
 
@@ -168,3 +169,17 @@ def test_controls_are_judged_by_their_paired_interval(results, settings, low, hi
     assert (outcome.low, outcome.high) == (low, high)
     assert "the window alone" in outcome.why
     assert len(tables.controls(results)) == 3
+
+
+@pytest.mark.parametrize(
+    ("worst", "seeds", "expected"),
+    [(0.030, 3, DIRECTION), (0.018, 3, NOT_REPRODUCED), (0.030, 2, None)],
+)
+def test_one_seed_is_held_against_the_spread_of_several(results, settings, worst, seeds, expected):
+    write_recipe(results.root, "default", {"delta_most": worst, "seeds": seeds}, {"kind": "random"})
+    assert verdict("audit.10", results, settings) == expected
+
+
+def test_seeds_of_trials_in_search_do_not_count(results, settings):
+    write_recipe(results.root, "searched", {"final": False, "delta_most": 0.5})
+    assert verdict("audit.10", results, settings) is None

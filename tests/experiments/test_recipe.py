@@ -38,6 +38,39 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     assert not (folder / "checkpoints/recipe/finalist").exists()
 
 
+def test_routers_are_read_on_texts_that_they_were_not_trained_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the finalist's training; documents that are too short are passed over."""
+    own = folder / "texts" / "letters"
+    monkeypatch.setenv("FOCUS_DATA", str(own.parent))
+    for name, words in (("long", 60), ("longer", 90), ("short", 3)):
+        (own / "test").mkdir(parents=True, exist_ok=True)
+        (own / "test" / f"{name}.txt").write_text(" ".join(f"{name}{n}" for n in range(words)))
+    (own / "train").mkdir()
+    (own / "train" / "seen.txt").write_text(" ".join(f"seen{n}" for n in range(90)))
+    run(folder, "fetch", "letters")
+    run(folder, "transfer", "--cell", "letters")
+    table = pd.read_csv(folder / "results/transfer/letters/table.csv")
+    assert list(table["kind"]) == ["pretrained", "routed", "random", "window", "oracle"]
+    assert list(table["seeds"]) == [2, 2, 1, 1, 1]
+    documents = pd.read_csv(folder / "results/transfer/letters/documents.csv")
+    assert set(documents["document"]) == {"long", "longer"}
+    assert not (folder / "checkpoints/transfer/letters.json").exists()
+
+
+def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FOCUS_DATA", raising=False)
+    process = start(folder, "transfer", "--cell", "nowhere")
+    assert process.wait(timeout=60) != 0
+    assert "transfer: nowhere: no such source" in (folder / "log").read_text()
+    (folder / "data/adapters/recipe/finalist/seed1").rename(folder / "data/away")
+    process = start(folder, "transfer", "--cell", "nowhere")
+    assert process.wait(timeout=60) != 0
+    assert "is missing: run `dvc repro recipe@finalist` first" in (folder / "log").read_text()
+    (folder / "data/away").rename(folder / "data/adapters/recipe/finalist/seed1")
+
+
 def test_a_search_is_scored_on_validation_books(folder: Path) -> None:
     run(folder, "recipe", "--cell", "searched")
     documents = pd.read_csv(folder / "results/recipe/searched/documents.csv")

@@ -46,6 +46,8 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
         "base": {"num_groups": 4, "window": 8, "sinks": 2},
         "trials": {"searched": {}, "finalist": {"final": True, "controls": True, "seeds": [0, 1]}},
     }  # fmt: skip
+    params["transfer"] = {"trial": "finalist", "sources": ["letters"], "context": 64,
+                          "documents": 2, "windows_per_document": 1}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "params.yaml").open("w") as file:
         YAML().dump(params, file)

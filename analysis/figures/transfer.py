@@ -1,0 +1,44 @@
+"""The recipe's routers on other texts: a panel a corpus, drawn as the Pareto figure is."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from analysis.figures import pareto, style
+from analysis.results import Results
+
+CAPTION = (
+    "Routers on texts that they were not trained on, all ours: perplexity relative to the "
+    "pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
+    "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
+    "routings that learnt nothing, with as many pairs. All causal."
+)
+
+
+def draw(results: Results) -> Figure | None:
+    """The figure, None without results of the transfer stage."""
+    frame = results.transfer
+    frame = frame[frame["reading"] != "pretrained"] if len(frame) else frame
+    if frame.empty:
+        return None
+    corpora = list(dict.fromkeys(frame["corpus"]))
+    figure, axes = style.row(len(corpora), 5.5 * len(corpora), 4.8)
+    for axis, corpus in zip(axes, corpora, strict=True):
+        own = frame[frame["corpus"] == corpus]
+        pareto.lines(axis, own)
+        axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
+        axis.set_xlim(left=0)
+        axis.set_xlabel("distant pairs kept (%)")
+        first = own.iloc[0]
+        axis.set_title(
+            f"{corpus}: {first['n_documents']} documents, {first['context']:,} tokens a window",
+            loc="left",
+        )
+    axes[0].set_ylabel("perplexity / pretrained perplexity")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(
+        f"Trained on other texts, measured by us ({pareto.seeds(frame)})",
+        x=0.01, ha="left", fontsize=11.5,
+    )  # fmt: skip
+    return figure

@@ -1,0 +1,140 @@
+"""Stage transfer: trained routers on texts that they were not trained on.
+
+`python -m experiments.stages.transfer --cell SOURCE` loads the adapters that `recipe` left in
+data/adapters/recipe/TRIAL/ (the trial that `transfer.trial` names) and scores every hard mask of
+`recipe.readings` on test documents of SOURCE: one of `transfer.sources`, or any other corpus, say
+a folder of $FOCUS_DATA (fetch it first). Nothing is trained: what the routers gain here is routing,
+not adaptation to a kind of text. A killed run goes on from the last finished seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from transformers import PreTrainedTokenizerBase
+
+import focus
+from experiments import models, readings, settings, sources, texts
+from experiments.data import manifest, windows
+from experiments.evaluation import Partial
+from experiments.readings import Documents
+from experiments.recipe_settings import TransferSettings
+from experiments.record import Run
+from experiments.settings import Settings
+from experiments.stages import corpus
+from experiments.stages.recipe import ADAPTERS
+from experiments.texts import Text
+
+PARTIAL = Path("checkpoints/transfer")
+
+
+def main() -> None:
+    """Command line of the stage."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cell", required=True, help="a corpus of sources.yaml or $FOCUS_DATA")
+    cell = parser.parse_args().cell
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    try:
+        with Run("transfer", cell, chosen) as run:
+            transfer(run, cell, chosen)
+    except ValueError as error:
+        raise SystemExit(f"transfer: {error}") from error
+
+
+def transfer(run: Run, name: str, chosen: Settings) -> None:
+    """Scores the trial's routers of every seed on another corpus, and records it."""
+    trial = chosen.recipe.trials[chosen.transfer.trial]
+    folders = {seed: adapter_folder(trial.name, seed) for seed in trial.seeds}
+    documents = other_documents(name, chosen)
+    parts = Partial(PARTIAL / f"{name}.json", fingerprint(documents, folders.values(), chosen))
+
+    def one_seed(number: int, seed: int) -> dict:
+        model, _ = models.load(chosen.model.name, chosen.model.dtype)
+        focus.load_adapter(model, folders[seed])
+        here = replace(chosen, seed=seed)
+        rows = readings.scores(model, trial, documents, 1, here, trial.controls and number == 0)
+        return {"seed": seed, "rows": rows}
+
+    found = [
+        parts.get(f"seed {seed}", lambda n=n, s=seed: one_seed(n, s))
+        for n, seed in enumerate(trial.seeds)
+    ]
+    readings.record(run, trial, chosen, chosen.transfer.context, found)
+    run.note("corpus", name)
+    run.note("seeds", list(trial.seeds))
+    parts.done()
+
+
+def adapter_folder(trial: str, seed: int) -> Path:
+    """Where the recipe stage left the routers of a seed.
+
+    Raises:
+        ValueError: it has not been run here.
+    """
+    folder = ADAPTERS / trial / f"seed{seed}"
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is missing: run `dvc repro recipe@{trial}` first")
+    return folder
+
+
+def other_documents(name: str, chosen: Settings) -> Documents:
+    """Windows of the first test documents of a corpus that are long enough, in a fixed order.
+
+    Raises:
+        ValueError: no such corpus, it is not fetched, or it has too few such documents.
+    """
+    source = sources.find(name, sources.sources())
+    found, _, _ = texts.distinct(
+        held_out(texts.read(sources.ROOT / name, source.layout)), chosen.corpus.max_overlap
+    )
+    tokenizer = models.load_tokenizer(chosen.model.name, sources.ROOT)
+    return take(sorted(found, key=corpus.fingerprint), tokenizer, chosen.transfer, name)
+
+
+def held_out(found: list[Text]) -> list[Text]:
+    """The source's own test side, where it has sides; routers have seen none of the others."""
+    return [text for text in found if text.split == "test"] or found
+
+
+def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: TransferSettings,
+         name: str) -> Documents:  # fmt: skip
+    """The first documents with enough tokens."""
+    ready: Documents = []
+    for text in track(list(found), f"transfer: tokenising {name}"):
+        tokens = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
+        if len(tokens) >= how.context * how.windows_per_document:
+            every = windows(torch.tensor(tokens), how.context, how.context)
+            ready.append((text.title, every[: how.windows_per_document]))
+        if len(ready) == how.documents:
+            return ready
+    raise ValueError(
+        f"transfer.documents: {how.documents} asked for, {name} has {len(ready)} test documents of "
+        f"{how.context * how.windows_per_document} tokens; lower it or the windows of each"
+    )
+
+
+def fingerprint(documents: Documents, folders: Iterable[Path], chosen: Settings) -> str:
+    """Names everything that the scores depend on."""
+    recipe, trial = chosen.recipe, chosen.recipe.trials[chosen.transfer.trial]
+    known = [asdict(chosen.transfer), asdict(chosen.model), asdict(trial),
+             [asdict(reading) for reading in recipe.readings], recipe.controls, recipe.calibration,
+             manifest()]  # fmt: skip
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
+    for _, each in documents:
+        digest.update(each.numpy().tobytes())
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    main()
