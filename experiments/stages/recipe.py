@@ -5,6 +5,9 @@
 validation books while searching; on test books for finalists. `controls: true` adds controls at the
 first seed's density. Scores are averaged over seeds before documents are resampled, and every
 change is paired over documents. A killed run goes on from the last checkpoint and finished seed.
+
+Several processes can share the seeds: `--seed N` trains and scores that one and leaves the rest to
+the plain command, which then finds it done.
 """
 
 from __future__ import annotations
@@ -39,33 +42,41 @@ def main() -> None:
     """Command line of the stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", required=True, help="a name under `recipe.trials`")
-    cell = parser.parse_args().cell
-    chosen = settings.load()
+    parser.add_argument("--seed", type=int, help="this one of the trial's seeds alone")
+    options = parser.parse_args()
+    cell, chosen = options.cell, settings.load()
     if cell not in chosen.recipe.trials:
         known = ", ".join(chosen.recipe.trials)
         raise SystemExit(f"recipe.trials.{cell}: no such trial; there are {known}")
+    trial = chosen.recipe.trials[cell]
     torch.set_num_threads(chosen.threads)
-    with Run("recipe", cell, chosen) as run:
-        recipe(run, chosen.recipe.trials[cell], chosen)
+    if options.seed is None:
+        with Run("recipe", cell, chosen) as run:
+            recipe(run, trial, chosen)
+    elif options.seed in trial.seeds:
+        finished(trial, options.seed, chosen)
+    else:
+        raise SystemExit(f"recipe.trials.{cell}.seeds: {options.seed} is not among {trial.seeds}")
 
 
 def recipe(run: Run, trial: Trial, chosen: Settings) -> None:
     """Trains and scores one trial with every seed, and records it."""
+    found = [finished(trial, seed, chosen) for seed in trial.seeds]
+    record(run, trial, chosen, protocol_of(trial, chosen), found)
+    shutil.rmtree(CHECKPOINTS / trial.name)
+
+
+def finished(trial: Trial, seed: int, chosen: Settings) -> dict[str, Any]:
+    """A seed's adapter and scores, from disk where an earlier process made them; controls come
+    with the first seed."""
     protocol = protocol_of(trial, chosen)
     split, block = ("test", "protocol") if trial.final else ("validation", "search")
     documents = evaluation.protocol_windows(protocol, split, f"recipe.{block}")
-    folder = CHECKPOINTS / trial.name
-    parts = Partial(folder / "parts.json", parts_fingerprint(trial, protocol, chosen))
-    found = [
-        parts.get(
-            f"seed {seed}",
-            lambda s=seed, n=n: one_seed(trial, s, documents, chosen, trial.controls and n == 0),
-        )
-        for n, seed in enumerate(trial.seeds)
-    ]
-    record(run, trial, chosen, protocol, found)
-    parts.done()
-    shutil.rmtree(folder)
+    own = Partial(
+        CHECKPOINTS / trial.name / f"seed{seed}.json", parts_fingerprint(trial, protocol, chosen)
+    )
+    with_controls = trial.controls and seed == trial.seeds[0]
+    return own.get("scores", lambda: one_seed(trial, seed, documents, chosen, with_controls))
 
 
 def protocol_of(trial: Trial, chosen: Settings) -> ProtocolSettings:

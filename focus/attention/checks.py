@@ -134,7 +134,7 @@ def _check_finite(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         # The sum of squares-free check reads the tensor once and allocates nothing of its size;
         # only when it fails are padding positions, which may hold anything, told apart.
-        if bool(torch.isfinite(tensor.detach().sum())):
+        if math.isfinite(tensor.detach().sum().item()):
             continue
         finite_BT = torch.isfinite(tensor.detach()).all(-1).all(1)
         if real is not None:

@@ -36,6 +36,7 @@ from focus.attention.rows import (
     causal_forward,
     rows_backward,
     rows_forward,
+    whole_forward,
 )
 from focus.attention.stairs import stairs_backward, stairs_forward
 
@@ -95,6 +96,9 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, x: Inputs,
              plan: Plan) -> tuple[Tensor, Tensor]:  # fmt: skip
     """out (B, H, T, D) and lse (B, H, T)."""
     batch, heads, tokens, dim = query.shape
+    if plan.lists is None and batch == x.membership.shape[1] == 1 and x.real is None:
+        ((_, stack),) = _stacks(query, key, value, x, plan)
+        return whole_forward(stack, plan.path == "causal")
     # Laid out as the kernel's own results are, heads beside each other: rows are copied whole.
     out = query.new_empty(batch, tokens, heads, dim).transpose(1, 2)
     lse_type = torch.promote_types(query.dtype, torch.float32)

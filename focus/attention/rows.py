@@ -60,13 +60,29 @@ def stripe_rows(tokens: int) -> int:
 
 def rows_forward(stack: Stack, out: Tensor, lse: Tensor) -> None:
     """Attention over all kept pairs, written to out (R, H, T, D) and lse (R, H, T)."""
+    for rows, part, part_lse in _parts(stack):
+        out[:, :, rows] = part
+        lse[:, :, rows] = part_lse
+
+
+def _parts(stack: Stack) -> Iterator[tuple[slice, Tensor, Tensor]]:
     for rows, mask in _stripes(stack):
         part, part_lse = cpu_forward(
             stack.query[:, :, rows], stack.key[:, :, : rows.stop], stack.value[:, :, : rows.stop],
             stack.scale, causal=mask is None, mask=mask,
         )  # fmt: skip
-        out[:, :, rows] = part
-        lse[:, :, rows] = part_lse
+        yield rows, part, part_lse
+
+
+def whole_forward(stack: Stack, causal: bool) -> tuple[Tensor, Tensor]:
+    """The same, or attention over all causal pairs, for a sequence that is all there is: out
+    (R, H, T, D) and lse (R, H, T) of their own, in as few copies as can be."""
+    if causal:
+        return cpu_forward(stack.query, stack.key, stack.value, stack.scale, causal=True)
+    parts = [(part.transpose(1, 2), lse.transpose(1, 2)) for _, part, lse in _parts(stack)]
+    # In the kernel's own layout, in which rows are copied whole.
+    out, lse = (torch.cat(each, 1).transpose(1, 2) for each in zip(*parts, strict=True))
+    return out, lse
 
 
 def rows_backward(stack: Stack, grads: StackGrads) -> None:

@@ -21,7 +21,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None:
+    run(folder, "recipe", "--cell", "finalist", "--seed", "1")
+    assert not (folder / "results/recipe/finalist").exists()
+    done = folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors"
+    made = done.stat().st_mtime_ns
     run(folder, "recipe", "--cell", "finalist")
+    assert done.stat().st_mtime_ns == made  # taken up, not trained again
     table = pd.read_csv(folder / "results/recipe/finalist/table.csv").set_index("kind")
     assert list(table.index) == ["pretrained", "routed", "random", "window", "oracle"]
     assert list(table["seeds"]) == [2, 2, 1, 1, 1]
@@ -97,6 +102,9 @@ def test_an_unknown_trial_is_refused_by_name(folder: Path) -> None:
     process = start(folder, "recipe", "--cell", "missing")
     assert process.wait(timeout=60) != 0
     assert "recipe.trials.missing: no such trial; there are" in (folder / "log").read_text()
+    process = start(folder, "recipe", "--cell", "finalist", "--seed", "7")
+    assert process.wait(timeout=60) != 0
+    assert "recipe.trials.finalist.seeds: 7 is not among (0, 1)" in (folder / "log").read_text()
 
 
 def attached() -> torch.nn.Module:
