@@ -16,21 +16,22 @@ from torch import Tensor
 from focus.attention.checks import Inputs
 from focus.attention.local import block_queries
 from focus.attention.plan import patterns
-from focus.attention.rows import SHORT, stripe_rows
+from focus.attention.rows import SHORT, STRIPE_ROWS
 from focus.attention.stairs import stair_rows
 
-CALL = 25_000.0  # one kernel call with what surrounds it
+CALL = 60_000.0  # one kernel call with what surrounds it
 ROW = 60.0  # gathering and merging one query of one head
 KEY = 30.0  # gathering one key and value of one key head
-MASKED = 1.1  # a pair in calls of few queries, or under an additive mask
+FEW = 1.2  # a pair in calls of fewer than STRIPE_ROWS queries, half masked
 SMALL = 1.45  # a pair in the small blocks of the local call
-STRIPE = 1.03  # a pair of a stripe
+STRIPE = 1.2  # a pair of a stripe, under its mask
+LISTS = 1.35  # what lists cost beside what is counted here: gathers, merges, cold memory
 MASK = 0.4  # making one entry of a stripe's mask
 KEY_BLOCK = 256.0  # keys beyond the diagonal that a causal call computes for each query, on average
 MOST_PATTERNS = 128
 GPU_SHORT = 2048
 GPU_DENSE = 0.7  # share of pairs above which packed lists with codes do not pay
-ALWAYS_STRIPES = 512  # tokens up to which counting would take longer than it could save
+ALWAYS_STRIPES = 1024  # tokens up to which counting would take longer than it could save
 SAMPLE = 256  # tokens from which the density is guessed
 
 Found = tuple[Tensor, Tensor] | None
@@ -62,11 +63,11 @@ def choose(x: Inputs) -> tuple[str, Found]:
     heads = x.query.shape[1] // routings
     stripes = batch * _stripes(tokens, heads, routings)
     local = batch * routings * _local(tokens, heads, x.window)
-    if local + _least(x, heads) >= stripes:
+    if LISTS * (local + _least(x, heads)) >= stripes:
         few = tokens > SHORT
         return "stripes", patterns(x.membership.flatten(0, 1), MOST_PATTERNS) if few else None
     path, cost, found = _lists(x)
-    return (path if local + cost < stripes else "stripes"), found
+    return (path if LISTS * (local + cost) < stripes else "stripes"), found
 
 
 def choose_lists(x: Inputs) -> tuple[str, Found]:
@@ -113,7 +114,7 @@ def _least(x: Inputs, heads: int) -> float:
 
 
 def _stripes(tokens: int, heads: int, routings: int) -> float:
-    rows = stripe_rows(tokens)
+    rows = STRIPE_ROWS
     pairs = tokens * (tokens + rows) / 2
     return routings * pairs * (STRIPE * heads + MASK) + CALL * tokens / rows
 
@@ -152,4 +153,5 @@ def _staircase(queries: Tensor, keys: Tensor, heads: int, key_heads: int) -> Ten
     rows = torch.minimum(rows.view(queries.shape).double(), queries)
     pairs = (queries + rows) * keys / 2
     moved = ROW * heads * queries + KEY * key_heads * keys
-    return MASKED * heads * pairs + moved + CALL * (queries / rows.clamp(min=1)).ceil()
+    pairs = torch.where(rows < STRIPE_ROWS, FEW * pairs, pairs)
+    return heads * pairs + moved + CALL * (queries / rows.clamp(min=1)).ceil()

