@@ -22,10 +22,10 @@ from focus.attention.stairs import stair_rows
 CALL = 60_000.0  # one kernel call with what surrounds it
 ROW = 60.0  # gathering and merging one query of one head
 KEY = 30.0  # gathering one key and value of one key head
-FEW = 1.2  # a pair in calls of fewer than STRIPE_ROWS queries, half masked
+FEW, MANY = 1.2, 1.05  # a masked pair in calls of fewer queries than STRIPE_ROWS, and of as many
 SMALL = 1.45  # a pair in the small blocks of the local call
 STRIPE = 1.2  # a pair of a stripe, under its mask
-LISTS = 1.35  # what lists cost beside what is counted here: gathers, merges, cold memory
+LISTS = 1.25  # what lists cost beside what is counted here: gathers, merges, cold memory
 MASK = 0.4  # making one entry of a stripe's mask
 KEY_BLOCK = 256.0  # keys beyond the diagonal that a causal call computes for each query, on average
 MOST_PATTERNS = 128
@@ -153,5 +153,5 @@ def _staircase(queries: Tensor, keys: Tensor, heads: int, key_heads: int) -> Ten
     rows = torch.minimum(rows.view(queries.shape).double(), queries)
     pairs = (queries + rows) * keys / 2
     moved = ROW * heads * queries + KEY * key_heads * keys
-    pairs = torch.where(rows < STRIPE_ROWS, FEW * pairs, pairs)
+    pairs *= torch.where(rows < STRIPE_ROWS, FEW, MANY)
     return heads * pairs + moved + CALL * (queries / rows.clamp(min=1)).ceil()
