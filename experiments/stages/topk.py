@@ -86,7 +86,8 @@ def topk(run: Run, cell: str, chosen: Settings) -> None:
 
 
 def wanted_settings(chosen: Settings, num_groups: int) -> list[Setting]:
-    """Pretrained, soft and hard settings, none of them twice under two names.
+    """Pretrained, soft (with the first balance) and hard settings, none of them twice under two
+    names.
 
     Multi-probe at k = 1 is the symmetric mask; and where two sets of k groups must meet (2k > K)
     every pair is kept whatever the balance, so the first balance stands for all.
@@ -99,8 +100,7 @@ def wanted_settings(chosen: Settings, num_groups: int) -> list[Setting]:
         if not (probe == "multi_probe" and k == 1)
         and not (probe == "symmetric" and 2 * k > num_groups and balance != chosen.topk.balances[0])
     ]
-    soft = [Setting("soft", balance) for balance in chosen.topk.balances]
-    return [Setting("pretrained"), *soft, *hard]
+    return [Setting("pretrained"), Setting("soft", chosen.topk.balances[0]), *hard]
 
 
 def evaluate(

@@ -108,7 +108,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_topk_writes_what_the_analysis_reads(trained: Path) -> None:
     run(trained, "topk", "--cell", "small")
     table = pd.read_csv(trained / "results/topk/small/table.csv")
-    assert list(table["mode"]) == ["pretrained", "soft", "soft"] + ["hard"] * 3
+    assert list(table["mode"]) == ["pretrained", "soft"] + ["hard"] * 3
     identity = table[(table["mode"] == "hard") & (table["top_k"] == 3)]
     assert (identity["density"] == 1.0).all()
     assert (identity["max_logit_difference"] < 1e-5).all()
