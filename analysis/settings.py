@@ -21,7 +21,6 @@ class Tolerances:
     speedup: relative difference within which a speed-up on the paper's hardware is reproduced.
     leak_share: share of earlier assignments that may change before it counts as a leak.
     rounding: relative difference between exact arithmetic and a figure printed to few digits.
-    seed_spread: relative difference of perplexity between seeds from which one seed says little.
     """
 
     identity_logits: float
@@ -33,7 +32,6 @@ class Tolerances:
     speedup: float
     leak_share: float
     rounding: float
-    seed_spread: float
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self)):

@@ -190,6 +190,10 @@ class Partial:
             self._write()
         return self.parts[name]
 
+    def forget(self, name: str) -> None:
+        """Has the part of that name computed again."""
+        self.parts.pop(name, None)
+
     def _write(self) -> None:
         write_json(self.path, {"fingerprint": self.fingerprint, "parts": self.parts})
 

@@ -35,8 +35,12 @@ def draw(results: Results) -> Figure | None:
             loc="left",
         )
     axes[0].set_ylabel("perplexity / pretrained perplexity")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    named = {
+        label: handle
+        for axis in axes
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(
         f"Trained on other texts, measured by us ({pareto.seeds(frame)})",
         x=0.01, ha="left", fontsize=11.5,

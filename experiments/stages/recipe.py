@@ -76,6 +76,8 @@ def finished(trial: Trial, seed: int, chosen: Settings) -> dict[str, Any]:
         CHECKPOINTS / trial.name / f"seed{seed}.json", parts_fingerprint(trial, protocol, chosen)
     )
     with_controls = trial.controls and seed == trial.seeds[0]
+    if not (ADAPTERS / trial.name / f"seed{seed}" / "config.json").is_file():
+        own.forget("scores")  # the routers are wanted too, not their scores alone
     return own.get("scores", lambda: one_seed(trial, seed, documents, chosen, with_controls))
 
 

@@ -86,7 +86,7 @@ def topk(run: Run, cell: str, chosen: Settings) -> None:
 
 
 def wanted_settings(chosen: Settings, num_groups: int) -> list[Setting]:
-    """Pretrained, soft (with the first balance) and hard settings, none of them twice under two
+    """Pretrained, soft (under one balance) and hard settings, none of them twice under two
     names.
 
     Multi-probe at k = 1 is the symmetric mask; and where two sets of k groups must meet (2k > K)
@@ -100,7 +100,10 @@ def wanted_settings(chosen: Settings, num_groups: int) -> list[Setting]:
         if not (probe == "multi_probe" and k == 1)
         and not (probe == "symmetric" and 2 * k > num_groups and balance != chosen.topk.balances[0])
     ]
-    return [Setting("pretrained"), Setting("soft", chosen.topk.balances[0]), *hard]
+    # The paper's soft figures are Sinkhorn's.
+    balances = chosen.topk.balances
+    soft = Setting("soft", "sinkhorn" if "sinkhorn" in balances else balances[0])
+    return [Setting("pretrained"), soft, *hard]
 
 
 def evaluate(

@@ -2,9 +2,10 @@
 
 `python -m experiments.stages.transfer --cell SOURCE` loads the adapters that `recipe` left in
 data/adapters/recipe/TRIAL/ (the trial that `transfer.trial` names) and scores every hard mask of
-`recipe.readings` on test documents of SOURCE: one of `transfer.sources`, or any other corpus, say
-a folder of $FOCUS_DATA (fetch it first). Nothing is trained: what the routers gain here is routing,
-not adaptation to a kind of text. A killed run goes on from the last finished seed.
+`recipe.readings` on held-out documents of SOURCE: one of `transfer.sources`, or any other corpus,
+say a folder of $FOCUS_DATA (fetch it first). That it shares no book with the training texts is not
+checked. Nothing is trained: what the routers gain here is routing, not adaptation to a kind of
+text. A killed run goes on from the last finished seed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from experiments import models, readings, settings, sources, texts
 from experiments.data import manifest, windows
 from experiments.evaluation import Partial
 from experiments.readings import Documents
-from experiments.recipe_settings import TransferSettings
+from experiments.recipe_settings import TransferSettings, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages import corpus
@@ -42,18 +43,20 @@ def main() -> None:
     cell = parser.parse_args().cell
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
+    trial = chosen.recipe.trials[chosen.transfer.trial]
     try:
-        with Run("transfer", cell, chosen) as run:
-            transfer(run, cell, chosen)
+        folders = {seed: adapter_folder(trial, seed) for seed in trial.seeds}
+        documents = other_documents(cell, chosen)
     except ValueError as error:
         raise SystemExit(f"transfer: {error}") from error
+    with Run("transfer", cell, chosen) as run:
+        transfer(run, cell, folders, documents, chosen)
 
 
-def transfer(run: Run, name: str, chosen: Settings) -> None:
+def transfer(run: Run, name: str, folders: dict[int, Path], documents: Documents,
+             chosen: Settings) -> None:  # fmt: skip
     """Scores the trial's routers of every seed on another corpus, and records it."""
     trial = chosen.recipe.trials[chosen.transfer.trial]
-    folders = {seed: adapter_folder(trial.name, seed) for seed in trial.seeds}
-    documents = other_documents(name, chosen)
     parts = Partial(PARTIAL / f"{name}.json", fingerprint(documents, folders.values(), chosen))
 
     def one_seed(number: int, seed: int) -> dict:
@@ -73,24 +76,33 @@ def transfer(run: Run, name: str, chosen: Settings) -> None:
     parts.done()
 
 
-def adapter_folder(trial: str, seed: int) -> Path:
+def adapter_folder(trial: Trial, seed: int) -> Path:
     """Where the recipe stage left the routers of a seed.
 
     Raises:
-        ValueError: it has not been run here.
+        ValueError: it has not been run here, or with other settings.
     """
-    folder = ADAPTERS / trial / f"seed{seed}"
+    folder = ADAPTERS / trial.name / f"seed{seed}"
     if not folder.is_dir():
-        raise ValueError(f"{folder} is missing: run `dvc repro recipe@{trial}` first")
+        raise ValueError(f"{folder} is missing: run `dvc repro recipe@{trial.name}` first")
+    stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if focus.FocusConfig.from_dict(stored["focus"]) != trial.focus:
+        raise ValueError(
+            f"{folder}: its routers are not those of recipe.trials.{trial.name} in params.yaml; "
+            f"run `dvc repro recipe@{trial.name}` again"
+        )
     return folder
 
 
 def other_documents(name: str, chosen: Settings) -> Documents:
-    """Windows of the first test documents of a corpus that are long enough, in a fixed order.
+    """Windows of the first held-out documents of a corpus that are long enough, in a fixed order.
 
     Raises:
-        ValueError: no such corpus, it is not fetched, or it has too few such documents.
+        ValueError: no such corpus, it is the one that the routers were trained on, it is not
+            fetched, or it has too few such documents.
     """
+    if name == chosen.corpus.source:
+        raise ValueError(f"{name}: is what the routers were trained on; name another corpus")
     source = sources.find(name, sources.sources())
     found, _, _ = texts.distinct(
         held_out(texts.read(sources.ROOT / name, source.layout)), chosen.corpus.max_overlap
@@ -100,8 +112,9 @@ def other_documents(name: str, chosen: Settings) -> Documents:
 
 
 def held_out(found: list[Text]) -> list[Text]:
-    """The source's own test side, where it has sides; routers have seen none of the others."""
-    return [text for text in found if text.split == "test"] or found
+    """All but the training side, where a source has sides: what no model of a user's own was
+    trained on either."""
+    return [text for text in found if text.split != "train"]
 
 
 def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: TransferSettings,
@@ -115,9 +128,10 @@ def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: Transfe
             ready.append((text.title, every[: how.windows_per_document]))
         if len(ready) == how.documents:
             return ready
+    least = how.context * how.windows_per_document
     raise ValueError(
-        f"transfer.documents: {how.documents} asked for, {name} has {len(ready)} test documents of "
-        f"{how.context * how.windows_per_document} tokens; lower it or the windows of each"
+        f"transfer.documents: {how.documents} asked for, {name} has {len(ready)} held-out "
+        f"documents of {least} tokens; lower it or the windows of each"
     )
 
 

@@ -24,14 +24,14 @@ ROW = 60.0  # gathering and merging one query of one head
 KEY = 30.0  # gathering one key and value of one key head
 FEW, MANY = 1.2, 1.05  # a masked pair in calls of fewer queries than STRIPE_ROWS, and of as many
 SMALL = 1.45  # a pair in the small blocks of the local call
-STRIPE = 1.2  # a pair of a stripe, under its mask
+STRIPE = 1.2  # a pair of a stripe: MANY, and reading a mask that is nowhere empty
 LISTS = 1.25  # what lists cost beside what is counted here: gathers, merges, cold memory
 MASK = 0.4  # making one entry of a stripe's mask
 KEY_BLOCK = 256.0  # keys beyond the diagonal that a causal call computes for each query, on average
 MOST_PATTERNS = 128
 GPU_SHORT = 2048
 GPU_DENSE = 0.7  # share of pairs above which packed lists with codes do not pay
-ALWAYS_STRIPES = 1024  # tokens up to which counting would take longer than it could save
+ALWAYS_STRIPES = SHORT  # tokens up to which counting would take longer than it could save
 SAMPLE = 256  # tokens from which the density is guessed
 
 Found = tuple[Tensor, Tensor] | None
@@ -64,8 +64,7 @@ def choose(x: Inputs) -> tuple[str, Found]:
     stripes = batch * _stripes(tokens, heads, routings)
     local = batch * routings * _local(tokens, heads, x.window)
     if LISTS * (local + _least(x, heads)) >= stripes:
-        few = tokens > SHORT
-        return "stripes", patterns(x.membership.flatten(0, 1), MOST_PATTERNS) if few else None
+        return "stripes", patterns(x.membership.flatten(0, 1), MOST_PATTERNS)
     path, cost, found = _lists(x)
     return (path if LISTS * (local + cost) < stripes else "stripes"), found
 

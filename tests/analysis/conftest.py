@@ -23,7 +23,6 @@ def limits() -> Tolerances:
         speedup=0.15,
         leak_share=0.001,
         rounding=0.05,
-        seed_spread=0.005,
     )
 
 

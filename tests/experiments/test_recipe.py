@@ -1,5 +1,6 @@
 """The recipe stage on a tiny model: search on validation books, finalists beside controls."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -21,12 +22,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None:
-    run(folder, "recipe", "--cell", "finalist", "--seed", "1")
+    for seed in ("0", "1"):
+        run(folder, "recipe", "--cell", "finalist", "--seed", seed)
     assert not (folder / "results/recipe/finalist").exists()
     done = folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors"
     made = done.stat().st_mtime_ns
+    shutil.rmtree(folder / "data/adapters/recipe/finalist/seed0")
     run(folder, "recipe", "--cell", "finalist")
     assert done.stat().st_mtime_ns == made  # taken up, not trained again
+    assert (folder / "data/adapters/recipe/finalist/seed0/config.json").is_file()  # wanted as well
     table = pd.read_csv(folder / "results/recipe/finalist/table.csv").set_index("kind")
     assert list(table.index) == ["pretrained", "routed", "random", "window", "oracle"]
     assert list(table["seeds"]) == [2, 2, 1, 1, 1]
