@@ -22,6 +22,9 @@ from focus.routing import Router
 KINDS = ("random", "position", "token", "window")
 
 
+PLAIN = {"routers": "layer", "sides": "two", "balanced_sides": "both", "balance": "softmax"}
+
+
 class FixedRouter(Router):
     """Groups that no hidden state decides: (B, S, 1, T, K) scores of a rule.
 
@@ -35,7 +38,7 @@ class FixedRouter(Router):
     """
 
     def __init__(self, config: FocusConfig, kind: str) -> None:
-        plain = config.replace(routers="layer", sides="two", balance="softmax")
+        plain = config.replace(**PLAIN)
         super().__init__(plain, 1, 1)
         self.kind = kind
         self.input_ids: Tensor | None = None
@@ -85,7 +88,7 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor],
     for index, layer in enumerate(layers):
         layer.router = _control(layer.router, kind, seed + index)
     if kind != "random":
-        state.config = config.replace(sides="two", routers="layer", balance="softmax")
+        state.config = config.replace(**PLAIN)
     hook = model.register_forward_pre_hook(_pass_ids, with_kwargs=True)
     try:
         if kind == "random":
@@ -101,8 +104,9 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor],
 def _control(trained: Router, kind: str, seed: int) -> Router:
     if kind != "random":
         return FixedRouter(trained.config, kind).eval()
-    _, heads, hidden, _ = trained.projection.shape
-    drawn = Router(trained.config, hidden, heads, torch.Generator().manual_seed(seed))
+    sides, heads, hidden, _ = trained.projection.shape
+    generator = torch.Generator().manual_seed(seed)
+    drawn = Router(trained.config, hidden, heads, generator, heads * max(1, sides - 1))
     return drawn.eval().to(trained.projection.device)
 
 

@@ -32,6 +32,7 @@ class AttentionLayer:
     index: int
     module: nn.Module
     hidden_size: int
+    query_heads: int
     key_heads: int
     local: bool
 
@@ -68,6 +69,7 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
             index=index,
             module=module,
             hidden_size=config.hidden_size,
+            query_heads=config.num_attention_heads,
             key_heads=key_heads,
             local=interleaved and layer_types[index] == "sliding_attention",
         )

@@ -17,7 +17,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from focus.attention.past import Past
 from focus.config import FocusConfig
-from focus.routing import sinkhorn_potentials
+from focus.routing import potentials_of
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -141,7 +141,7 @@ class GroupedLayer(CacheLayerMixin):
             found = scores.new_zeros(*scores.shape[:-2], scores.shape[-1])
         else:
             real = None if real_BT is None else real_BT[:, past]
-            found = sinkhorn_potentials(scores[..., past, :], config.sinkhorn_iterations, real)
+            found = potentials_of(scores[..., past, :], config, real)
             if real is not None:
                 found = torch.where(real.any(-1)[:, None, None, None], found, 0.0)
         self._potentials = start, found

@@ -12,7 +12,8 @@ BALANCES = ("softmax", "sinkhorn", "causal")
 GATES = ("eq2", "log", "sparse_log", "straight_through")
 PROBES = ("symmetric", "multi_probe")
 ROUTERS = ("layer", "kv_head")
-SIDES = ("one", "two")
+SIDES = ("one", "two", "query_heads")
+BALANCED_SIDES = ("both", "keys")
 SIMILARITIES = ("cosine", "dot")
 POTENTIALS = ("frozen", "lagged")
 
@@ -37,13 +38,20 @@ class FocusConfig:
             and the hard model), ``sparse_log`` (over each token's ``top_k`` groups alone, so that
             ``top_k`` matters in training: the one below quadratic cost), ``eq2`` (the paper's) or
             ``straight_through``.
+        gate_probes: groups that the training gate takes a query to look into: with n, a group
+            that has a share p of the query counts with 1 - (1 - p)^n, the probability that one of
+            n draws hits it. Above 1 it trains routers for ``top_k`` above 1 (paper: 1).
         gate_steepness: lambda of the ``eq2`` gate; other gates ignore it.
         sinks: first tokens of a sequence that stay keys for everyone (paper: 0). Without them
             hard top-1 routing loses the place where pretrained models park their attention.
         probe: ``symmetric``: queries and keys both take their top_k groups (paper);
             ``multi_probe``: the query takes top_k groups, the key one.
         routers: ``layer``: one router a layer (paper); ``kv_head``: one for each key head.
-        sides: ``one``: the same scores for a token as query and as key (paper); ``two``: apart.
+        sides: ``one``: the same scores for a token as query and as key (paper); ``two``: apart;
+            ``query_heads``: apart, and query heads that share a key head apart from each other
+            (needs ``routers = kv_head``).
+        balanced_sides: ``both`` (paper), or ``keys`` alone, where sides are apart: groups of keys
+            of one size are what bounds the cost, and queries then look where they want to.
         similarity: ``cosine`` (normalised routing space) or ``dot`` (the paper's raw product).
         potentials: how ``causal`` finds its potentials: ``frozen`` (a running average of
             Sinkhorn's over training batches) or ``lagged`` (from the tokens before).
@@ -62,10 +70,12 @@ class FocusConfig:
     sinkhorn_iterations: int = 10
     gate: str = "log"
     gate_steepness: float = 8.0
+    gate_probes: int = 1
     sinks: int = 4
     probe: str = "symmetric"
     routers: str = "layer"
     sides: str = "one"
+    balanced_sides: str = "both"
     similarity: str = "cosine"
     potentials: str = "frozen"
     lag_tokens: int = 1024
@@ -74,7 +84,7 @@ class FocusConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_groups", "top_k", "window", "routing_dim", "sinkhorn_iterations",
-                     "lag_tokens", "lag_stride"):  # fmt: skip
+                     "lag_tokens", "lag_stride", "gate_probes"):  # fmt: skip
             _check_int(name, getattr(self, name), minimum=1)
         _check_int("sinks", self.sinks, minimum=0)
         _check_positive("temperature", self.temperature)
@@ -84,6 +94,12 @@ class FocusConfig:
         _check_choice("probe", self.probe, PROBES)
         _check_choice("routers", self.routers, ROUTERS)
         _check_choice("sides", self.sides, SIDES)
+        _check_choice("balanced_sides", self.balanced_sides, BALANCED_SIDES)
+        if self.balanced_sides == "keys" and self.sides == "one":
+            raise ValueError("balanced_sides: 'keys' needs queries and keys apart: sides = 'two'")
+        if self.sides == "query_heads" and self.routers != "kv_head":
+            raise ValueError("sides: 'query_heads' needs a router for each key head: "
+                             "routers = 'kv_head'")  # fmt: skip
         _check_choice("similarity", self.similarity, SIMILARITIES)
         _check_choice("potentials", self.potentials, POTENTIALS)
         _check_choice("training_balance", self.training_balance, ("sinkhorn", "causal"))
@@ -131,7 +147,7 @@ class FocusConfig:
     @property
     def separate_keys(self) -> bool:
         """Whether keys have a membership of their own."""
-        return self.sides == "two" or self.key_top_k != self.top_k
+        return self.sides != "one" or self.key_top_k != self.top_k
 
 
 def _check_int(name: str, value: object, minimum: int) -> None:

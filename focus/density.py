@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from focus.attention.checks import sink_tokens
+from focus.attention.checks import for_query_heads, sink_tokens
 
 
 class PairCounts(NamedTuple):
@@ -47,12 +47,13 @@ def count_pairs(
 
     Args:
         membership: (B, Hm, T, K) bool, groups of each token as a query.
-        key_membership: likewise as a key; None: the same.
+        key_membership: (B, Hm or Hk, T, K), likewise as a key; None: the same.
         window, sinks: as in :func:`focus.dense_attention`.
         real: (B, T) bool, False for padding; None: all are real.
     """
     batch, routings, tokens, _ = membership.shape
     key_membership = membership if key_membership is None else key_membership
+    key_membership = for_query_heads(key_membership, routings)
     device = membership.device
     if real is None:
         real = torch.ones(batch, tokens, dtype=torch.bool, device=device)

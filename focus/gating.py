@@ -17,12 +17,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from focus.attention.checks import sink_tokens
+from focus.attention.checks import for_query_heads, sink_tokens
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.gated import Gate, gated_attention_in_blocks
 from focus.attention.weighted import weighted_attention
 from focus.config import FocusConfig
 from focus.routing import Assignments, top_k_groups
+
+MOST = 1 - 2**-20  # of an assignment: the logarithm of what is left of it stays finite
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def gated_attention(
 
     Args:
         query: (B, H, T, D); key, value: (B, Hk, T, D).
-        assignments: (B, Hr, T, K) of queries and of keys, Hr = 1 or Hk.
+        assignments: of queries (B, Hq, T, K) and of keys (B, Hr, T, K); Hr = 1 or Hk, Hq = Hr or H.
         config: gives the gate, window, sinks and the gate's own settings.
         scale: factor of the logits; None means 1/sqrt(D).
         real: (B, T) bool, False for padding; None: all are real.
@@ -184,6 +186,12 @@ def gated_attention(
     Returns:
         (B, H, T, D); rows of padding queries are zero.
     """
+    own, others = assignments
+    if config.gate_probes > 1:
+        own = -torch.expm1(config.gate_probes * torch.log1p(-own.clamp(max=MOST)))
+    if own.shape[1] > key.shape[1]:
+        key, value, others = (for_query_heads(x, query.shape[1]) for x in (key, value, others))
+    assignments = Assignments(own, others)
     inputs = GateInputs(
         query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, assignments, real,
         pair_mask, config, softcap, dropout,

@@ -78,7 +78,9 @@ def attach(model: PreTrainedModel, config: FocusConfig, seed: int | None = None)
 def _attach_layer(state: FocusState, layer: AttentionLayer, generator: Any) -> None:
     router = None
     if not layer.local:
-        router = Router(state.config, layer.hidden_size, layer.key_heads, generator)
+        router = Router(
+            state.config, layer.hidden_size, layer.key_heads, generator, layer.query_heads
+        )
         router.train(layer.module.training)
         layer.module.focus_router = router.to(next(layer.module.parameters()).device)
     focus_layer = FocusLayer(state, router)

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from focus.huggingface import attached, mode
-from focus.routing import Router, sinkhorn_potentials
+from focus.routing import Router, potentials_of
 
 SAMPLE = 4096  # hidden states of a layer that are kept for clustering
 RIDGE = 1e-6  # of the largest variance: directions below it hold rounding, no text
@@ -120,15 +120,14 @@ def set_router(router: Router, moments: Moments, generator: torch.Generator | No
     sample = torch.cat(moments.sample)
     for r in range(router.projection.shape[1]):
         found = _sides(late[r], early[r], router)
+        found = [found[0]] * (len(router.projection) - 1) + found[-1:]
         for side, directions in enumerate(found):
             projection = whiten @ _without(whiten @ mean, directions)
             router.projection[side, r] = _like_random(projection)
         # The last side is the keys': centroids are where keys are, and queries look for them.
         routed = F.normalize(sample @ router.projection[-1, r], dim=-1)
         router.centroids[:, r] = cluster(routed, router.centroids.shape[-2], generator)
-    potentials = sinkhorn_potentials(
-        router.scores(sample.unsqueeze(0)), router.config.sinkhorn_iterations
-    )
+    potentials = potentials_of(router.scores(sample.unsqueeze(0)), router.config)
     router.potentials.copy_(potentials[0])
     router.batches.fill_(1)
 
@@ -137,7 +136,7 @@ def _sides(late_EM: Tensor, early_EM: Tensor, router: Router) -> list[Tensor]:
     """Directions (E, R) of each side that carry most of the form late @ early^T."""
     rank = router.projection.shape[-1]
     (left, r_left), (right, r_right) = torch.linalg.qr(late_EM), torch.linalg.qr(early_EM)
-    if router.projection.shape[0] == 2:
+    if router.projection.shape[0] > 1:
         u, size, v = torch.linalg.svd(r_left @ r_right.T)
         return [_wide(left @ u, size, rank), _wide(right @ v.T, size, rank)]
     basis, _ = torch.linalg.qr(torch.cat([left, right], 1))

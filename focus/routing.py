@@ -1,7 +1,8 @@
 """Routing: from hidden states to group assignments, memberships and density.
 
-Shape suffixes: B batch, S sides (query, key), Hr routers a layer (1, or the key heads), T tokens,
-E model dimension, R routing dimension, K groups.
+Shape suffixes: B batch, S sides (those of queries, then the keys'; one where both are the same), Hr
+routers a layer (1, or the key heads), Hq queries' routings (Hr, or the query heads), T tokens, E
+model dimension, R routing dimension, K groups.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from focus.config import FocusConfig
 
 
 class Assignments(NamedTuple):
-    """Soft group assignments of a layer's tokens: (B, Hr, T, K), rows sum to one.
+    """Soft group assignments of a layer's tokens: query (B, Hq, T, K), key (B, Hr, T, K), rows sum
+    to one.
 
     ``key`` is the same tensor as ``query`` where a token has one set of scores.
     """
@@ -26,7 +28,8 @@ class Assignments(NamedTuple):
 
 
 class Memberships(NamedTuple):
-    """Hard group memberships: (B, Hr, T, K) bool; ``key`` is None where it equals ``query``."""
+    """Hard group memberships: query (B, Hq, T, K) bool, key (B, Hr, T, K) bool or None where it
+    equals ``query``."""
 
     query: Tensor
     key: Tensor | None
@@ -36,7 +39,8 @@ class Router(nn.Module):
     """Learnable centroids of one attention layer (paper: Section 2).
 
     Parameters are ``projection`` (S, Hr, E, R) and ``centroids`` (S, Hr, K, R), float32 whatever
-    the model's dtype; with one side and one router these are the paper's E*R + K*R numbers. The
+    the model's dtype; with one side and one router these are the paper's E*R + K*R numbers. With
+    ``sides = "query_heads"`` a key head's query heads are sides of their own, before the keys'. The
     buffer ``potentials`` (S, Hr, K) holds the frozen potentials of the ``causal`` balance and
     ``batches`` how many training batches they average.
     """
@@ -47,10 +51,12 @@ class Router(nn.Module):
     batches: Tensor
 
     def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int,
-                 generator: torch.Generator | None = None) -> None:  # fmt: skip
+                 generator: torch.Generator | None = None,
+                 query_heads: int | None = None) -> None:  # fmt: skip
         super().__init__()
         self.config = config
-        sides = 2 if config.sides == "two" else 1
+        together = (query_heads or key_heads) // key_heads
+        sides = {"one": 1, "two": 2, "query_heads": together + 1}[config.sides]
         heads = key_heads if config.routers == "kv_head" else 1
         shape = (sides, heads, hidden_size, config.routing_dim)
         projection = torch.randn(shape, generator=generator) / hidden_size**0.5
@@ -95,7 +101,7 @@ class Router(nn.Module):
         """
         logits = self.balanced_logits(hidden_BTE, real_BT, balance, config)
         assignments = torch.softmax(logits, -1)
-        return Assignments(assignments[:, 0], assignments[:, -1])
+        return Assignments(of_queries(assignments), assignments[:, -1])
 
     def balanced_logits(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
                         balance: str | None = None,
@@ -118,7 +124,7 @@ class Router(nn.Module):
         learns = self.training and torch.is_grad_enabled()
         if balance == "sinkhorn" or learns:
             with torch.set_grad_enabled(torch.is_grad_enabled() and balance == "sinkhorn"):
-                found = sinkhorn_potentials(scores, config.sinkhorn_iterations, real_BT)
+                found = potentials_of(scores, config, real_BT)
             if learns:
                 self._observe(found.detach())
             if balance == "sinkhorn":
@@ -140,10 +146,17 @@ class Router(nn.Module):
         """Hard memberships from assignments or balanced logits (B, S, Hr, T, K), with the
         router's own top_k and probe or those of the config given."""
         config = config or self.config
-        query = top_k_groups(assignments[:, 0], config.top_k)
+        query = top_k_groups(of_queries(assignments), config.top_k)
         if not config.separate_keys:
             return Memberships(query, None)
         return Memberships(query, top_k_groups(assignments[:, -1], config.key_top_k))
+
+
+def of_queries(x_BSHrTK: Tensor) -> Tensor:
+    """The queries' part of assignments or logits: (B, Hq, T, K), query heads in their order."""
+    if x_BSHrTK.shape[1] == 1:
+        return x_BSHrTK[:, 0]
+    return x_BSHrTK[:, :-1].transpose(1, 2).flatten(1, 2)
 
 
 def top_k_groups(assignments: Tensor, top_k: int) -> Tensor:
@@ -168,6 +181,16 @@ def sinkhorn(scores: Tensor, iterations: int, real_BT: Tensor | None = None) -> 
         assignments of earlier ones: not causal.
     """
     return scores + sinkhorn_potentials(scores, iterations, real_BT).unsqueeze(-2)
+
+
+def potentials_of(scores: Tensor, config: FocusConfig, real_BT: Tensor | None = None) -> Tensor:
+    """Sinkhorn's potentials (B, S, Hr, K) of the sides that the config balances; the others' are
+    zero. Arguments as of :func:`sinkhorn`."""
+    if config.balanced_sides == "both":
+        return sinkhorn_potentials(scores, config.sinkhorn_iterations, real_BT)
+    keys = sinkhorn_potentials(scores[:, -1:], config.sinkhorn_iterations, real_BT)
+    return torch.cat([keys.new_zeros(*keys.shape[:1], scores.shape[1] - 1, *keys.shape[2:]), keys],
+                     1)  # fmt: skip
 
 
 def sinkhorn_potentials(scores: Tensor, iterations: int, real_BT: Tensor | None = None) -> Tensor:
@@ -213,7 +236,7 @@ def _past_potentials(scores: Tensor, past: slice, config: FocusConfig, real_BT: 
     if past.stop == 0:
         return scores.new_zeros(shape)
     real = None if real_BT is None else real_BT[:, past]
-    found = sinkhorn_potentials(scores[..., past, :], config.sinkhorn_iterations, real)
+    found = potentials_of(scores[..., past, :], config, real)
     if real is not None:
         found = torch.where(real.any(-1)[:, None, None, None], found, 0.0)
     return found.unsqueeze(-2).expand(shape)

@@ -18,7 +18,8 @@ def test_paper_is_the_papers_way() -> None:
         ("balance", "magic"), ("sinkhorn_iterations", 0), ("gate", "unknown"), ("sinks", -1),
         ("gate_steepness", float("inf")), ("probe", "both"), ("routers", "head"),
         ("sides", "three"), ("similarity", "l2"), ("potentials", "live"), ("lag_tokens", 0),
-        ("lag_stride", True), ("training_balance", "softmax"),
+        ("lag_stride", True), ("training_balance", "softmax"), ("gate_probes", 0),
+        ("balanced_sides", "queries"), ("balanced_sides", "keys"), ("sides", "query_heads"),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_with_the_fields_name(field: str, value: object) -> None:

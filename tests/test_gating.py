@@ -58,6 +58,30 @@ def test_gates_are_their_definitions(gate: str, routers: int) -> None:
     assert torch.allclose(out, by_loops(gate, q, k, v, groups), atol=1e-12)
 
 
+@pytest.mark.parametrize("gate", sorted(GATES))
+def test_probes_are_the_probability_that_one_of_n_draws_hits(gate: str) -> None:
+    drawn, groups = tensors(), assignments()
+    probed = Assignments(1 - (1 - groups.query) ** 3, groups.key)
+    found = gated_attention(*drawn, groups, config(gate, gate_probes=3))
+    expected = gated_attention(*drawn, probed, config(gate))
+    assert torch.allclose(found, expected, atol=1e-12)
+    certain = Assignments(torch.eye(4).double()[torch.arange(75) % 4].expand(2, 2, 75, 4),
+                          groups.key)  # fmt: skip
+    certain.query.requires_grad_()
+    gated_attention(*drawn, certain, config(gate, gate_probes=3)).sum().backward()
+    assert certain.query.grad is not None and bool(certain.query.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("gate", sorted(GATES))
+def test_query_heads_with_assignments_of_their_own(gate: str) -> None:
+    (q, k, v), groups = tensors(), assignments(4)
+    keys = groups.key[:, :2]
+    found = gated_attention(q, k, v, Assignments(groups.query, keys), config(gate))
+    k, v, keys = (x.repeat_interleave(2, 1) for x in (k, v, keys))
+    expected = gated_attention(q, k, v, Assignments(groups.query, keys), config(gate))
+    assert torch.allclose(found, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("gate", ["eq2", "log"])
 @pytest.mark.parametrize("routers", [1, 2])
 @pytest.mark.parametrize(

@@ -153,6 +153,37 @@ def test_shapes_of_routers_and_sides() -> None:
     assert not torch.equal(assignments.query, assignments.key)
 
 
+def test_query_heads_have_routers_of_their_own() -> None:
+    config = FocusConfig(num_groups=4, top_k=2, routers="kv_head", sides="query_heads")
+    layer = Router(config, HIDDEN, 2, torch.Generator().manual_seed(0), query_heads=6).eval()
+    assert layer.projection.shape == (4, 2, HIDDEN, 16)
+    logits = layer.balanced_logits(hidden())
+    found = layer.memberships(logits)
+    assert found.query.shape == (2, 6, TOKENS, 4)
+    assert found.key is not None and found.key.shape == (2, 2, TOKENS, 4)
+    for head in range(6):
+        own = top_k_groups(logits[:, head % 3, head // 3], 2)  # its place beside its key head
+        assert torch.equal(found.query[:, head], own)
+    assert layer(hidden()).query.shape == found.query.shape
+
+
+@pytest.mark.parametrize("potentials", ["frozen", "lagged"])
+@pytest.mark.parametrize("sides", ["two", "query_heads"])
+def test_balancing_keys_alone_leaves_queries_as_they_are(sides: str, potentials: str) -> None:
+    config = FocusConfig(num_groups=4, routers="kv_head", sides=sides, balanced_sides="keys",
+                         potentials=potentials, lag_tokens=64, lag_stride=16)  # fmt: skip
+    layer = Router(config, HIDDEN, 2, torch.Generator().manual_seed(0), query_heads=4)
+    layer.train()
+    soft = layer(hidden(), balance="sinkhorn")
+    sizes = soft.key.sum(-2)
+    assert torch.allclose(sizes, torch.full_like(sizes, TOKENS / 4), rtol=1e-2)
+    assert float((soft.query.detach().sum(-2) - TOKENS / 4).abs().max()) > 1
+    layer.eval()
+    scores, causal = layer.scores(hidden()), layer.balanced_logits(hidden(), balance="causal")
+    assert torch.equal(scores[:, :-1], causal[:, :-1])
+    assert not torch.equal(scores[:, -1], causal[:, -1])
+
+
 def test_half_precision_hidden_states_are_scored_in_float32() -> None:
     assert router().scores(hidden().bfloat16()).dtype == torch.float32
     assert router().scores(hidden().double()).dtype == torch.float64

@@ -33,13 +33,14 @@ def focus_attention(
 
     Args:
         query: (B, H, T, D) floating point.
-        key, value: (B, Hk, T, D), Hk dividing H; neither is repeated.
-        membership: (B, T, K) or (B, Hk, T, K) bool, each real token in at least one group.
+        key, value: (B, Hk, T, D), Hk dividing H; repeated only where memberships are (B, H, T, K).
+        membership: (B, T, K), (B, Hk, T, K) or (B, H, T, K) bool, each real token in at least one
+            group.
         window: tokens of the local window, the query's own among them.
         sinks: first real tokens that are keys for everyone, counted once.
         scale: factor of the logits, > 0; None means 1/sqrt(D).
         key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
-        key_membership: like membership, where keys are routed otherwise than queries.
+        key_membership: (B, T, K) or (B, Hk, T, K), where keys are routed otherwise than queries.
         backend: ``dense`` (the definition, O(T^2) memory), ``decomposed`` (group and local calls
             and a merge, O(T) memory), ``flex`` (FlexAttention) or ``auto``: whichever exact path
             :mod:`focus.attention.cost` expects to be fastest.

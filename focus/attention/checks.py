@@ -19,7 +19,8 @@ class Inputs:
     """Arguments of an attention call after validation.
 
     query (B, H, T, D); key, value (B, Hk, T, D); membership and key_membership (B, Hm, T, K)
-    bool with Hm = 1 or Hk, rows of padding tokens cleared; real (B, T) bool or None when every
+    bool with Hm = 1 or Hk, rows of padding tokens cleared; where query heads have memberships of
+    their own, keys and values are repeated for each, so that Hk = H; real (B, T) bool or None when every
     token is real.
     """
 
@@ -60,11 +61,11 @@ def validate(
     real = _real_tokens(key_padding_mask, query)
     _check_finite(query, key, value, real)
     separate = key_membership is not None
-    query_groups = _membership("membership", membership, query, key, real)
+    query_groups = _membership("membership", membership, query, (key.shape[1], query.shape[1]), real)
     if key_membership is None:
         key_groups = query_groups
     else:
-        key_groups = _membership("key_membership", key_membership, query, key, real)
+        key_groups = _membership("key_membership", key_membership, query, (key.shape[1],), real)
     if query_groups.shape[-1] != key_groups.shape[-1]:
         raise ValueError(
             f"key_membership: has {key_groups.shape[-1]} groups where membership has "
@@ -72,6 +73,9 @@ def validate(
         )
     heads = max(query_groups.shape[1], key_groups.shape[1])
     query_groups = query_groups.expand(-1, heads, -1, -1)
+    if heads > key.shape[1]:
+        key, value = (for_query_heads(each, heads) for each in (key, value))
+        key_groups = for_query_heads(key_groups, heads) if separate else query_groups
     key_groups = key_groups.expand(-1, heads, -1, -1)
     return Inputs(query, key, value, query_groups, key_groups, separate, real, window, sinks, scale)
 
@@ -147,10 +151,9 @@ def _check_finite(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None
 
 
 def _membership(
-    name: str, membership: Tensor, query: Tensor, key: Tensor, real: Tensor | None
+    name: str, membership: Tensor, query: Tensor, heads: tuple[int, ...], real: Tensor | None
 ) -> Tensor:
     batch, _, tokens, _ = query.shape
-    key_heads = key.shape[1]
     if membership.dtype != torch.bool:
         raise ValueError(f"{name}: must be bool, got {membership.dtype}")
     if membership.dim() == 3:
@@ -161,10 +164,11 @@ def _membership(
             f"{name}: must have shape (batch, tokens, groups) or (batch, key_heads, tokens, "
             f"groups) with batch {batch}, tokens {tokens}, got {shape}"
         )
-    if shape[1] not in (1, key_heads):
+    if shape[1] not in (1, *heads):
+        each = "one for each key head" + (" or query head" if len(heads) > 1 else "")
         raise ValueError(
-            f"{name}: has {shape[1]} routings where key has {key_heads} heads; give one for all "
-            "heads or one for each key head"
+            f"{name}: has {shape[1]} routings where key has {heads[0]} heads and query "
+            f"{query.shape[1]}; give one for all heads or {each}"
         )
     membership = membership.to(query.device)
     has_group = membership.any(-1)
@@ -177,6 +181,11 @@ def _membership(
             "mark it as padding in key_padding_mask"
         )
     return membership
+
+
+def for_query_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, Hk, ...) repeated to (B, heads, ...): each key head for the query heads that share it."""
+    return x if x.shape[1] >= heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 def sink_tokens(real: Tensor | None, batch: int, tokens: int, sinks: int,

@@ -4,8 +4,8 @@ A step reads the sinks, the recent tokens and the pages of its groups, about k*T
 nothing is gathered or sorted, and no key is copied but the new one. Several tokens at once (a chunk
 of a prompt) take the same parts, with the queries that meet a page side by side.
 
-Shape suffixes: B batch, H query heads, Hk key heads, R routings (1 or Hk), M queries, N keys,
-D head dimension, K groups, U splits of a page.
+Shape suffixes: B batch, H query heads, Hk key heads, R routings of queries (1, Hk or H), M queries,
+N keys, D head dimension, K groups, U splits of a page.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def decode_attention(
     Args:
         query: (B, H, M, D) floating point.
         key, value: (B, Hk, M, D) of the same tokens.
-        query_groups, key_groups: (B, R, M, K) bool, R = 1 or Hk; their groups as queries and as
-            keys, as many as ``past.rule`` says.
+        query_groups: (B, R, M, K) bool, their groups as queries, as many as ``past.rule`` says.
+        key_groups: (B, R, M, K) or, where R = H, (B, Hk, M, K), likewise as keys.
         past: what was seen before; the tokens are added to it.
         scale: factor of the logits; None means 1/sqrt(D).
         real: (B, M) bool, False for padding; None: all are real.
@@ -64,7 +64,7 @@ def decode_attention(
         )
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     rule, size = past.rule, 2 * key.shape[3] * key.element_size()
-    reads = Reads(len(query), key_groups.shape[1], rule.window, rule.sinks, rule.limit, size)
+    reads = Reads(len(query), query_groups.shape[1], rule.window, rule.sinks, rule.limit, size)
     if real is not None:
         query_groups = query_groups & real[:, None, :, None]
     if query.shape[2] == 1:
@@ -99,6 +99,9 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     folded = query.reshape(batch, key_heads, heads // key_heads, dim)
     chosen = _chosen(groups)
     mask = _step_mask(past, groups, chosen)
+    apart = groups.shape[1] > key_heads  # every query head reads groups of its own
+    if mask is not None and apart:
+        mask = mask.reshape(batch, key_heads, -1, mask.shape[-1])
     out, lse = _rows(folded, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap)
     count = span.stop - span.start
     near = batch * groups.shape[1] * count if mask is None else mask
@@ -107,6 +110,8 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     stretch = Stretch(past.seen - 1, past.seen, near, 0, batch * key_heads * count, past.real)
     reads.stretches.append(stretch)
     if past.paged:
+        if apart:
+            folded, out, lse = (each.flatten(1, 2).unsqueeze(2) for each in (folded, out, lse))
         parts = _step_pages(folded, chosen, past, scale, softcap, stretch)
         out = _merge_step(out, lse, parts)
     return out.view(batch, heads, 1, dim)
@@ -130,7 +135,7 @@ def _step_pages(folded: Tensor, chosen: list[list[list[int]]], past: Past, scale
         found.append([])
         for r, groups in enumerate(row):
             parts = []
-            for page in past.pages_met(b, r, groups, 1):
+            for page in past.pages_met(b, r * len(past.pages[b]) // routings, groups, 1):
                 key, value, mask, tokens = page.view()
                 query = queries[r].expand(len(key), -1, -1, -1)
                 parts.append(_rows(query, key, value, scale, mask, softcap))
@@ -189,7 +194,8 @@ def _chunk(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: flo
         for b in range(batch):
             for r in range(routings):
                 own = slice(r * heads // routings, (r + 1) * heads // routings)
-                _chunk_pages(query[b, own], groups[b, r], past, (b, r), scale, softcap,
+                keys_of = b, r * len(past.pages[b]) // routings
+                _chunk_pages(query[b, own], groups[b, r], past, keys_of, scale, softcap,
                              out[b, own], lse[b, own], stretch)  # fmt: skip
     reads.stretches.append(stretch)
     return out
@@ -232,7 +238,7 @@ def _rows(folded: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor
     """:func:`forward` of (U, Hk, G, D) rows, by whichever form the kernel is faster in."""
     splits, key_heads, rows, dim = folded.shape
     half = folded.dtype in (torch.bfloat16, torch.float16)
-    per_head = mask is not None and mask.shape[1] > 1
+    per_head = mask is not None and max(mask.shape[1:3]) > 1
     if half or per_head or key.shape[2] > UNFOLDED or softcap is not None:
         return forward(folded, key, value, scale, mask, softcap)
     query = folded.reshape(splits, key_heads * rows, 1, dim)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from focus.attention.checks import sink_tokens, validate
+from focus.attention.checks import for_query_heads, sink_tokens, validate
 
 
 def pairs_kept(
@@ -25,13 +25,14 @@ def pairs_kept(
 
     Args:
         membership: (B, Hm, T, K) bool, groups of each token as a query.
-        key_membership: (B, Hm, T, K) bool, groups of each token as a key.
+        key_membership: (B, Hm or Hk, T, K) bool, groups of each token as a key.
         window: tokens of the local window, the query's own among them.
         sinks: how many first real tokens are keys for everyone.
         real: (B, T) bool, False for padding; None when every token is real.
     """
     batch, _, tokens, _ = membership.shape
     device = membership.device
+    key_membership = for_query_heads(key_membership, membership.shape[1])
     meet = membership.float() @ key_membership.float().transpose(-1, -2) > 0
     position = torch.arange(tokens, device=device)
     distance = position[:, None] - position[None, :]
@@ -61,12 +62,13 @@ def dense_attention(
     Args:
         query: (B, H, T, D) floating point.
         key, value: (B, Hk, T, D), Hk dividing H.
-        membership: (B, T, K) or (B, Hk, T, K) bool, each real token in at least one group.
+        membership: (B, T, K), (B, Hk, T, K) or (B, H, T, K) bool, each real token in at least one
+            group.
         window: tokens of the local window, the query's own among them.
         sinks: first real tokens that are keys for everyone.
         scale: factor of the logits; None means 1/sqrt(D).
         key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
-        key_membership: like membership, where keys are routed otherwise than queries.
+        key_membership: (B, T, K) or (B, Hk, T, K), where keys are routed otherwise than queries.
         softcap: logits become ``softcap * tanh(logit / softcap)`` (Gemma-2), before the mask.
         pair_mask: (B or 1, 1, T, T) bool, pairs that a model's own mask allows (a sliding window,
             say); kept pairs are those that both masks keep.
@@ -83,7 +85,7 @@ def dense_attention(
     kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real)
     if pair_mask is not None:
         kept = kept & pair_mask
-    return attend(query, key, value, x.scale, kept=kept, softcap=softcap)
+    return attend(query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
 
 
 def attend(
@@ -103,12 +105,13 @@ def attend(
     Args:
         query: (B, H, T, D); key, value: (B, Hk, T, D).
         scale: factor of the logits.
-        kept: (B, Hm, T, T) bool with Hm = 1 or Hk.
+        kept: (B, Hm, T, T) bool with Hm = 1, Hk or H.
         bias: added to the logits, (B, Hm, T, T); factor: multiplies them, likewise (the gates).
         softcap: see :func:`dense_attention`.
         dropout: probability with which an attention weight is dropped (a model's own, in training).
     """
     batch, heads, tokens, dim = query.shape
+    key, value = (for_query_heads(x, max(x.shape[1], kept.shape[1])) for x in (key, value))
     key_heads = key.shape[1]
     # 0 * NaN is NaN, forwards and backwards: what stands in padding must not reach a real row.
     query = query.masked_fill(~kept.any(-1).any(1)[:, None, :, None], 0.0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from focus.attention.checks import for_query_heads
 from focus.attention.pages import Page, Pages
 from focus.attention.recent import Block, Recent
 
@@ -199,7 +200,7 @@ class Past:
     def near_kept(self, groups: Tensor) -> Tensor:
         """Which near keys the last M tokens read: (B, R, M, N) bool, sinks first.
 
-        groups: (B, R, M, K) bool, of the queries.
+        groups: (B, R, M, K) bool, of the queries; R may be their heads.
         """
         recent, rule = self.near(), self.rule
         query = torch.arange(self.seen - groups.shape[2], self.seen, device=groups.device)
@@ -210,6 +211,7 @@ class Past:
             kept = torch.ones_like(kept)
         else:
             near = recent.groups[:, :, recent.slots : recent.high]
+            near = for_query_heads(near, groups.shape[1])
             kept = kept | (groups.float() @ near.transpose(-1, -2).float() > 0)
         kept = kept & (distance >= 0)
         slots = recent.sink_position[:, None, None, recent.low :]

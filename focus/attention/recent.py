@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from focus.attention.checks import for_query_heads
+
 ROOM = 128  # free rows of a new buffer
 
 
@@ -95,7 +97,7 @@ class Recent:
     def mask(self, groups: Tensor, window: int, chosen: list[list[list[int]]]) -> Tensor:
         """What one query may not read: additive (B, R, 1, N).
 
-        groups: (B, R, 1, K) bool, the query's; chosen: the same, as lists.
+        groups: (B, R or H, 1, K) bool, the query's; chosen: the same, as lists.
         """
         outside = self.high - window
         if outside > self.left:
@@ -103,7 +105,7 @@ class Recent:
             own = self.groups[:, :, rows].transpose(-1, -2)
             self.shut[..., rows].masked_fill_(~own, -torch.inf)
             self.left = outside
-        shut = self.shut[..., self.low : self.high]
+        shut = for_query_heads(self.shut[..., self.low : self.high], groups.shape[1])
         if all(len(own) == 1 for row in chosen for own in row):
             if len(groups) == groups.shape[1] == 1:
                 return shut.narrow(2, chosen[0][0][0], 1).clone()  # the table will change

@@ -1,6 +1,6 @@
 """Random attention cases, the definition in float64, and the comparison that tests share.
 
-Shape suffixes: B batch, R routings (1 or Hk), T tokens, H query heads, Hk key heads, D head
+Shape suffixes: B batch, R routings (1, Hk or H), T tokens, H query heads, Hk key heads, D head
 dimension, K groups.
 """
 
@@ -33,16 +33,16 @@ class Case:
     heads: int = 4
     key_heads: int = 2
     dim: int = 16
-    routers: str = "layer"  # layer | kv_head
+    routers: str = "layer"  # layer | kv_head | query_head
     padding: str | None = None  # None | left | right
     layout: str = "heads"  # heads: (B, H, T, D) in memory; tokens: (B, T, H, D)
     dtype: torch.dtype = torch.float32
     seed: int = 0
 
 
-def draw_membership(case: Case, top_k: int, generator: torch.Generator) -> Tensor:
-    """(B, T, K) or (B, Hk, T, K) bool."""
-    rows = (case.key_heads,) if case.routers == "kv_head" else ()
+def draw_membership(case: Case, top_k: int, generator: torch.Generator, heads: int) -> Tensor:
+    """(B, T, K) or (B, heads, T, K) bool."""
+    rows = () if case.routers == "layer" else (heads,)
     shape = (case.batch, *rows, case.tokens, case.groups)
     top_k = min(top_k, case.groups)
     scores = torch.randn(shape, generator=generator)
@@ -80,10 +80,12 @@ def draw(case: Case) -> tuple[list[Tensor], dict[str, Any]]:
         shape = (case.batch, case.tokens, heads, case.dim)
         x = torch.randn(shape, generator=generator).to(case.dtype).transpose(1, 2)
         tensors.append(x if case.layout == "tokens" else x.contiguous())
-    keys = case.key_top_k
+    keys, key_heads = case.key_top_k, case.key_heads
+    own = case.heads if case.routers == "query_head" else key_heads
     options = {
-        "membership": draw_membership(case, case.top_k, generator),
-        "key_membership": None if keys is None else draw_membership(case, keys, generator),
+        "membership": draw_membership(case, case.top_k, generator, own),
+        "key_membership": None if keys is None
+        else draw_membership(case, keys, generator, key_heads),
         "window": case.window,
         "sinks": case.sinks,
         "key_padding_mask": draw_real(case),

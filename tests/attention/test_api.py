@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from focus.attention import cost, focus_attention
+from focus.attention import cost, dense_attention, focus_attention
 from focus.attention.checks import validate
 from tests.attention.cases import Case, draw
 
@@ -102,6 +102,18 @@ def test_bad_tensors(backend: str) -> None:
     empty = [x[:, :, :0] for x in (query, key, value)]
     with pytest.raises(ValueError, match="one token"):
         focus_attention(*empty, backend=backend, **options)
+
+
+@pytest.mark.parametrize("backend", ["dense", "decomposed", "auto", "flex"])
+def test_memberships_of_query_heads_are_those_of_repeated_key_heads(backend: str) -> None:
+    case = Case(120, 6, 2, 1, sinks=2, heads=6, key_heads=2, routers="query_head")
+    (query, key, value), options = draw(case)
+    with torch.no_grad():
+        found = focus_attention(query, key, value, backend=backend, **options)
+        key, value = (x.repeat_interleave(3, 1) for x in (key, value))
+        options["key_membership"] = options["key_membership"].repeat_interleave(3, 1)
+        expected = dense_attention(query, key, value, **options)
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_unknown_backend() -> None:

@@ -56,6 +56,7 @@ class Case:
         self.key, self.value = (draw(batch, key_heads, tokens, dim) for _ in range(2))
         shape = (batch, routings, tokens)
         self.query_groups = some_groups(shape, rule.groups, rule.query_groups)
+        shape = (batch, min(routings, key_heads), tokens)
         self.key_groups = some_groups(shape, rule.groups, rule.key_groups, seed=5)
         self.real: Tensor | None = None
         if padded:
@@ -109,7 +110,7 @@ GRID = list(itertools.product((1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2),
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("routings", [1, 2])
+@pytest.mark.parametrize("routings", [1, 2, 4])
 @pytest.mark.parametrize("chunks", [STEPS, CHUNKS])
 def test_every_step_is_the_definition(chunks: list[int], routings: int, padded: bool) -> None:
     for window, sinks, limit, (groups, of_query, of_key) in GRID:
@@ -120,7 +121,7 @@ def test_every_step_is_the_definition(chunks: list[int], routings: int, padded: 
         assert total == int(case.kept().sum()), rule
 
 
-@pytest.mark.parametrize("changes", [{"key_heads": 4, "routings": 4}, {"key_heads": 1},
+@pytest.mark.parametrize("changes", [{"key_heads": 4, "routings": 4}, {"key_heads": 1}, {"routings": 4},
                                      {"batch": 3, "padded": True}])  # fmt: skip
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_head_layouts_batches_and_softcap(changes: dict, softcap: float | None) -> None:

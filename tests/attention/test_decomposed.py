@@ -48,7 +48,7 @@ def test_odd_lengths(tokens: int, backend: str, key_top_k: int | None) -> None:
 
 
 @pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (4, 4), (6, 2), (4, 1)])
-@pytest.mark.parametrize("routers", ["layer", "kv_head"])
+@pytest.mark.parametrize("routers", ["layer", "kv_head", "query_head"])
 @pytest.mark.parametrize("layout", ["heads", "tokens"])
 def test_grouped_queries(heads: int, key_heads: int, routers: str, layout: str) -> None:
     case = Case(100, 4, 2, heads=heads, key_heads=key_heads, routers=routers, layout=layout,
@@ -195,7 +195,7 @@ def test_any_case(data: st.DataObject) -> None:
         window=draw_one(st.integers(1, 160), "window"), sinks=draw_one(st.integers(0, 6), "sinks"),
         kind=draw_one(st.sampled_from(KINDS), "kind"),
         batch=draw_one(st.integers(1, 2), "batch"), heads=heads, key_heads=key_heads,
-        routers=draw_one(st.sampled_from(["layer", "kv_head"]), "routers"),
+        routers=draw_one(st.sampled_from(["layer", "kv_head", "query_head"]), "routers"),
         padding=draw_one(st.sampled_from([None, "left", "right"]), "padding"),
         layout=draw_one(st.sampled_from(["heads", "tokens"]), "layout"),
         dtype=draw_one(st.sampled_from([torch.float32, torch.float64]), "dtype"),

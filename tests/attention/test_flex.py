@@ -16,6 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:Us
     [
         Case(200, 4, 1),
         Case(300, 8, 2, 1, window=130, sinks=4, routers="kv_head"),
+        Case(200, 8, 2, 1, window=30, sinks=4, routers="query_head"),
         Case(129, 4, 1, padding="left", batch=2, sinks=3),
         Case(1, 2, 1),
         Case(260, 3, 1, kind="empty", window=1),

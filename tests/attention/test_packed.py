@@ -15,6 +15,7 @@ CASES = [
     Case(90, 4, 2, sinks=4),
     Case(63, 8, 3, window=1),
     Case(111, 4, 1, 1, routers="kv_head", sinks=2),
+    Case(111, 4, 2, 1, routers="query_head", sinks=2),
     Case(80, 4, 2, 1, padding="left", batch=3, sinks=3),
     Case(80, 4, 2, 2, padding="right", batch=2, kind="ragged"),
     Case(70, 4, 1, padding="right", batch=3, routers="kv_head", heads=6),
