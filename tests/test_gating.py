@@ -69,7 +69,8 @@ def test_probes_are_the_probability_that_one_of_n_draws_hits(gate: str) -> None:
                           groups.key)  # fmt: skip
     certain.query.requires_grad_()
     gated_attention(*drawn, certain, config(gate, gate_probes=3)).sum().backward()
-    assert certain.query.grad is not None and bool(certain.query.grad.isfinite().all())
+    assert certain.query.grad is not None
+    assert bool(certain.query.grad.isfinite().all())
 
 
 @pytest.mark.parametrize("gate", sorted(GATES))

@@ -73,8 +73,13 @@ SETTINGS = [
     {"routers": "kv_head", "sides": "two"},
     {"probe": "multi_probe", "top_k": 2, "sinks": 0},
     {"top_k": 2, "routers": "kv_head"},
-    {"top_k": 2, "probe": "multi_probe", "routers": "kv_head", "sides": "query_heads",
-     "balanced_sides": "keys"},
+    {
+        "top_k": 2,
+        "probe": "multi_probe",
+        "routers": "kv_head",
+        "sides": "query_heads",
+        "balanced_sides": "keys",
+    },
     {"balance": "softmax", "sides": "two", "window": 1},
     {"potentials": "lagged", "lag_stride": 16, "lag_tokens": 40},
 ]

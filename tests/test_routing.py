@@ -160,7 +160,8 @@ def test_query_heads_have_routers_of_their_own() -> None:
     logits = layer.balanced_logits(hidden())
     found = layer.memberships(logits)
     assert found.query.shape == (2, 6, TOKENS, 4)
-    assert found.key is not None and found.key.shape == (2, 2, TOKENS, 4)
+    assert found.key is not None
+    assert found.key.shape == (2, 2, TOKENS, 4)
     for head in range(6):
         own = top_k_groups(logits[:, head % 3, head // 3], 2)  # its place beside its key head
         assert torch.equal(found.query[:, head], own)

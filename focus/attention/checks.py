@@ -20,8 +20,8 @@ class Inputs:
 
     query (B, H, T, D); key, value (B, Hk, T, D); membership and key_membership (B, Hm, T, K)
     bool with Hm = 1 or Hk, rows of padding tokens cleared; where query heads have memberships of
-    their own, keys and values are repeated for each, so that Hk = H; real (B, T) bool or None when every
-    token is real.
+    their own, keys and values are repeated for each, so that Hk = H; real (B, T) bool or None when
+    every token is real.
     """
 
     query: Tensor
@@ -61,7 +61,8 @@ def validate(
     real = _real_tokens(key_padding_mask, query)
     _check_finite(query, key, value, real)
     separate = key_membership is not None
-    query_groups = _membership("membership", membership, query, (key.shape[1], query.shape[1]), real)
+    both = key.shape[1], query.shape[1]
+    query_groups = _membership("membership", membership, query, both, real)
     if key_membership is None:
         key_groups = query_groups
     else:

@@ -194,7 +194,8 @@ def _chunks(routing: Routing, own: StairList,
         parts: list[_Part] = [(slice(0, low), None)] if start else []
         mask = scratch[: together * (ends[n] - rows.start), : high - start]
         tail = mask[:, low - start :]
-        tail.unflatten(0, (together, -1)).masked_fill_(column[low:high] >= own.stairs[rows, None], -torch.inf)
+        hidden = column[low:high] >= own.stairs[rows, None]
+        tail.unflatten(0, (together, -1)).masked_fill_(hidden, -torch.inf)
         yield rows, parts + ([(slice(start, high), mask)] if high > start else [])
         tail.zero_()
 

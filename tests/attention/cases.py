@@ -84,7 +84,8 @@ def draw(case: Case) -> tuple[list[Tensor], dict[str, Any]]:
     own = case.heads if case.routers == "query_head" else key_heads
     options = {
         "membership": draw_membership(case, case.top_k, generator, own),
-        "key_membership": None if keys is None
+        "key_membership": None
+        if keys is None
         else draw_membership(case, keys, generator, key_heads),
         "window": case.window,
         "sinks": case.sinks,

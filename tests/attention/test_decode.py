@@ -121,7 +121,8 @@ def test_every_step_is_the_definition(chunks: list[int], routings: int, padded: 
         assert total == int(case.kept().sum()), rule
 
 
-@pytest.mark.parametrize("changes", [{"key_heads": 4, "routings": 4}, {"key_heads": 1}, {"routings": 4},
+@pytest.mark.parametrize("changes", [{"key_heads": 4, "routings": 4}, {"key_heads": 1},
+                                     {"routings": 4},
                                      {"batch": 3, "padded": True}])  # fmt: skip
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_head_layouts_batches_and_softcap(changes: dict, softcap: float | None) -> None:
