@@ -14,6 +14,7 @@ PROBES = ("symmetric", "multi_probe")
 ROUTERS = ("layer", "kv_head")
 SIDES = ("one", "two", "query_heads")
 BALANCED_SIDES = ("both", "keys")
+GATE_KEYS = ("soft", "hard")
 SIMILARITIES = ("cosine", "dot")
 POTENTIALS = ("frozen", "lagged")
 
@@ -41,6 +42,10 @@ class FocusConfig:
         gate_probes: groups that the training gate takes a query to look into: with n, a group
             that has a share p of the query counts with 1 - (1 - p)^n, the probability that one of
             n draws hits it. Above 1 it trains routers for ``top_k`` above 1 (paper: 1).
+        gate_keys: ``soft``, or ``hard``: the training gate counts a key in the groups that it joins
+            under the hard mask alone, and its gradient is that of the soft assignments (a
+            straight-through estimator for keys; queries stay soft). What is trained is then closer
+            to what the hard mask reads.
         gate_steepness: lambda of the ``eq2`` gate; other gates ignore it.
         sinks: first tokens of a sequence that stay keys for everyone (paper: 0). Without them
             hard top-1 routing loses the place where pretrained models park their attention.
@@ -71,6 +76,7 @@ class FocusConfig:
     gate: str = "log"
     gate_steepness: float = 8.0
     gate_probes: int = 1
+    gate_keys: str = "soft"
     sinks: int = 4
     probe: str = "symmetric"
     routers: str = "layer"
@@ -100,6 +106,7 @@ class FocusConfig:
         if self.sides == "query_heads" and self.routers != "kv_head":
             raise ValueError("sides: 'query_heads' needs a router for each key head: "
                              "routers = 'kv_head'")  # fmt: skip
+        _check_choice("gate_keys", self.gate_keys, GATE_KEYS)
         _check_choice("similarity", self.similarity, SIMILARITIES)
         _check_choice("potentials", self.potentials, POTENTIALS)
         _check_choice("training_balance", self.training_balance, ("sinkhorn", "causal"))

@@ -189,6 +189,9 @@ def gated_attention(
     own, others = assignments
     if config.gate_probes > 1:
         own = -torch.expm1(config.gate_probes * torch.log1p(-own.clamp(max=MOST)))
+    if config.gate_keys == "hard":
+        joined = top_k_groups(others.detach(), config.key_top_k)
+        others = joined.to(others.dtype) + others - others.detach()
     if own.shape[1] > key.shape[1]:
         key, value, others = (for_query_heads(x, query.shape[1]) for x in (key, value, others))
     assignments = Assignments(own, others)

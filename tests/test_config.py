@@ -19,6 +19,7 @@ def test_paper_is_the_papers_way() -> None:
         ("gate_steepness", float("inf")), ("probe", "both"), ("routers", "head"),
         ("sides", "three"), ("similarity", "l2"), ("potentials", "live"), ("lag_tokens", 0),
         ("lag_stride", True), ("training_balance", "softmax"), ("gate_probes", 0),
+        ("gate_keys", "both"),
         ("balanced_sides", "queries"), ("balanced_sides", "keys"), ("sides", "query_heads"),
     ],
 )  # fmt: skip

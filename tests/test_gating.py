@@ -73,6 +73,19 @@ def test_probes_are_the_probability_that_one_of_n_draws_hits(gate: str) -> None:
     assert bool(certain.query.grad.isfinite().all())
 
 
+@pytest.mark.parametrize("gate", ["eq2", "log"])
+def test_hard_keys_count_in_their_groups_alone_and_learn_softly(gate: str) -> None:
+    drawn, groups = tensors(), assignments()
+    joined = top_k_groups(groups.key.detach(), 1).double().requires_grad_()
+    expected = gated_attention(*drawn, Assignments(groups.query, joined), config(gate))
+    found = gated_attention(*drawn, groups, config(gate, gate_keys="hard"))
+    assert torch.allclose(found, expected, atol=1e-9)
+    wanted = torch.autograd.grad(expected.square().sum(), (groups.query, joined))
+    found_grads = torch.autograd.grad(found.square().sum(), groups)
+    for one, other in zip(found_grads, wanted, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("gate", sorted(GATES))
 def test_query_heads_with_assignments_of_their_own(gate: str) -> None:
     (q, k, v), groups = tensors(), assignments(4)
