@@ -62,7 +62,7 @@ def choose(x: Inputs) -> tuple[str, Found]:
         return "stripes", None
     heads = x.query.shape[1] // routings
     stripes = batch * _stripes(tokens, heads, routings)
-    local = batch * routings * _local(tokens, heads, x.key.shape[1] // routings, x.window)
+    local = batch * routings * _local(tokens, heads, x.window)
     if LISTS * (local + _least(x, heads)) >= stripes:
         return "stripes", patterns(x.membership.flatten(0, 1), MOST_PATTERNS)
     path, cost, found = _lists(x)
@@ -118,9 +118,8 @@ def _stripes(tokens: int, heads: int, routings: int) -> float:
     return routings * pairs * (STRIPE * heads + MASK) + CALL * tokens / rows
 
 
-def _local(tokens: int, heads: int, key_heads: int, window: int) -> float:
-    seen = block_queries(window, heads // key_heads) + window
-    return SMALL * heads * tokens * seen + CALL
+def _local(tokens: int, heads: int, window: int) -> float:
+    return SMALL * heads * tokens * (block_queries(window) + window) + CALL
 
 
 def _by_group(x: Inputs, repeats: bool, heads: int, key_heads: int, aligned: bool) -> float:
@@ -149,10 +148,9 @@ def _by_pattern(x: Inputs, found: tuple[Tensor, Tensor], heads: int, key_heads: 
 
 
 def _staircase(queries: Tensor, keys: Tensor, heads: int, key_heads: int) -> Tensor:
-    together = heads // key_heads
-    rows = torch.tensor([float(stair_rows(int(n), together)) for n in queries.flatten()])
+    rows = torch.tensor([float(stair_rows(int(n))) for n in queries.flatten()])
     rows = torch.minimum(rows.view(queries.shape).double(), queries)
     pairs = (queries + rows) * keys / 2
     moved = ROW * heads * queries + KEY * key_heads * keys
-    pairs *= torch.where(together * rows < STRIPE_ROWS, FEW, MANY)
+    pairs *= torch.where(rows < STRIPE_ROWS, FEW, MANY)
     return heads * pairs + moved + CALL * (queries / rows.clamp(min=1)).ceil()

@@ -89,11 +89,6 @@ def gather(x_HTD: Tensor, index: Tensor) -> Tensor:
     return x_HTD.index_select(1, index)
 
 
-def gather_heads(x_HTD: Tensor, index: Tensor) -> Tensor:
-    """The same, each head's rows one after the other: the kernel reads them many times over."""
-    return gather(x_HTD, index).contiguous()
-
-
 def merge_rows(out: Tensor, lse: Tensor, index: Tensor, part: Tensor, part_lse: Tensor) -> None:
     """Adds a call's result (H, N, D), (H, N) to the rows ``index`` of the running out and lse."""
     old_lse = lse.index_select(1, index)
@@ -169,7 +164,7 @@ def _bundle(lists: Lists, routing: Routing, sizes: list[tuple[int, int]],
 def _bundle_operands(bundle: Bundle, lists: Lists, routing: Routing) -> list[Tensor]:
     """query (P, H, N, D'), key and value (P, Hk, N, D') with code dimensions where needed."""
     flat = bundle.index.flatten()
-    operands = [gather_heads(x, flat) for x in (routing.query, routing.key, routing.value)]
+    operands = [gather(x, flat) for x in (routing.query, routing.key, routing.value)]
     if lists.repeats and bundle.last_group:
         earlier = torch.arange(lists.count) < bundle.group[:, None]
         earlier = earlier.repeat_interleave(bundle.index.shape[1], 0)

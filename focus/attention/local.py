@@ -95,12 +95,11 @@ def _scaled(codes: Codes, routing: Routing) -> Codes:
 def local_forward(routing: Routing, codes: Codes, out: Tensor, lse: Tensor) -> None:
     """Pairs within the window that share no group, merged into out (H, T, D) and lse (H, T)."""
     codes = _scaled(codes, routing)
-    together = routing.query.shape[0] // routing.key.shape[0]
-    for at, count, block in _blocks(routing, block_queries(routing.window, together)):
+    for at, count, block in _blocks(routing, block_queries(routing.window)):
         query, key, value, mask = _local_operands(
             routing, codes, at, count, block, routing.query.dtype
         )
-        part, part_lse = _below_each_other(query, key, value, mask, routing.scale)
+        part, part_lse = cpu_forward(query, key, value, routing.scale, mask=mask)
         total = _unblock(out, at, count, block)
         total_lse = lse[:, at : at + count * block].unflatten(1, (count, block)).transpose(0, 1)
         new_lse = torch.logaddexp(total_lse, part_lse)
@@ -112,23 +111,9 @@ def local_forward(routing: Routing, codes: Codes, out: Tensor, lse: Tensor) -> N
         total_lse.copy_(new_lse)
 
 
-def _below_each_other(query: Tensor, key: Tensor, value: Tensor, mask: Tensor,
-                      scale: float) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """out (P, H, C, D) and lse (P, H, C), a key head's query heads in the call as rows below each
-    other: from 192 rows on, the kernel takes more of them at a time."""
-    rows = query.unflatten(1, (key.shape[1], -1))
-    if rows.shape[2] > 1:
-        mask = mask.repeat(1, 1, rows.shape[2], 1)
-    found = cpu_forward(rows.flatten(2, 3), key, value, scale, mask=mask)
-    out, lse = (each.unflatten(2, rows.shape[2:4]).flatten(1, 2) for each in found)
-    return out, lse
-
-
-def block_queries(window: int, together: int) -> int:
-    """Queries of a block: few beside a small window, where most of C + W would be masked, but as
-    many as make 192 rows of ``together`` heads."""
-    fewest = 64 if together >= 3 else 32
-    return min(256, max(fewest, window // 4 // 32 * 32))
+def block_queries(window: int) -> int:
+    """Queries of a block: few beside a small window, where most of C + W would be masked."""
+    return min(256, max(32, window // 4 // 32 * 32))
 
 
 def local_backward(routing: Routing, codes: Codes, saved: Saved) -> None:
@@ -140,7 +125,7 @@ def local_backward(routing: Routing, codes: Codes, saved: Saved) -> None:
     dtype = mask_dtype(routing.query.dtype)
     codes = _scaled(codes, routing)
     before = _before(routing.window)
-    for at, count, block in _blocks(routing, block_queries(routing.window, 1)):
+    for at, count, block in _blocks(routing, block_queries(routing.window)):
         query, key, value, mask = _local_operands(routing, codes, at, count, block, dtype)
         grad, out = (_unblock(x, at, count, block).to(dtype) for x in (saved.grad, saved.out))
         lse = saved.lse[:, at : at + count * block].unflatten(1, (count, block)).transpose(0, 1)

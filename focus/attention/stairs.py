@@ -16,29 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from focus.attention.groups import (
-    Routing,
-    Saved,
-    gather,
-    gather_heads,
-    put_rows,
-    with_codes,
-)
+from focus.attention.groups import Routing, Saved, gather, put_rows, with_codes
 from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
 from focus.attention.plan import Lists
 
 RECTANGLE = 2048  # keys from which a call without a mask pays for itself
 
 
-def stair_rows(queries: int, together: int) -> int:
-    """Queries of a call: many where the triangle above its stairs is a small share of a list.
-
-    From 192 rows on, the kernel takes 64 instead of 32 of them at a time and is a seventh faster;
-    ``together`` query heads, those of a key head, lie below each other as so many rows more.
-    """
-    if queries < 1024:
-        return 64
-    return 192 if together == 1 else 128
+def stair_rows(queries: int) -> int:
+    """Queries of a call: many where the triangle above its stairs is a small share of a list. From
+    192 on, the kernel takes 64 instead of 32 of them at a time and is a seventh faster."""
+    return 192 if queries >= 1024 else 64
 
 
 @dataclass(frozen=True)
@@ -74,8 +62,7 @@ def list_forward(routing: Routing, own: StairList, out: Tensor, lse: Tensor,
     dim = out.shape[-1]
     empty = _empty(routing, own)
     some_empty = bool(empty.any())
-    together = own.query.shape[1] // own.key.shape[1]
-    for rows, parts in _chunks(routing, own, together):
+    for rows, parts in _chunks(routing, own):
         index = own.query_index[rows]
         if not parts and single:
             out.index_fill_(1, index, 0.0)
@@ -92,13 +79,10 @@ def _chunk_forward(routing: Routing, own: StairList, rows: slice,
                    parts: list[_Part]) -> tuple[Tensor, Tensor]:  # fmt: skip
     """out (H, M, D') and lse (H, M) of one chunk's queries over all its keys."""
     out, lse = torch.empty(0), torch.empty(0)
-    key_heads = own.key.shape[1]
-    query = own.query[:, :, rows].unflatten(1, (key_heads, -1))
-    below = query.flatten(2, 3)  # a key head's query heads below each other
     for keys, mask in parts:
-        part, part_lse = (
-            each.unflatten(2, query.shape[2:4]).flatten(1, 2) for each in
-            cpu_forward(below, own.key[:, :, keys], own.value[:, :, keys], routing.scale, mask=mask)
+        part, part_lse = cpu_forward(
+            own.query[:, :, rows], own.key[:, :, keys], own.value[:, :, keys], routing.scale,
+            mask=mask,
         )  # fmt: skip
         if keys.start == 0:
             out, lse = part[0], part_lse[0]
@@ -132,8 +116,7 @@ def list_backward(routing: Routing, own: StairList, saved: Saved) -> tuple[Tenso
     lse = saved.lse.index_select(1, own.query_index)
     lse.masked_fill_(_empty(routing, own), torch.inf)
     d_query, d_key, d_value = (torch.zeros_like(x) for x in (own.query, own.key, own.value))
-    # The kernel's backward divides its work by heads alone, so they stay apart.
-    for rows, (keys, mask) in ((rows, part) for rows, parts in _chunks(routing, own, 1)
+    for rows, (keys, mask) in ((rows, part) for rows, parts in _chunks(routing, own)
                                for part in parts):  # fmt: skip
         found = cpu_backward(
             grad[:, :, rows], own.query[:, :, rows], own.key[:, :, keys],
@@ -157,8 +140,8 @@ def _lists(routing: Routing, lists: Lists) -> Iterator[StairList]:
         query_index = lists.query_index[queries] - routing.base
         key_index = lists.key_index[keys] - routing.base
         query, key, value = (
-            gather_heads(x, index) for x, index in (
-                (routing.query, query_index), (routing.key, key_index), (routing.value, key_index))
+            gather(x, index) for x, index in ((routing.query, query_index),
+                                              (routing.key, key_index), (routing.value, key_index))
         )  # fmt: skip
         if lists.repeats and group:
             own_codes = lists.query_codes[query_index + routing.base]
@@ -171,31 +154,27 @@ def _lists(routing: Routing, lists: Lists) -> Iterator[StairList]:
         )  # fmt: skip
 
 
-def _chunks(routing: Routing, own: StairList,
-            together: int) -> Iterator[tuple[slice, list[_Part]]]:  # fmt: skip
-    """For each chunk of queries its keys, from 0 on, in one part or in two, a rectangle first;
-    masks are repeated for ``together`` heads below each other."""
+def _chunks(routing: Routing, own: StairList) -> Iterator[tuple[slice, list[_Part]]]:
+    """For each chunk of queries its keys, from 0 on, in one part or in two, a rectangle first."""
     total, keys = own.query_index.shape[0], own.key_index.shape[0]
-    height = stair_rows(total, together)
+    height = stair_rows(total)
     dtype = mask_dtype(routing.query.dtype)
     ends = [min(start + height, total) for start in range(0, total, height)]
     lows, highs = own.stairs[::height].tolist(), own.stairs[[end - 1 for end in ends]].tolist()
     column = torch.arange(keys, dtype=own.stairs.dtype)
     widest = max((b - (a if a >= RECTANGLE else 0) for a, b in zip(lows, highs, strict=True)))
     # Zero between chunks: only the columns between a chunk's stairs are written.
-    scratch = torch.zeros(together * min(height, total), widest, dtype=dtype)
+    scratch = torch.zeros(min(height, total), widest, dtype=dtype)
     for n, (low, high) in enumerate(zip(lows, highs, strict=True)):
         rows = slice(n * height, ends[n])
         if own.first is not None and high:
-            mask = _mask_with_sinks(routing, own, rows, high, dtype)
-            yield rows, [(slice(0, high), mask.repeat(together, 1))]
+            yield rows, [(slice(0, high), _mask_with_sinks(routing, own, rows, high, dtype))]
             continue
         start = low if low >= RECTANGLE else 0
         parts: list[_Part] = [(slice(0, low), None)] if start else []
-        mask = scratch[: together * (ends[n] - rows.start), : high - start]
+        mask = scratch[: ends[n] - rows.start, : high - start]
         tail = mask[:, low - start :]
-        hidden = column[low:high] >= own.stairs[rows, None]
-        tail.unflatten(0, (together, -1)).masked_fill_(hidden, -torch.inf)
+        tail.masked_fill_(column[low:high] >= own.stairs[rows, None], -torch.inf)
         yield rows, parts + ([(slice(start, high), mask)] if high > start else [])
         tail.zero_()
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from focus.attention.groups import Routing, Saved, gather_heads, routing_heads
+from focus.attention.groups import Routing, Saved, gather, routing_heads
 from focus.attention.kernels import mask_dtype
 from focus.attention.local import local_backward, local_forward
 from focus.attention.plan import at_entries, entries
@@ -178,8 +178,8 @@ def _all_lists(routing: Routing, lists: _Lists,
 def _stair_list(routing: Routing, query_index: Tensor, key_index: Tensor, stairs: Tensor,
                 logs: tuple[Tensor, Tensor] | None) -> StairList:  # fmt: skip
     dtype = mask_dtype(routing.query.dtype)
-    query = gather_heads(routing.query, query_index).to(dtype)
-    key, value = (gather_heads(x, key_index).to(dtype) for x in (routing.key, routing.value))
+    query = gather(routing.query, query_index).to(dtype)
+    key, value = (gather(x, key_index).to(dtype) for x in (routing.key, routing.value))
     if logs is not None:
         query = _with_weight(query, logs[0], 0, routing.scale)
         key = _with_weight(key, logs[1], 1, routing.scale)
