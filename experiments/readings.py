@@ -35,7 +35,8 @@ Groups = dict[tuple[str, str], list[dict[str, Any]]]  # rows of every seed by ki
 
 def scores(model: PreTrainedModel, trial: Trial, documents: Documents, score_from: int,
            chosen: Settings, with_controls: bool) -> list[dict[str, Any]]:  # fmt: skip
-    """A row for the pretrained model and for every reading of the routers and of controls.
+    """A row for the pretrained model and for every reading of the routers and of controls that
+    masks anything.
 
     Args:
         model: with the trial's trained routers, in evaluation mode.
@@ -51,8 +52,9 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, score_fro
         context = documents[0][1].shape[1]
         drawn = WindowSequence(load_split("train"), context, recipe.calibration, chosen.seed)
         calibration = [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))]
+    masking = [each for each in recipe.readings if each.masks(trial.focus.num_groups)]
     with evaluation.progress() as bar:
-        masks = 1 + (1 + len(controls)) * len(recipe.readings)
+        masks = 1 + (1 + len(controls)) * len(masking)
         task = bar.add_task(trial.name, total=masks * sum(len(w) for _, w in documents))
         scorer = Scorer(model, documents, score_from, lambda: bar.advance(task))
         rows = [scorer.pretrained()]
@@ -62,7 +64,7 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, score_fro
                 else controlled(model, kind, calibration, chosen.seed)
             )  # fmt: skip
             with place:
-                for reading in recipe.readings:
+                for reading in masking:
                     name = f"{trial.name} seed {chosen.seed} {kind} {reading.name}"
                     bar.update(task, description=name)
                     measure = scorer.oracle if kind == ORACLE else scorer.hard

@@ -27,6 +27,10 @@ class Reading:
     def __post_init__(self) -> None:
         at_least(1, top_k=self.top_k)
 
+    def masks(self, groups: int) -> bool:
+        """Whether a query and a key can be without a common group."""
+        return self.top_k + (1 if self.probe == "multi_probe" else self.top_k) <= groups
+
     @property
     def name(self) -> str:
         """A key for metrics and tables: symmetric.k2."""
@@ -62,7 +66,8 @@ class RecipeSettings:
     Attributes:
         search, protocol: how trials are scored, on validation books, and finalists, on test books.
         readings: hard masks.
-        controls: routings that learnt nothing, held against a trial's at equal density, and the
+        controls: routings that learnt nothing: random routers, read the same way, those of
+            :mod:`experiments.controls`, and the window, widened to a trial's own density; and the
             oracle, which knows what full attention weighs most.
         calibration: training windows on which random routers find their potentials.
         base: FocusConfig's fields that trials share.

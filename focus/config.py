@@ -44,8 +44,8 @@ class FocusConfig:
             n draws hits it. Above 1 it trains routers for ``top_k`` above 1 (paper: 1).
         gate_keys: ``soft``, or ``hard``: the training gate counts a key in the groups that it joins
             under the hard mask alone, and its gradient is that of the soft assignments (a
-            straight-through estimator for keys; queries stay soft). What is trained is then closer
-            to what the hard mask reads.
+            straight-through estimator for keys; queries stay soft; with ``sparse_log``, of the kept
+            groups alone). What is trained is then closer to what the hard mask reads.
         gate_steepness: lambda of the ``eq2`` gate; other gates ignore it.
         sinks: first tokens of a sequence that stay keys for everyone (paper: 0). Without them
             hard top-1 routing loses the place where pretrained models park their attention.
@@ -102,7 +102,7 @@ class FocusConfig:
         _check_choice("sides", self.sides, SIDES)
         _check_choice("balanced_sides", self.balanced_sides, BALANCED_SIDES)
         if self.balanced_sides == "keys" and self.sides == "one":
-            raise ValueError("balanced_sides: 'keys' needs queries and keys apart: sides = 'two'")
+            raise ValueError("balanced_sides: 'keys' needs sides 'two' or 'query_heads'")
         if self.sides == "query_heads" and self.routers != "kv_head":
             raise ValueError("sides: 'query_heads' needs a router for each key head: "
                              "routers = 'kv_head'")  # fmt: skip

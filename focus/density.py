@@ -1,6 +1,7 @@
 """How many pairs a hard mask keeps, counted exactly without a T x T tensor.
 
-Shape suffixes: B batch, Hm routings (1 or key heads), T tokens, K groups, P distinct patterns.
+Shape suffixes: B batch, Hm routings (1, key heads or query heads), T tokens, K groups, P distinct
+patterns.
 """
 
 from __future__ import annotations

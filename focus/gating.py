@@ -4,8 +4,8 @@ pair, O(T^2).
 A gate is one function in ``GATES``. A new one is written here and named in
 ``focus.config.GATES``; nothing else changes.
 
-Shape suffixes: B batch, T tokens, H query heads, Hk key heads, Hr routers (1 or Hk), D head
-dimension, K groups.
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, Hr routers (1 or Hk), Hq routings of
+queries (Hr or H), D head dimension, K groups.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GateInputs:
         return position[:, None] - position[None, :]
 
     def affinity(self) -> Tensor:
-        """g_i . g_j of every pair: (B, Hr, T, T), between 0 and 1."""
+        """g_i . g_j of every pair: (B, Hq, T, T), between 0 and 1."""
         return self.assignments.query @ self.assignments.key.transpose(-1, -2)
 
     def in_blocks(self, steepness: float | None = None) -> Tensor:
@@ -185,10 +185,18 @@ def gated_attention(
 
     Returns:
         (B, H, T, D); rows of padding queries are zero.
+
+    Raises:
+        ValueError: several probes of hard keys that join several groups.
     """
     own, others = assignments
     if config.gate_probes > 1:
         own = -torch.expm1(config.gate_probes * torch.log1p(-own.clamp(max=MOST)))
+    if config.gate_keys == "hard" and config.gate_probes > 1 and config.key_top_k > 1:
+        raise ValueError(
+            "gate_probes: above 1 with gate_keys = 'hard' needs keys of one group; train with "
+            "top_k = 1 or probe = 'multi_probe' (the hard mask can be read with others)"
+        )
     if config.gate_keys == "hard":
         joined = top_k_groups(others.detach(), config.key_top_k)
         others = joined.to(others.dtype) + others - others.detach()

@@ -180,7 +180,7 @@ def trainable_parameters(model: PreTrainedModel) -> Iterator[nn.Parameter]:
 def density(model: PreTrainedModel) -> dict[int, float]:
     """Kept over causal pairs of the last forward pass: layer index -> share in (0, 1].
 
-    Exact, counted over real tokens, batch and key heads; 1.0 where every pair was computed
+    Exact, counted over real tokens, batch and routings; 1.0 where every pair was computed
     (soft and full mode). Layers that stay local are left out.
 
     Raises:
@@ -191,7 +191,8 @@ def density(model: PreTrainedModel) -> dict[int, float]:
 
 
 def memberships(model: PreTrainedModel) -> dict[int, Memberships]:
-    """Groups of the tokens of the last hard forward pass: layer index -> (B, Hr, T, K) bool.
+    """Groups of the tokens of the last hard forward pass: layer index -> (B, Hr, T, K) bool;
+    of queries (B, H, T, K) where query heads have groups of their own.
 
     Raises:
         ValueError: Focus is not attached or no hard forward pass has run.

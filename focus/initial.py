@@ -120,6 +120,7 @@ def set_router(router: Router, moments: Moments, generator: torch.Generator | No
     sample = torch.cat(moments.sample)
     for r in range(router.projection.shape[1]):
         found = _sides(late[r], early[r], router)
+        # Query heads that share a key head start as one: from the sum of their queries.
         found = [found[0]] * (len(router.projection) - 1) + found[-1:]
         for side, directions in enumerate(found):
             projection = whiten @ _without(whiten @ mean, directions)

@@ -38,6 +38,8 @@ class Memberships(NamedTuple):
 class Router(nn.Module):
     """Learnable centroids of one attention layer (paper: Section 2).
 
+    ``query_heads`` is needed, a multiple of ``key_heads``, where the config's ``sides`` says so.
+
     Parameters are ``projection`` (S, Hr, E, R) and ``centroids`` (S, Hr, K, R), float32 whatever
     the model's dtype; with one side and one router these are the paper's E*R + K*R numbers. With
     ``sides = "query_heads"`` a key head's query heads are sides of their own, before the keys'. The
@@ -55,7 +57,9 @@ class Router(nn.Module):
                  query_heads: int | None = None) -> None:  # fmt: skip
         super().__init__()
         self.config = config
-        together = (query_heads or key_heads) // key_heads
+        together = 1
+        if config.sides == "query_heads":
+            together = _heads_together(query_heads, key_heads)
         sides = {"one": 1, "two": 2, "query_heads": together + 1}[config.sides]
         heads = key_heads if config.routers == "kv_head" else 1
         shape = (sides, heads, hidden_size, config.routing_dim)
@@ -150,6 +154,15 @@ class Router(nn.Module):
         if not config.separate_keys:
             return Memberships(query, None)
         return Memberships(query, top_k_groups(assignments[:, -1], config.key_top_k))
+
+
+def _heads_together(query_heads: int | None, key_heads: int) -> int:
+    if not query_heads or query_heads % key_heads:
+        raise ValueError(
+            f"query_heads: sides = 'query_heads' needs how many there are, a multiple of the "
+            f"{key_heads} key heads, got {query_heads}"
+        )
+    return query_heads // key_heads
 
 
 def of_queries(x_BSHrTK: Tensor) -> Tensor:

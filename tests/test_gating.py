@@ -86,6 +86,12 @@ def test_hard_keys_count_in_their_groups_alone_and_learn_softly(gate: str) -> No
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)
 
 
+def test_probes_of_hard_keys_in_several_groups_are_refused() -> None:
+    several = config("log", top_k=2, gate_keys="hard", gate_probes=2)
+    with pytest.raises(ValueError, match=r"^gate_probes:"):
+        gated_attention(*tensors(), assignments(), several)
+
+
 @pytest.mark.parametrize("gate", sorted(GATES))
 def test_query_heads_with_assignments_of_their_own(gate: str) -> None:
     (q, k, v), groups = tensors(), assignments(4)

@@ -17,9 +17,14 @@ def attached(kind: str = "tiny-llama", **changes: object) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-@pytest.mark.parametrize(("routers", "sides"), [("layer", "one"), ("kv_head", "two")])
-def test_every_router_starts_from_the_attention(kind: str, routers: str, sides: str) -> None:
-    model = attached(kind, routers=routers, sides=sides)
+@pytest.mark.parametrize(
+    ("routers", "sides", "balanced"),
+    [("layer", "one", "both"), ("kv_head", "two", "both"), ("kv_head", "query_heads", "keys")],
+)
+def test_every_router_starts_from_the_attention(
+    kind: str, routers: str, sides: str, balanced: str
+) -> None:
+    model = attached(kind, routers=routers, sides=sides, balanced_sides=balanced)
     weights = {n: t.clone() for n, t in model.state_dict().items() if "focus_router" not in n}
     drawn = [p.clone() for p in focus.trainable_parameters(model)]
     focus.initialise(model, TEXT, seed=0)

@@ -168,6 +168,13 @@ def test_query_heads_have_routers_of_their_own() -> None:
     assert layer(hidden()).query.shape == found.query.shape
 
 
+@pytest.mark.parametrize("query_heads", [None, 0, 5])
+def test_query_heads_must_be_told_and_fit(query_heads: int | None) -> None:
+    config = FocusConfig(routers="kv_head", sides="query_heads")
+    with pytest.raises(ValueError, match=r"^query_heads:"):
+        Router(config, HIDDEN, 2, query_heads=query_heads)
+
+
 @pytest.mark.parametrize("potentials", ["frozen", "lagged"])
 @pytest.mark.parametrize("sides", ["two", "query_heads"])
 def test_balancing_keys_alone_leaves_queries_as_they_are(sides: str, potentials: str) -> None:

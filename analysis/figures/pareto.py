@@ -1,4 +1,4 @@
-"""Perplexity against the share of distant pairs kept: finalists, and controls at equal density."""
+"""Perplexity against the share of distant pairs kept: finalists, and their controls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ CAPTION = (
     "Hard masks with the routers of the recipe stage's finalists, all ours: perplexity relative to "
     "the pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
     "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
-    "routings that learnt nothing, with as many pairs (an oracle, where shown, keeps the distant "
-    "keys that full attention weighs most). All causal. Right: near the pretrained line."
+    "routings that learnt nothing: random routers read the same way, the window widened to as many "
+    "pairs (an oracle, where shown, keeps the distant keys that full attention weighs most). All "
+    "causal. Right: near the pretrained line."
 )
 CONTROLS = {
     "random": "random routers",

@@ -137,7 +137,7 @@ def _keys(frame: pd.DataFrame) -> list[Line2D]:
 
 
 def _size(row: pd.Series) -> str:
-    sides = ", queries and keys apart" if row["sides"] == "two" else ""
+    sides = ", queries and keys apart" if row["sides"] != "one" else ""
     return f"K = {row['K']:.0f}, {row['sinks']:.0f} sinks{sides}"
 
 

@@ -84,7 +84,10 @@ def compare(model: PreTrainedModel, balance: str, one: Tensor, other: Tensor) ->
             seen.append((logits, [found for _, found in focus.memberships(model).items()]))
     (logits, groups), (other_logits, other_groups) = seen
     changed = [differs(a, b, half) for a, b in zip(groups, other_groups, strict=True)]
-    statistics = [balance_statistics(found.query) for found in groups]
+    # The keys' groups are what balances even out, and what a query reads.
+    statistics = [
+        balance_statistics(found.query if found.key is None else found.key) for found in groups
+    ]
     return {
         "changed": sum(changed) / len(changed),
         "max_logit_change": float((logits - other_logits).abs().max()),
@@ -97,7 +100,7 @@ def differs(one: focus.Memberships, other: focus.Memberships, half: int) -> floa
     """Share of first-half tokens whose groups, as a query or as a key, are not the same."""
     sides = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
     changed = [(a[..., :half, :] != b[..., :half, :]).any(-1) for a, b in sides]
-    return float(torch.stack(changed).float().mean())
+    return sum(float(each.float().mean()) for each in changed) / len(changed)
 
 
 def record(run: Run, chosen: Settings, table: pd.DataFrame) -> None:

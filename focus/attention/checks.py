@@ -20,8 +20,9 @@ class Inputs:
 
     query (B, H, T, D); key, value (B, Hk, T, D); membership and key_membership (B, Hm, T, K)
     bool with Hm = 1 or Hk, rows of padding tokens cleared; where query heads have memberships of
-    their own, keys and values are repeated for each, so that Hk = H; real (B, T) bool or None when
-    every token is real.
+    their own, keys and values are repeated for each, so that Hk = H; fewest: the least number of
+    groups of a real query and of a real key, together; real (B, T) bool or None when every token is
+    real.
     """
 
     query: Tensor
@@ -30,6 +31,7 @@ class Inputs:
     membership: Tensor
     key_membership: Tensor
     separate_keys: bool
+    fewest: int
     real: Tensor | None
     window: int
     sinks: int
@@ -62,11 +64,12 @@ def validate(
     _check_finite(query, key, value, real)
     separate = key_membership is not None
     both = key.shape[1], query.shape[1]
-    query_groups = _membership("membership", membership, query, both, real)
-    if key_membership is None:
-        key_groups = query_groups
-    else:
-        key_groups = _membership("key_membership", key_membership, query, (key.shape[1],), real)
+    query_groups, fewest = _membership("membership", membership, query, both, real)
+    key_groups, fewest_keys = query_groups, fewest
+    if key_membership is not None:
+        key_groups, fewest_keys = _membership(
+            "key_membership", key_membership, query, both[:1], real
+        )
     if query_groups.shape[-1] != key_groups.shape[-1]:
         raise ValueError(
             f"key_membership: has {key_groups.shape[-1]} groups where membership has "
@@ -78,7 +81,8 @@ def validate(
         key, value = (for_query_heads(each, heads) for each in (key, value))
         key_groups = for_query_heads(key_groups, heads) if separate else query_groups
     key_groups = key_groups.expand(-1, heads, -1, -1)
-    return Inputs(query, key, value, query_groups, key_groups, separate, real, window, sinks, scale)
+    return Inputs(query, key, value, query_groups, key_groups, separate, fewest + fewest_keys,
+                  real, window, sinks, scale)  # fmt: skip
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -153,7 +157,8 @@ def _check_finite(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None
 
 def _membership(
     name: str, membership: Tensor, query: Tensor, heads: tuple[int, ...], real: Tensor | None
-) -> Tensor:
+) -> tuple[Tensor, int]:
+    """The membership as (B, Hm, T, K), and how many groups the real token has that has fewest."""
     batch, _, tokens, _ = query.shape
     if membership.dtype != torch.bool:
         raise ValueError(f"{name}: must be bool, got {membership.dtype}")
@@ -162,7 +167,7 @@ def _membership(
     shape = tuple(membership.shape)
     if len(shape) != 4 or shape[0] != batch or shape[2] != tokens or shape[3] == 0:
         raise ValueError(
-            f"{name}: must have shape (batch, tokens, groups) or (batch, key_heads, tokens, "
+            f"{name}: must have shape (batch, tokens, groups) or (batch, heads, tokens, "
             f"groups) with batch {batch}, tokens {tokens}, got {shape}"
         )
     if shape[1] not in (1, *heads):
@@ -172,16 +177,17 @@ def _membership(
             f"{query.shape[1]}; give one for all heads or {each}"
         )
     membership = membership.to(query.device)
-    has_group = membership.any(-1)
+    counts = membership.sum(-1, dtype=torch.int32)
     if real is not None:
         membership = membership & real[:, None, :, None]
-        has_group = has_group | ~real[:, None, :]
-    if not bool(has_group.all()):
+        counts = counts.masked_fill(~real[:, None, :], shape[3])
+    fewest = int(counts.min())
+    if fewest == 0:
         raise ValueError(
             f"{name}: a real token belongs to no group; give every real token at least one, or "
             "mark it as padding in key_padding_mask"
         )
-    return membership
+    return membership, fewest
 
 
 def for_query_heads(x: Tensor, heads: int) -> Tensor:

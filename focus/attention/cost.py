@@ -42,17 +42,7 @@ def keeps_all(x: Inputs) -> bool:
     tokens, groups = x.membership.shape[2:]
     if x.window >= tokens or x.sinks >= tokens:
         return True
-    fewest = _fewest(x.membership, x.real)
-    fewest_keys = _fewest(x.key_membership, x.real) if x.separate_keys else fewest
-    return fewest + fewest_keys > groups
-
-
-def _fewest(membership_BRTK: Tensor, real_BT: Tensor | None) -> int:
-    """Groups of the real token that has the fewest."""
-    counts = membership_BRTK.sum(-1, dtype=torch.int32)
-    if real_BT is not None:
-        counts = counts.masked_fill(~real_BT[:, None, :], membership_BRTK.shape[-1])
-    return int(counts.min())
+    return x.fewest > groups
 
 
 def choose(x: Inputs) -> tuple[str, Found]:

@@ -45,7 +45,8 @@ def decode_attention(
         query: (B, H, M, D) floating point.
         key, value: (B, Hk, M, D) of the same tokens.
         query_groups: (B, R, M, K) bool, their groups as queries, as many as ``past.rule`` says.
-        key_groups: (B, R, M, K) or, where R = H, (B, Hk, M, K), likewise as keys.
+        key_groups: (B, R, M, K) or, where query heads have groups of their own, (B, Hk, M, K),
+            likewise as keys.
         past: what was seen before; the tokens are added to it.
         scale: factor of the logits; None means 1/sqrt(D).
         real: (B, M) bool, False for padding; None: all are real.
@@ -55,8 +56,10 @@ def decode_attention(
         (B, H, M, D), with zeros for padding; and what was read.
 
     Raises:
-        ValueError: a gradient is asked for, or a real token's query, key or value is not finite.
+        ValueError: a gradient is asked for, groups do not fit the heads, or a real token's query,
+            key or value is not finite.
     """
+    _check_routings(query_groups.shape[1], key_groups.shape[1], query.shape[1], key.shape[1])
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
         raise ValueError(
             "past_key_values: no gradient flows through a key/value cache of Focus; continue "
@@ -88,6 +91,16 @@ def decode_attention(
             "it arises before attention"
         )
     return out, reads
+
+
+def _check_routings(queries: int, keys: int, heads: int, key_heads: int) -> None:
+    apart = queries == heads and keys == key_heads
+    if not apart and not queries == keys in (1, key_heads):
+        raise ValueError(
+            f"key_groups: {keys} routings of keys and {queries} of queries for {key_heads} key "
+            f"heads and {heads} query heads; give 1 or {key_heads} of both, or {heads} of queries "
+            f"and {key_heads} of keys"
+        )
 
 
 def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,

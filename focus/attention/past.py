@@ -30,7 +30,8 @@ class Rule:
     """What the hard mask keeps, as far as the past needs to know.
 
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
-    None; groups: K; query_groups, key_groups: how many a query and a key belong to.
+    None; groups: K; query_groups, key_groups: how many a query and a key belong to; together: query
+    heads that read a key head's pages each on its own.
     """
 
     window: int
@@ -39,6 +40,7 @@ class Rule:
     groups: int
     query_groups: int
     key_groups: int
+    together: int = 1
 
     @property
     def always_meet(self) -> bool:
@@ -169,7 +171,7 @@ class Past:
 
     def _pays(self, block: Block, count: int) -> bool:
         """Whether the calls that pages take cost less than reading ``count`` keys under a mask."""
-        calls, share = self.rule.pages_met()
+        calls, share = (self.rule.together * each for each in self.rule.pages_met())
         heads, dim = block.key.shape[1], block.key.shape[3]
         size = 2 * heads * dim * block.key.element_size()
         price = CALL_BYTES["cuda" if block.key.is_cuda else "cpu"]

@@ -17,7 +17,7 @@ from focus.density import PairCounts
 class Stretch:
     """One stretch of queries, at positions ``start:stop`` of a past of ``stop`` tokens.
 
-    near: kept pairs among sinks and recent tokens, or the additive mask (B, R, 1, N) to count
+    near: kept pairs among sinks and recent tokens, or the additive mask to count
     them in; paged: kept pairs in pages; real (B, stop) or None; keys: keys times key heads read.
     """
 

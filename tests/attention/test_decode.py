@@ -132,6 +132,17 @@ def test_head_layouts_batches_and_softcap(changes: dict, softcap: float | None) 
         assert torch.allclose(out, case.expected(softcap), atol=1e-12)
 
 
+@pytest.mark.parametrize("routings", [(4, 4), (4, 1), (2, 1), (3, 3)])
+def test_groups_that_do_not_fit_the_heads_are_refused(routings: tuple[int, int]) -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1))
+    case.query_groups, case.key_groups = (
+        x[:, :1].expand(-1, count, -1, -1)
+        for x, count in zip((case.query_groups, case.key_groups), routings, strict=True)
+    )
+    with pytest.raises(ValueError, match=r"^key_groups:"):
+        case.run([1])
+
+
 @pytest.mark.parametrize(
     ("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)]
 )
