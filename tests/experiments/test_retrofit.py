@@ -44,7 +44,10 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
         "search": small, "protocol": {**small, "documents": 3}, "readings": [{"top_k": 1}],
         "controls": ["random", "window", "oracle"], "calibration": 1, "retrofit": {"steps": 6},
         "base": {"num_groups": 4, "window": 8, "sinks": 2},
-        "trials": {"searched": {}, "finalist": {"final": True, "controls": True, "seeds": [0, 1]}},
+        "trials": {"searched": {}, "finalist": {
+            "final": True, "controls": True, "seeds": [0, 1], "routers": "kv_head",
+            "sides": "query_heads", "balanced_sides": "keys", "gate_keys": "hard",
+        }},
     }  # fmt: skip
     params["transfer"] = {"trial": "finalist", "sources": ["letters"], "context": 64,
                           "documents": 2, "windows_per_document": 1}  # fmt: skip
