@@ -41,9 +41,12 @@ def draw(results: Results) -> Figure | None:
         for axis in axes
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, frameon=False)
+    columns = 3 if len(corpora) > 1 else 1  # one panel is too narrow for labels side by side
+    figure.legend(
+        named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False
+    )
     figure.suptitle(
-        f"Trained on other texts, measured by us ({pareto.seeds(frame)})",
+        f"Routers trained on other texts, measured by us ({pareto.seeds(frame)})",
         x=0.01, ha="left", fontsize=11.5,
     )  # fmt: skip
     return figure
