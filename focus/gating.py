@@ -200,8 +200,7 @@ def gated_attention(
     if config.gate_keys == "hard":
         joined = top_k_groups(others.detach(), config.key_top_k)
         others = joined.to(others.dtype) + others - others.detach()
-    if own.shape[1] > key.shape[1]:
-        key, value, others = (for_query_heads(x, query.shape[1]) for x in (key, value, others))
+    key, value, others = (for_query_heads(x, own.shape[1]) for x in (key, value, others))
     assignments = Assignments(own, others)
     inputs = GateInputs(
         query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, assignments, real,

@@ -191,7 +191,8 @@ def _membership(
 
 
 def for_query_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, Hk, ...) repeated to (B, heads, ...): each key head for the query heads that share it."""
+    """(B, Hk, ...) repeated to (B, heads, ...): each key head for the query heads that share it; as
+    it is where there are as many or more."""
     return x if x.shape[1] >= heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 

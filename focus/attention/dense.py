@@ -111,7 +111,7 @@ def attend(
         dropout: probability with which an attention weight is dropped (a model's own, in training).
     """
     batch, heads, tokens, dim = query.shape
-    key, value = (for_query_heads(x, max(x.shape[1], kept.shape[1])) for x in (key, value))
+    key, value = (for_query_heads(x, kept.shape[1]) for x in (key, value))
     key_heads = key.shape[1]
     # 0 * NaN is NaN, forwards and backwards: what stands in padding must not reach a real row.
     query = query.masked_fill(~kept.any(-1).any(1)[:, None, :, None], 0.0)
