@@ -106,6 +106,10 @@ class RetrofitSettings:
         start_windows: training windows that the latter looks at.
         temperature_start: the routers' temperature at the first step, from which it goes
             geometrically to the variant's own at the last (null: it stays).
+        hard_from: share of the steps after which the model runs under the hard mask itself (gate
+            ``straight_through``), its gradient that of the ``log`` gate (null: never).
+        hard_top_ks: groups a query, taken in turn by those steps; keys have one.
+        texts: windows of the ``corpus``, or of the ``mixture`` of several.
     """
 
     steps: int
@@ -120,15 +124,43 @@ class RetrofitSettings:
     start: Literal["random", "attention"] = "random"
     start_windows: int = 8
     temperature_start: float | None = None
+    hard_from: float | None = None
+    hard_top_ks: tuple[int, ...] = (1, 2, 4)
+    texts: Literal["corpus", "mixture"] = "corpus"
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, batch_size=self.batch_size)
+        if self.hard_from is not None and not 0 <= self.hard_from <= 1:
+            raise ValueError(f"hard_from: must be between 0 and 1, got {self.hard_from}")
+        if not self.hard_top_ks or min(self.hard_top_ks) < 1:
+            raise ValueError(f"hard_top_ks: must name numbers >= 1, got {list(self.hard_top_ks)}")
         at_least(1, checkpoint_every=self.checkpoint_every, start_windows=self.start_windows)
         if self.temperature_start is not None:
             positive(temperature_start=self.temperature_start)
         at_least(2, context=self.context)
         at_least(0, warmup_steps=self.warmup_steps, weight_decay=self.weight_decay)
         positive(learning_rate=self.learning_rate, gradient_clip=self.gradient_clip)
+
+
+@dataclass(frozen=True)
+class MixtureSettings:
+    """Training texts of several kinds.
+
+    Attributes:
+        sources: corpora of sources.yaml; as much of each.
+        tokens: of each source.
+        piece: documents are cut to whole pieces of so many tokens, and shorter ones left out.
+    """
+
+    sources: tuple[str, ...]
+    tokens: int = 300_000
+    piece: int = 2048
+
+    def __post_init__(self) -> None:
+        at_least(2, piece=self.piece)
+        at_least(self.piece, tokens=self.tokens)
+        if not self.sources or len(set(self.sources)) != len(self.sources):
+            raise ValueError(f"sources: must name at least one, and none twice, got {self.sources}")
 
 
 @dataclass(frozen=True)

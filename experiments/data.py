@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 FOLDER = Path("data/corpus")
+MIXTURE = Path("data/mixture")
 SPLITS = ("train", "validation", "test")
 
 

@@ -50,7 +50,8 @@ class Centroids(pl.LightningModule):
     def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
         """Loss, nats a token, of ``input_ids`` (B, T) under the training gate."""
         self._cool()
-        loss = LOSSES[self.settings.loss](self.model, batch["input_ids"])
+        how = gate_at(self.global_step, self.settings)
+        loss = LOSSES[self.settings.loss](self.model, batch["input_ids"], **how)
         if not bool(torch.isfinite(loss)):
             raise ValueError(
                 f"loss is {float(loss)} at step {self.global_step}; lower "
@@ -105,17 +106,17 @@ class Centroids(pl.LightningModule):
         self.losses = list(checkpoint["losses"])
 
 
-def gated_next_token_loss(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
-    """Next-token loss under the training gate."""
-    with focus.mode(model, "soft"):
+def gated_next_token_loss(model: PreTrainedModel, input_ids: Tensor, **how: Any) -> Tensor:
+    """Next-token loss under the training gate; ``how`` overrides it, see :func:`gate_at`."""
+    with focus.mode(model, "soft", **how):
         return next_token_loss(model, input_ids)
 
 
-def distillation_loss(model: PreTrainedModel, input_ids: Tensor) -> Tensor:
+def distillation_loss(model: PreTrainedModel, input_ids: Tensor, **how: Any) -> Tensor:
     """KL divergence, nats a token, of predictions under the gate from the pretrained model's."""
     with torch.no_grad(), focus.mode(model, "full"):
         wanted = model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1).float()
-    with focus.mode(model, "soft"):
+    with focus.mode(model, "soft", **how):
         found = model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1).float()
     kl = torch.nn.functional.kl_div
     return kl(found.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
@@ -143,6 +144,18 @@ def cooled(step: int, settings: RetrofitSettings, final: float) -> float:
     if start is None or step >= settings.steps - 1:
         return final
     return start * (final / start) ** (step / (settings.steps - 1))
+
+
+def gate_at(step: int, settings: RetrofitSettings) -> dict[str, Any]:
+    """What overrides the config's gate at a step: nothing, or the hard mask from ``hard_from`` on.
+
+    Those steps take ``hard_top_ks`` in turn: routers that are read with one, two and four groups a
+    query then know what each of them leaves out.
+    """
+    if settings.hard_from is None or step < settings.hard_from * settings.steps:
+        return {}
+    top_k = settings.hard_top_ks[step % len(settings.hard_top_ks)]
+    return {"gate": "straight_through", "top_k": top_k, "probe": "multi_probe"}
 
 
 LOSSES = {"next_token": gated_next_token_loss, "distil": distillation_loss}

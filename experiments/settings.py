@@ -21,6 +21,7 @@ from experiments.blocks import (
     CorpusSettings,
     FetchSettings,
     LeakSettings,
+    MixtureSettings,
     ModelSettings,
     ProtocolSettings,
     RetrofitSettings,
@@ -71,6 +72,7 @@ class Settings:
     controls: ControlsSettings
     recipe: RecipeSettings
     transfer: TransferSettings
+    mixture: MixtureSettings
     fetch: FetchSettings
     tolerances: Block
     exactness: ExactnessSettings
@@ -106,7 +108,7 @@ class Settings:
 
 
 def _variant_plain(variant: Variant) -> dict[str, Any]:
-    return {**variant.focus.to_dict(), "retrofit": dataclasses.asdict(variant.retrofit)}
+    return plain({**variant.focus.to_dict(), "retrofit": dataclasses.asdict(variant.retrofit)})
 
 
 def load(path: str | Path = "params.yaml") -> Settings:
@@ -127,7 +129,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
         "exactness": ExactnessSettings, "speed": SpeedSettings, "training": TrainingSettings,
         "decode": DecodeSettings, "prefill": PrefillSettings, "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
-        "transfer": TransferSettings,
+        "transfer": TransferSettings, "mixture": MixtureSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
     ready: dict[str, Any] = {"scale": _scale(values), **_counts(values)}
@@ -228,6 +230,11 @@ def _check_together(settings: Settings) -> None:
         _check_length(name, protocol, settings.corpus.min_tokens)
     for trial in settings.recipe.trials.values():
         _check_context(f"recipe.trials.{trial.name}", trial.retrofit, settings.corpus.min_tokens)
+        if trial.retrofit.texts == "mixture" and trial.retrofit.context > settings.mixture.piece:
+            raise ValueError(
+                f"recipe.trials.{trial.name}.retrofit.context: {trial.retrofit.context} is above "
+                f"mixture.piece = {settings.mixture.piece}; some pieces would give no window"
+            )
 
 
 def _check_length(name: str, protocol: ProtocolSettings, least: int) -> None:

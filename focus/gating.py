@@ -17,6 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from focus.attention.api import focus_attention
 from focus.attention.checks import for_query_heads, sink_tokens
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.gated import Gate, gated_attention_in_blocks
@@ -144,10 +145,17 @@ def straight_through(x: GateInputs) -> Tensor:
     with torch.no_grad():
         query = top_k_groups(x.assignments.query, x.config.top_k)
         key = top_k_groups(x.assignments.key, x.config.key_top_k)
-        kept = pairs_kept(query, key, x.config.window, x.config.sinks, x.real) & x.allowed
-        hard = x.attend_densely(kept)
-        correction = hard - soft
+        correction = _hard(x, query, key) - soft
     return soft + correction
+
+
+def _hard(x: GateInputs, query: Tensor, key: Tensor) -> Tensor:
+    """Attention under the hard mask, by the fast path where it can be."""
+    window, sinks = x.config.window, x.config.sinks
+    if x.plain:
+        return focus_attention(x.query, x.key, x.value, query, key_membership=key, window=window,
+                               sinks=sinks, scale=x.scale)  # fmt: skip
+    return x.attend_densely(pairs_kept(query, key, window, sinks, x.real) & x.allowed)
 
 
 GATES: dict[str, Callable[[GateInputs], Tensor]] = {

@@ -131,17 +131,19 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         top_k, probe, potentials, window, sinks: override the config's, so that one set of routers
             can be read several ways.
         backend: of ``focus.focus_attention`` in hard mode.
+        gate: overrides the config's training gate, so that training can go from one to another.
     """
 
     def __init__(self, model: PreTrainedModel, name: str, *, balance: str | None = None,
                  top_k: int | None = None, probe: str | None = None,
                  potentials: str | None = None, window: int | None = None,
-                 sinks: int | None = None, backend: str | None = None) -> None:  # fmt: skip
+                 sinks: int | None = None, backend: str | None = None,
+                 gate: str | None = None) -> None:  # fmt: skip
         state = attached(model)
         self.model = model
         self.former = (state.mode, state.balance, state.backend, state.config)
         changes = {"top_k": top_k, "probe": probe, "potentials": potentials, "window": window,
-                   "sinks": sinks}  # fmt: skip
+                   "sinks": sinks, "gate": gate}  # fmt: skip
         changed = state.config.replace(**{k: v for k, v in changes.items() if v is not None})
         if balance is not None:
             state.config.replace(balance=balance)  # refuses an unknown name

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 import focus
 from experiments import models, settings
-from experiments.data import BooksDataModule, WindowSequence, load_split, manifest
+from experiments.data import FOLDER, MIXTURE, BooksDataModule, WindowSequence, load_split, manifest
 from experiments.lit import Centroids
 from experiments.record import Run
 from experiments.settings import RetrofitSettings, Settings
@@ -85,12 +85,14 @@ def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitS
     before = weights_hash(model.state_dict().items())
     focus.attach(model, config, seed=seed)
     resumed = latest(folder)
+    texts = folder_of(training)
     if training.start == "attention" and resumed is None:
-        first = WindowSequence(load_split("train"), training.context, training.start_windows, seed)
+        documents = load_split("train", texts)
+        first = WindowSequence(documents, training.context, training.start_windows, seed)
         batches = [first[i]["input_ids"].unsqueeze(0) for i in range(len(first))]
         focus.initialise(model, batches, seed=seed)
     module = Centroids(model, training)
-    data = BooksDataModule(training.context, training.batch_size, training.steps, seed)
+    data = BooksDataModule(training.context, training.batch_size, training.steps, seed, texts)
     started = time.monotonic()
     trainer(training, folder, live).fit(module, data, ckpt_path=resumed)
     seconds = time.monotonic() - started
@@ -116,9 +118,15 @@ def trainer(training: RetrofitSettings, folder: Path, live: Path) -> pl.Trainer:
 
 def fingerprint(config: focus.FocusConfig, training: RetrofitSettings, chosen: Settings) -> str:
     """Names everything a training run depends on: settings, texts, seed."""
-    known = [config.to_dict(), asdict(training), asdict(chosen.model), chosen.seed, manifest()]
+    known = [config.to_dict(), asdict(training), asdict(chosen.model), chosen.seed,
+             manifest(folder_of(training))]  # fmt: skip
     text = json.dumps(known, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def folder_of(training: RetrofitSettings) -> Path:
+    """Where the windows come from."""
+    return MIXTURE if training.texts == "mixture" else FOLDER
 
 
 def latest(folder: Path) -> str | None:
