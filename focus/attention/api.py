@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from focus.attention.checks import Inputs, validate
-from focus.attention.cost import choose, choose_lists, choose_on_gpu, keeps_all
-from focus.attention.decomposed import decomposed_attention, make_plan
+from focus.attention.checks import Inputs, check_arguments, check_contents
+from focus.attention.cost import choose_on_gpu, keeps_all
+from focus.attention.decomposed import decomposed_attention, plan_of
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.flex import flex_focus_attention
+from focus.attention.native import call as native
 from focus.attention.packed import make_packed_plan, packed_attention, packed_refusal
 
-BACKENDS = ("auto", "dense", "decomposed", "flex")
+BACKENDS = ("auto", "dense", "decomposed", "flex", "native")
 
 
 def focus_attention(
@@ -42,8 +43,10 @@ def focus_attention(
         key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
         key_membership: (B, T, K) or (B, Hk, T, K), where keys are routed otherwise than queries.
         backend: ``dense`` (the definition, O(T^2) memory), ``decomposed`` (group and local calls
-            and a merge, O(T) memory), ``flex`` (FlexAttention) or ``auto``: whichever exact path
-            :mod:`focus.attention.cost` expects to be fastest.
+            and a merge, O(T) memory), ``flex`` (FlexAttention), ``native`` (a compiled kernel on
+            CPU, O(T) memory, :mod:`focus.attention.native`) or ``auto``: the compiled kernel where
+            it can compute the call, else the exact path that :mod:`focus.attention.cost` expects to
+            be fastest.
 
     Returns:
         (B, H, T, D), differentiable in query, key and value; rows of padding queries are zero.
@@ -54,15 +57,37 @@ def focus_attention(
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend: must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    x = validate(
+    x = check_arguments(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
     )
+    if backend in ("auto", "native"):
+        out = _native(x, backend)
+        if out is not None:
+            return out
+    x = check_contents(x)
     if backend == "flex":
         return flex_focus_attention(x)
     if backend == "dense":
         return _dense(x)
     if query.is_cuda:
         return _on_gpu(x, backend)
+    return _on_cpu(x, backend)
+
+
+def _native(x: Inputs, backend: str) -> Tensor | None:
+    """By the compiled kernel; None where ``auto`` has to take another path."""
+    refusal = native.refusal(x)
+    spans = real_spans(x) if refusal is None else None
+    if refusal is None and spans is None:
+        refusal = "key_padding_mask: has padding between real tokens; use backend='dense'"
+    if refusal is None and spans is not None:
+        return native.attention(x, spans)
+    if backend == "native":
+        raise ValueError(refusal)
+    return None
+
+
+def _on_cpu(x: Inputs, backend: str) -> Tensor:
     spans = real_spans(x)
     if spans is None and backend == "decomposed":
         raise ValueError(
@@ -71,11 +96,7 @@ def focus_attention(
         )
     if spans is None:
         return _dense(x)
-    if backend == "decomposed":
-        return decomposed_attention(x, make_plan(x, spans, *choose_lists(x)))
-    if keeps_all(x):
-        return decomposed_attention(x, make_plan(x, spans, "causal"))
-    return decomposed_attention(x, make_plan(x, spans, *choose(x)))
+    return decomposed_attention(x, plan_of(x, spans, lists=backend == "decomposed"))
 
 
 def _on_gpu(x: Inputs, backend: str) -> Tensor:

@@ -6,7 +6,7 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ class Inputs:
     their own, keys and values are repeated for each, so that Hk = H; fewest: the least number of
     groups of a real query and of a real key, together; real (B, T) bool or None when every token is
     real.
+
+    As :func:`check_arguments` gives them, memberships are (B, 1 or Hk or, of queries, H, T, K) each
+    for itself, padding tokens may hold groups, nothing is repeated and fewest is 0.
     """
 
     query: Tensor
@@ -54,6 +57,29 @@ def validate(
     Raises:
         ValueError: what is wrong with which argument, and what to do.
     """
+    return check_contents(
+        check_arguments(
+            query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
+        )
+    )
+
+
+def check_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    membership: Tensor,
+    window: int,
+    sinks: int,
+    scale: float | None,
+    key_padding_mask: Tensor | None,
+    key_membership: Tensor | None,
+) -> Inputs:
+    """All of :func:`validate` that takes no look at what the tensors hold.
+
+    Raises:
+        ValueError: what is wrong with which argument, and what to do.
+    """
     _check_heads(query, key, value)
     _check_number("window", window, 1)
     _check_number("sinks", sinks, 0)
@@ -61,28 +87,40 @@ def validate(
     if not (math.isfinite(scale) and scale > 0):
         raise ValueError(f"scale: must be finite and > 0, got {scale}")
     real = _real_tokens(key_padding_mask, query)
-    _check_finite(query, key, value, real)
-    separate = key_membership is not None
     both = key.shape[1], query.shape[1]
-    query_groups, fewest = _membership("membership", membership, query, both, real)
-    key_groups, fewest_keys = query_groups, fewest
+    query_groups = key_groups = _membership("membership", membership, query, both)
     if key_membership is not None:
-        key_groups, fewest_keys = _membership(
-            "key_membership", key_membership, query, both[:1], real
-        )
+        key_groups = _membership("key_membership", key_membership, query, both[:1])
     if query_groups.shape[-1] != key_groups.shape[-1]:
         raise ValueError(
             f"key_membership: has {key_groups.shape[-1]} groups where membership has "
             f"{query_groups.shape[-1]}; both must use the same K"
         )
+    return Inputs(query, key, value, query_groups, key_groups, key_membership is not None, 0, real,
+                  window, sinks, scale)  # fmt: skip
+
+
+def check_contents(x: Inputs) -> Inputs:
+    """What :func:`check_arguments` leaves: finite values, a group for every real token; and
+    memberships as :class:`Inputs` describes them.
+
+    Raises:
+        ValueError: what is wrong with which argument, and what to do.
+    """
+    query, key, value, real, separate = x.query, x.key, x.value, x.real, x.separate_keys
+    _check_finite(query, key, value, real)
+    query_groups, fewest = _count_groups("membership", x.membership, real)
+    key_groups, fewest_keys = query_groups, fewest
+    if separate:
+        key_groups, fewest_keys = _count_groups("key_membership", x.key_membership, real)
     heads = max(query_groups.shape[1], key_groups.shape[1])
     query_groups = query_groups.expand(-1, heads, -1, -1)
     if heads > key.shape[1]:
         key, value = (for_query_heads(each, heads) for each in (key, value))
         key_groups = for_query_heads(key_groups, heads) if separate else query_groups
     key_groups = key_groups.expand(-1, heads, -1, -1)
-    return Inputs(query, key, value, query_groups, key_groups, separate, fewest + fewest_keys,
-                  real, window, sinks, scale)  # fmt: skip
+    return replace(x, key=key, value=value, membership=query_groups, key_membership=key_groups,
+                   fewest=fewest + fewest_keys)  # fmt: skip
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -155,10 +193,8 @@ def _check_finite(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None
             )
 
 
-def _membership(
-    name: str, membership: Tensor, query: Tensor, heads: tuple[int, ...], real: Tensor | None
-) -> tuple[Tensor, int]:
-    """The membership as (B, Hm, T, K), and how many groups the real token has that has fewest."""
+def _membership(name: str, membership: Tensor, query: Tensor, heads: tuple[int, ...]) -> Tensor:
+    """The membership as (B, Hm, T, K)."""
     batch, _, tokens, _ = query.shape
     if membership.dtype != torch.bool:
         raise ValueError(f"{name}: must be bool, got {membership.dtype}")
@@ -176,11 +212,15 @@ def _membership(
             f"{name}: has {shape[1]} routings where key has {heads[0]} heads and query "
             f"{query.shape[1]}; give one for all heads or {each}"
         )
-    membership = membership.to(query.device)
+    return membership.to(query.device)
+
+
+def _count_groups(name: str, membership: Tensor, real: Tensor | None) -> tuple[Tensor, int]:
+    """The membership without padding, and how many groups the real token has that has fewest."""
     counts = membership.sum(-1, dtype=torch.int32)
     if real is not None:
         membership = membership & real[:, None, :, None]
-        counts = counts.masked_fill(~real[:, None, :], shape[3])
+        counts = counts.masked_fill(~real[:, None, :], membership.shape[3])
     fewest = int(counts.min())
     if fewest == 0:
         raise ValueError(

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from focus.attention.checks import Inputs, sink_tokens
+from focus.attention.cost import choose, choose_lists, keeps_all
 from focus.attention.groups import (
     Codes,
     Routing,
@@ -57,6 +58,13 @@ class Plan:
     key_codes: Tensor
     lists: Lists | None = None
     found: tuple[Tensor, Tensor] | None = None
+
+
+def plan_of(x: Inputs, spans: list[tuple[int, int]], lists: bool = False) -> Plan:
+    """The cheapest plan of checked inputs; ``lists``: of those that go by group."""
+    if lists:
+        return make_plan(x, spans, *choose_lists(x))
+    return make_plan(x, spans, "causal") if keeps_all(x) else make_plan(x, spans, *choose(x))
 
 
 def make_plan(x: Inputs, spans: list[tuple[int, int]], path: str,
@@ -135,21 +143,28 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
-        x, plan = ctx.rest
-        d_query, d_key, d_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
-        if plan.lists is None:
-            for view, stack in _stacks(query, key, value, x, plan):
-                undo = causal_backward if plan.path == "causal" else rows_backward
-                tensors = (grad, out, lse, d_query, d_key, d_value)
-                undo(stack, StackGrads(*(view(tensor) for tensor in tensors)))
-        else:
-            add = groups_backward if plan.lists.aligned else stairs_backward
-            for b, heads, key_heads, routing in _routings(query, key, value, x, plan.spans):
-                saved = Saved(grad[b, heads], out[b, heads], lse[b, heads], d_query[b, heads],
-                              d_key[b, key_heads], d_value[b, key_heads])  # fmt: skip
-                local_backward(routing, _codes(plan, routing), saved)
-                add(routing, plan.lists, saved)
-        return d_query, d_key, d_value, None, None
+        return *decomposed_backward(grad, query, key, value, out, lse, *ctx.rest), None, None
+
+
+def decomposed_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, x: Inputs,
+    plan: Plan,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients in query, key and value, given the whole softmax's out and lse (B, H, T)."""
+    d_query, d_key, d_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
+    if plan.lists is None:
+        for view, stack in _stacks(query, key, value, x, plan):
+            undo = causal_backward if plan.path == "causal" else rows_backward
+            tensors = (grad, out, lse, d_query, d_key, d_value)
+            undo(stack, StackGrads(*(view(tensor) for tensor in tensors)))
+        return d_query, d_key, d_value
+    add = groups_backward if plan.lists.aligned else stairs_backward
+    for b, heads, key_heads, routing in _routings(query, key, value, x, plan.spans):
+        saved = Saved(grad[b, heads], out[b, heads], lse[b, heads], d_query[b, heads],
+                      d_key[b, key_heads], d_value[b, key_heads])  # fmt: skip
+        local_backward(routing, _codes(plan, routing), saved)
+        add(routing, plan.lists, saved)
+    return d_query, d_key, d_value
 
 
 def _codes(plan: Plan, routing: Routing) -> Codes:

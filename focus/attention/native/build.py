@@ -1,0 +1,130 @@
+"""Compiles the kernel once for this processor and keeps it in the user's cache folder.
+
+``FOCUS_NATIVE=0`` turns it off; ``CXX`` names another compiler than the first of c++, g++ and
+clang++ on the path; ``FOCUS_CACHE`` another folder than ``$XDG_CACHE_HOME/focus-attention``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+SOURCES = ("vectors.h", "tile.h", "lists.h", "forward.cpp")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17",
+         "-shared", "-fPIC")  # fmt: skip
+SECONDS = 120  # that a compiler may take; it needs two
+
+
+class NativeUnavailableError(RuntimeError):
+    """Why there is no compiled kernel, and what to do."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernel, or None where there is none; a compiler that fails is warned of once."""
+    try:
+        return load()
+    except NativeUnavailableError as why:
+        if compiler() is not None and not switched_off():
+            warnings.warn(f"focus: slower attention on CPU is used, because {why}", stacklevel=2)
+        return None
+
+
+def load() -> ctypes.CDLL:
+    """The compiled kernel, from the cache or compiled now (about two seconds).
+
+    Raises:
+        NativeUnavailableError: it is switched off, there is no compiler, or it fails.
+    """
+    if switched_off():
+        raise NativeUnavailableError("FOCUS_NATIVE=0 turns the compiled kernel off; unset it")
+    found = compiler()
+    if found is None:
+        raise NativeUnavailableError(
+            "there is no C++ compiler on the path; install one (Debian: apt install g++) or name "
+            "one in CXX"
+        )
+    path = cache_folder() / f"kernel-{fingerprint(found)}.so"
+    if not path.is_file():
+        compile_to(path, found)
+    return ctypes.CDLL(str(path))
+
+
+def switched_off() -> bool:
+    """Whether the environment turns the kernel off."""
+    return os.environ.get("FOCUS_NATIVE", "1") == "0"
+
+
+@functools.cache
+def compiler() -> str | None:
+    """Path of the C++ compiler to use."""
+    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    return next((found for name in wanted if (found := shutil.which(name))), None)
+
+
+def compile_to(path: Path, found: str) -> None:
+    """Compiles into ``path``; several processes may do so at once.
+
+    Raises:
+        NativeUnavailableError: the compiler fails; with the end of what it said.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        part = Path(folder) / path.name
+        command = [found, *FLAGS, str(Path(__file__).with_name("forward.cpp")), "-o", str(part)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NativeUnavailableError(f"{found} could not be run: {error}") from error
+        if done.returncode:
+            raise NativeUnavailableError(
+                f"{found} could not compile the kernel; FOCUS_NATIVE=0 leaves it out. It said: "
+                f"{done.stderr.strip()[-500:]}"
+            )
+        part.replace(path)
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Where kernels are kept: a folder of the user's own, else one of this process alone."""
+    root = os.environ.get("FOCUS_CACHE")
+    folder = Path(root) if root else _user_cache() / "focus-attention"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        # Not a fixed name in a folder that others can write to: they could lay a library there.
+        return Path(tempfile.mkdtemp(prefix="focus-attention-"))
+
+
+def _user_cache() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return Path(cache) if cache else Path.home() / ".cache"
+
+
+def fingerprint(found: str) -> str:
+    """Names everything that the compiled file depends on: sources, compiler, processor."""
+    here = Path(__file__).parent
+    state = Path(found).resolve().stat()
+    parts = [*((here / name).read_text(encoding="utf-8") for name in SOURCES), *FLAGS, found,
+             str(state.st_mtime_ns), str(state.st_size), processor()]  # fmt: skip
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def processor() -> str:
+    """The processor's instruction sets: home folders may be shared between machines."""
+    path = Path("/proc/cpuinfo")
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.lower().startswith(("flags", "features")):
+                return line
+    return f"{platform.machine()} {platform.processor()}"

@@ -1,0 +1,169 @@
+// A tile of queries against the keys that it meets: two products and the running softmax between.
+#pragma once
+
+#include "vectors.h"
+
+enum { TILE = 8 * STRIP, BLOCK = 128 };  // queries of a tile; keys whose weights are held at once
+static const float NOTHING = -3e38f;     // the logit of a pair that is not kept
+
+// scores (STRIP rows, `vectors` of keys) = queries (STRIP, dim) times a panel (dim, PANEL).
+template <int VECTORS>
+static inline void scores_of(const float *query, const float *panel, int dim, float *scores) {
+    Vec sum[STRIP][VECTORS] = {};
+    for (int d = 0; d < dim; d++) {
+        Vec keys[VECTORS];
+        for (int v = 0; v < VECTORS; v++) keys[v] = load(panel + d * PANEL + v * LANES);
+        for (int r = 0; r < STRIP; r++) {
+            Vec q = all(query[r * dim + d]);
+            for (int v = 0; v < VECTORS; v++) sum[r][v] += q * keys[v];
+        }
+    }
+    for (int r = 0; r < STRIP; r++)
+        for (int v = 0; v < VECTORS; v++) store(scores + r * BLOCK + v * LANES, sum[r][v]);
+}
+
+template <int VECTORS>
+static inline void scores_in(const float *query, const float *panel, int dim, int vectors,
+                             float *scores) {
+    if constexpr (VECTORS > 1)
+        if (vectors < VECTORS) return scores_in<VECTORS - 1>(query, panel, dim, vectors, scores);
+    scores_of<VECTORS>(query, panel, dim, scores);
+}
+
+// sums (STRIP, VECTORS of columns) = sums * faded + weights (STRIP, keys) times values (keys, ..).
+template <int VECTORS>
+static inline void add_values(const float *weights, const float *values, ptrdiff_t stride, int keys,
+                              const float *faded, float *sums, int dim) {
+    Vec sum[STRIP][VECTORS];
+    for (int r = 0; r < STRIP; r++)
+        for (int v = 0; v < VECTORS; v++)
+            sum[r][v] = load(sums + r * dim + v * LANES) * faded[r];
+    for (int j = 0; j < keys; j++) {
+        Vec row[VECTORS];
+        for (int v = 0; v < VECTORS; v++) row[v] = load(values + j * stride + v * LANES);
+        for (int r = 0; r < STRIP; r++) {
+            Vec w = all(weights[r * BLOCK + j]);
+            for (int v = 0; v < VECTORS; v++) sum[r][v] += w * row[v];
+        }
+    }
+    for (int r = 0; r < STRIP; r++)
+        for (int v = 0; v < VECTORS; v++) store(sums + r * dim + v * LANES, sum[r][v]);
+}
+
+template <int VECTORS>
+static inline void add_columns(const float *weights, const float *values, ptrdiff_t stride,
+                               int keys, const float *faded, float *sums, int dim, int columns) {
+    if constexpr (VECTORS > 1)
+        if (columns < VECTORS)
+            return add_columns<VECTORS - 1>(weights, values, stride, keys, faded, sums, dim, columns);
+    add_values<VECTORS>(weights, values, stride, keys, faded, sums, dim);
+}
+
+// ---------------------------------------------------------------------------------------- tiles
+
+enum Rule {
+    RANGE,  // every key of a row's range
+    FIRST,  // those that share no group with the query before this one
+    TEST,   // those in the window, sinks, and those that share a group
+};
+
+// The keys that a tile meets: panels (each dim x PANEL), value rows, and the groups of each.
+struct Keys {
+    const float *panels, *values;
+    ptrdiff_t stride;  // floats from one value row to the next
+    const uint32_t *groups;
+};
+
+// TILE queries under way. Row i sees the keys low[i] to high[i] - 1.
+struct Tile {
+    float *query, *sums, *weights;  // (TILE, dim) scaled to base 2; (TILE, dim); (TILE, BLOCK)
+    float most[TILE], norm[TILE], faded[TILE];
+    int low[TILE], high[TILE], position[TILE];
+    uint32_t groups[TILE];
+    int dim, window, sinks;
+    uint32_t earlier;  // groups before the one at hand
+};
+
+template <Rule RULE>
+static inline Ints kept(const Tile &tile, const Keys &keys, int row, int first) {
+    Ints at = counting() + first;
+    Ints in = (at >= tile.low[row]) & (at < tile.high[row]);
+    if constexpr (RULE != RANGE) {
+        Ints shared = *(const LooseInts *)(keys.groups + first) & (int32_t)tile.groups[row];
+        if constexpr (RULE == FIRST) in &= (shared & (int32_t)tile.earlier) == 0;
+        if constexpr (RULE == TEST)
+            in &= (shared != 0) | (at > tile.position[row] - tile.window) | (at < tile.sinks);
+    }
+    return in;
+}
+
+// The running softmax of one row over the scores of keys start..stop (whole vectors) of a block.
+template <Rule RULE>
+static inline void soften(Tile &tile, const Keys &keys, int row, int block, int start, int stop) {
+    float *scores = tile.weights + row * BLOCK - block;
+    Vec most = all(NOTHING);
+    for (int j = start; j < stop; j += LANES) {
+        Vec x = load(scores + j);
+        if (RULE != RANGE || j < tile.low[row] || j + LANES > tile.high[row]) {
+            x = select(kept<RULE>(tile, keys, row, j), x, all(NOTHING));
+            store(scores + j, x);
+        }
+        most = larger(x, most);
+    }
+    float before = tile.most[row], now = highest(most);
+    now = now > before ? now : before;
+    tile.most[row] = now;
+    // Where nothing was kept so far, NOTHING less this is still far below zero.
+    Vec shift = all(now > -1e38f ? now : -1e38f), sum = {};
+    for (int j = start; j < stop; j += LANES) {
+        Vec weight = exp2_of(load(scores + j) - shift);
+        store(scores + j, weight);
+        sum += weight;
+    }
+    tile.faded[row] = before == now ? 1.0f : exp2f(before - now);
+    tile.norm[row] = tile.norm[row] * tile.faded[row] + total(sum);
+}
+
+template <Rule RULE>
+static void attend(Tile &tile, const Keys &keys, int rows) {
+    const int dim = tile.dim, strips = (rows + STRIP - 1) / STRIP;
+    int from[TILE / STRIP], to[TILE / STRIP], lowest = INT32_MAX, last = 0;
+    for (int s = 0; s < strips; s++) {
+        from[s] = INT32_MAX, to[s] = 0;
+        for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
+            if (tile.high[i] > tile.low[i]) {
+                from[s] = min_of(from[s], down(tile.low[i], LANES));
+                to[s] = max_of(to[s], tile.high[i]);
+            }
+        lowest = min_of(lowest, from[s]), last = max_of(last, to[s]);
+    }
+    for (int block = down(lowest, PANEL); block < last; block += BLOCK) {
+        const int end = min_of(block + BLOCK, last);
+        for (int panel = block; panel < end; panel += PANEL)
+            for (int s = 0; s < strips; s++) {
+                int a = max_of(panel, from[s]), b = min_of(panel + PANEL, to[s]);
+                if (a < b)
+                    scores_in<COLUMNS>(
+                        tile.query + s * STRIP * dim,
+                        keys.panels + (ptrdiff_t)panel * dim + (a - panel), dim,
+                        (b - a + LANES - 1) / LANES, tile.weights + s * STRIP * BLOCK + (a - block));
+            }
+        for (int s = 0; s < strips; s++) {
+            int a = max_of(block, from[s]), b = min_of(end, to[s]);
+            if (a >= b) continue;
+            int stop = a + (b - a + LANES - 1) / LANES * LANES;
+            for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
+                soften<RULE>(tile, keys, i, block, a, stop);
+        }
+        for (int column = 0; column < dim; column += LANES * COLUMNS)
+            for (int s = 0; s < strips; s++) {
+                int a = max_of(block, from[s]), b = min_of(end, to[s]);
+                if (a < b)
+                    add_columns<COLUMNS>(
+                        tile.weights + s * STRIP * BLOCK + (a - block),
+                        keys.values + (ptrdiff_t)a * keys.stride + column, keys.stride, b - a,
+                        tile.faded + s * STRIP, tile.sums + s * STRIP * dim + column, dim,
+                        min_of(COLUMNS, (dim - column) / LANES));
+            }
+    }
+}

@@ -1,0 +1,85 @@
+// Vectors of float32 as wide as the processor's, by the compiler's own vector types.
+#pragma once
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+enum { LANES = 16, COLUMNS = 4 };  // 6 x 4 accumulators of 32 registers
+#elif defined(__AVX__)
+enum { LANES = 8, COLUMNS = 2 };  // 6 x 2 of 16
+#else
+enum { LANES = 4, COLUMNS = 4 };  // NEON: 6 x 4 of 32
+#endif
+enum { STRIP = 6, PANEL = LANES * COLUMNS };
+
+typedef float Vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
+typedef float LooseVec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t LooseInts __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+static const float LN2 = 0.69314718055994530942f;
+
+static inline Vec load(const float *p) { return *(const LooseVec *)p; }
+static inline void store(float *p, Vec x) { *(LooseVec *)p = x; }
+static inline Vec all(float x) { return x - Vec{}; }
+static inline Vec select(Ints where, Vec yes, Vec no) {
+    return (Vec)((where & (Ints)yes) | (~where & (Ints)no));
+}
+static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+
+static inline Ints counting() {
+    Ints x;
+    for (int i = 0; i < LANES; i++) x[i] = i;
+    return x;
+}
+
+// 2^x for x <= 0, exactly 0 from -126 down; relative error below 2e-7.
+static inline Vec exp2_of(Vec x) {
+    const Vec magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+    Vec clamped = larger(x, all(-126.0f));
+    Vec shifted = clamped + magic;
+    Vec f = clamped - (shifted - magic);
+    Vec p = all(1.5403530393381609e-4f);
+    p = p * f + 1.3333558146428443e-3f;
+    p = p * f + 9.6181291076284772e-3f;
+    p = p * f + 5.5504108664821580e-2f;
+    p = p * f + 2.4022650695910071e-1f;
+    p = p * f + 6.9314718055994531e-1f;
+    p = p * f + 1.0f;
+    p = (Vec)((Ints)p + (((Ints)shifted) << 23));
+    return select(x > -126.0f, p, Vec{});
+}
+
+static inline float highest(Vec x) {
+    float m = x[0];
+    for (int i = 1; i < LANES; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}
+
+static inline float total(Vec x) {
+    float s = 0;
+    for (int i = 0; i < LANES; i++) s += x[i];
+    return s;
+}
+
+static inline float from_bfloat16(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+static inline uint16_t to_bfloat16(float x) {  // to nearest, ties to even
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+static inline int min_of(int a, int b) { return a < b ? a : b; }
+static inline int max_of(int a, int b) { return a > b ? a : b; }
+static inline int down(int x, int to) { return x / to * to; }

@@ -1,0 +1,256 @@
+"""The compiled kernel against the float64 definition, what it refuses, and how it is built."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from focus.attention import dense_attention, focus_attention
+from focus.attention.api import real_spans
+from focus.attention.checks import check_arguments
+from focus.attention.native import build, call
+from tests.attention.cases import Case, check, draw, relative_error
+
+ROOT = Path(__file__).parents[2]
+needs_kernel = pytest.mark.skipif(
+    build.library() is None, reason="there is no C++ compiler here, so no compiled kernel"
+)
+
+
+def kernel_by(mode: int, tensors: list[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
+    x = check_arguments(*tensors, scale=None, **options)
+    assert call.refusal(x) is None
+    spans = real_spans(x)
+    assert spans is not None
+    return call.attention(x, spans, mode)
+
+
+def test_a_compiler_is_found_where_one_is_on_the_path() -> None:
+    """So that the tests below are left out for no other reason than the one they name."""
+    if build.compiler() is not None and not build.switched_off():
+        assert isinstance(build.load(), ctypes.CDLL)
+
+
+@needs_kernel
+@pytest.mark.parametrize("mode", [call.LISTS, call.DENSE])
+@pytest.mark.parametrize(("top_k", "key_top_k"), [(1, None), (2, None), (3, None), (2, 1), (1, 2)])
+@pytest.mark.parametrize("tokens", [1, 5, 64, 333])
+def test_both_ways_are_the_definition(
+    mode: int, top_k: int, key_top_k: int | None, tokens: int
+) -> None:
+    kinds = ("balanced", "unbalanced", "empty", "one", "ragged")
+    for kind, window, sinks in itertools.product(kinds, (1, 16, 100), (0, 4, 40)):
+        case = Case(tokens, 8, top_k, key_top_k, window, sinks, kind, routers="kv_head")
+        tensors, options = draw(case)
+        found = kernel_by(mode, tensors, options)
+        exact = dense_attention(*(x.double() for x in tensors), **options)
+        assert relative_error(found, exact) <= 1e-6, case
+
+
+@needs_kernel
+@pytest.mark.parametrize("padding", [None, "left", "right"])
+@pytest.mark.parametrize("layout", ["heads", "tokens"])
+@pytest.mark.parametrize("routers", ["layer", "kv_head", "query_head"])
+@pytest.mark.parametrize("key_top_k", [None, 1])
+def test_outputs_and_gradients(
+    padding: str | None, layout: str, routers: str, key_top_k: int | None
+) -> None:
+    case = Case(200, 6, 2, key_top_k, sinks=3, batch=3, heads=6, routers=routers, padding=padding,
+                layout=layout)  # fmt: skip
+    check(case, "native")
+
+
+@needs_kernel
+@pytest.mark.parametrize("dim", [16, 48, 64, 80, 128, 256, 512])
+def test_head_dimensions(dim: int) -> None:
+    check(Case(150, 4, 2, dim=dim, sinks=2), "native")
+
+
+@needs_kernel
+@pytest.mark.parametrize("groups", [1, 2, 31, 32])
+def test_numbers_of_groups(groups: int) -> None:
+    check(Case(300, groups, min(2, groups), sinks=2), "native")
+
+
+@needs_kernel
+@pytest.mark.parametrize("dim", [64, 128])
+def test_bfloat16_is_closer_than_full_attention_is(dim: int) -> None:
+    """Sums and weights stay in float32: what is lost is lost in rounding the output."""
+    tensors, options = draw(Case(700, 8, 2, dim=dim, sinks=4, dtype=torch.bfloat16))
+    exact = dense_attention(*(x.double() for x in tensors), **options)
+    full = torch.nn.functional.scaled_dot_product_attention
+    theirs = relative_error(
+        full(*tensors, is_causal=True, enable_gqa=True),
+        full(*(x.double() for x in tensors), is_causal=True, enable_gqa=True),
+    )
+    for mode in (call.LISTS, call.DENSE):
+        found = kernel_by(mode, tensors, options)
+        assert found.dtype == torch.bfloat16
+        assert relative_error(found, exact) <= 1.1 * theirs
+
+
+@needs_kernel
+def test_large_logits_neither_overflow_nor_vanish() -> None:
+    tensors, options = draw(Case(300, 4, 2, sinks=2))
+    tensors[0] *= 100
+    for mode in (call.LISTS, call.DENSE):
+        found = kernel_by(mode, tensors, options)
+        exact = dense_attention(*(x.double() for x in tensors), **options)
+        assert relative_error(found, exact) <= 1e-4
+
+
+@needs_kernel
+def test_the_number_of_threads_changes_no_bit() -> None:
+    tensors, options = draw(Case(1000, 8, 2, sinks=4, heads=6))
+    many = focus_attention(*tensors, backend="native", **options)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(focus_attention(*tensors, backend="native", **options), many)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_kernel
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("at", [0, 150, 299])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_is_named(which: int, at: int, value: float) -> None:
+    tensors, options = draw(Case(300, 4, 1))
+    tensors[which][0, 0, at, 3] = value
+    with pytest.raises(ValueError, match=f"^{('query', 'key', 'value')[which]}: holds NaN"):
+        focus_attention(*tensors, backend="native", **options)
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", ["membership", "key_membership"])
+def test_a_token_without_a_group_is_named(name: str) -> None:
+    tensors, options = draw(Case(50, 4, 1, 1))
+    options[name][0, 17] = False
+    with pytest.raises(ValueError, match=f"^{name}: a real token belongs to no group"):
+        focus_attention(*tensors, backend="native", **options)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (Case(20, dim=12), "head dimensions that are multiples"),
+        (Case(20, dtype=torch.float64), "float32 and bfloat16"),
+        (Case(80, groups=33), "up to 32 groups"),
+    ],
+)
+def test_what_it_cannot_compute_auto_computes_otherwise(case: Case, why: str) -> None:
+    tensors, options = draw(case)
+    with pytest.raises(ValueError, match=why):
+        focus_attention(*tensors, backend="native", **options)
+    found = focus_attention(*tensors, **options)
+    exact = dense_attention(*(x.double() for x in tensors), **options)
+    assert relative_error(found, exact) <= 1e-5
+
+
+@needs_kernel
+def test_rows_in_pieces_are_copied() -> None:
+    tensors, options = draw(Case(40, 4, 1))
+    scattered = [torch.stack([x, x], -1)[..., 0] for x in tensors]
+    assert scattered[0].stride(-1) == 2
+    found = focus_attention(*scattered, backend="native", **options)
+    assert torch.equal(found, focus_attention(*tensors, backend="native", **options))
+
+
+@needs_kernel
+def test_lists_and_the_test_of_every_pair_agree_on_the_log_sum_exp() -> None:
+    tensors, options = draw(Case(400, 8, 2, sinks=4))
+    x = check_arguments(*tensors, scale=None, **options)
+    spans = [(0, 400)]
+    (_, _, by_group), (_, _, tested) = (call.forward(x, spans, m) for m in (call.LISTS, call.DENSE))
+    torch.testing.assert_close(by_group, tested, rtol=1e-5, atol=1e-5)
+    alone = replace(x, window=400)
+    _, _, full = call.forward(alone, spans)
+    logits = tensors[0] @ tensors[1].repeat_interleave(2, 1).transpose(-1, -2) * x.scale
+    logits = logits.masked_fill(~torch.ones(400, 400).tril().bool(), -torch.inf)
+    torch.testing.assert_close(full, logits.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+# ----------------------------------------------------------------------------------- building
+
+
+def in_new_process(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+ASK = "from focus.attention.native import build; print(build.library() is not None)"
+USE = """
+import torch, focus
+x = torch.randn(1, 2, 40, 16)
+focus.focus_attention(x, x, x, torch.ones(1, 40, 4, dtype=torch.bool), window=4)
+print("done")
+"""
+
+
+def test_without_a_compiler_attention_goes_another_way(tmp_path: Path) -> None:
+    for environment in ({"FOCUS_NATIVE": "0"}, {"PATH": str(tmp_path), "CXX": ""}):
+        environment["FOCUS_CACHE"] = str(tmp_path / "cache")
+        assert in_new_process(ASK, **environment) == "False"
+        assert in_new_process(USE, **environment) == "done"
+
+
+def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "c++"
+    fake.write_text("#!/bin/sh\necho no such instruction >&2\nexit 1\n")
+    fake.chmod(0o755)
+    target = tmp_path / "kernel.so"
+    with pytest.raises(build.NativeUnavailableError, match=r"FOCUS_NATIVE=0.*no such instruction"):
+        build.compile_to(target, str(fake))
+    assert list(tmp_path.iterdir()) == [fake]
+
+
+@needs_kernel
+def test_it_is_compiled_once_and_kept(tmp_path: Path) -> None:
+    cache = {"FOCUS_CACHE": str(tmp_path), "FOCUS_NATIVE": "1"}
+    assert in_new_process(ASK, **cache) == "True"
+    (made,) = tmp_path.iterdir()
+    when = made.stat().st_mtime_ns
+    assert in_new_process(USE, **cache) == "done"
+    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
+    assert (made.parent.stat().st_mode & 0o077) == (tmp_path.stat().st_mode & 0o077)
+
+
+def test_a_folder_that_cannot_be_written_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("FOCUS_CACHE", str(blocked / "cache"))
+    build.cache_folder.cache_clear()
+    try:
+        folder = build.cache_folder()
+        assert folder.is_dir()
+        assert not str(folder).startswith(str(blocked))
+        assert folder.stat().st_mode & 0o077 == 0
+    finally:
+        build.cache_folder.cache_clear()
+
+
+def test_the_fingerprint_follows_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build.fingerprint(sys.executable)
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-g"))
+    assert build.fingerprint(sys.executable) != before
+    here = Path(build.__file__).parent
+    assert {path.name for path in here.iterdir() if path.suffix in (".h", ".cpp")} == set(
+        build.SOURCES
+    )
