@@ -62,7 +62,6 @@ class SpeedSettings:
         lengths: sequence lengths, timed in this order.
         groups, top_ks: K and k; probes: of which kinds (multi_probe: for k > 1).
         single_from: lengths from which only symmetric k = 1 is timed.
-        auto_until: greatest length at which backend "auto" is timed beside the decomposition.
         both_until: greatest length whose backward pass is timed too (least k only).
         quadratic_until: greatest length of methods whose memory is T x T (FlexAttention on CPU).
         window, heads, key_heads, head_dim, dtype: shape of the attention.
@@ -75,7 +74,6 @@ class SpeedSettings:
     top_ks: tuple[int, ...] = (1, 2)
     probes: tuple[Literal["symmetric", "multi_probe"], ...] = ("symmetric", "multi_probe")
     single_from: int = 65536
-    auto_until: int = 4096
     both_until: int = 16384
     quadratic_until: int = 2048
     window: int = 128

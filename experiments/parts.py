@@ -1,4 +1,5 @@
-"""Where the time of one decomposed call goes, on CPU: checks, choice, plan, calls, copies.
+"""Where the time of one call goes, on CPU: of the compiled kernel, and of the decomposition into
+calls of torch's kernel.
 
 Shape suffixes: T tokens, H query heads, Hk key heads, D head dimension.
 """
@@ -15,24 +16,44 @@ from torch.profiler import ProfilerActivity, profile
 from experiments.synthetic import draw_tensors
 from experiments.timing import Routed, Shape
 from focus.attention import cost
-from focus.attention.checks import validate
+from focus.attention.checks import Inputs, check_arguments, check_contents
 from focus.attention.decomposed import decomposed_attention, make_plan
+from focus.attention.native import call as native
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 COPIES = ("aten::index_select", "aten::index_copy_", "aten::copy_", "aten::cat")
 
 
 def time_parts(shape: Shape, routed: Routed) -> list[dict[str, Any]]:
-    """Seconds of each part of a forward call of the decomposition, one row a part."""
+    """Seconds of each part of a forward call, one row a part."""
     generator = torch.Generator().manual_seed(0)
-    query, key, value = draw_tensors(1, shape.heads, shape.key_heads, shape.tokens,
-                                     shape.head_dim, shape.dtype, generator)  # fmt: skip
+    tensors = draw_tensors(1, shape.heads, shape.key_heads, shape.tokens, shape.head_dim,
+                           shape.dtype, generator)  # fmt: skip
 
-    def checks() -> Any:
-        return validate(query, key, value, routed.membership, shape.window, 0, None, None,
-                        routed.key_membership)  # fmt: skip
+    def arguments() -> Any:
+        return check_arguments(*tensors, routed.membership, shape.window, 0, None, None,
+                               routed.key_membership)  # fmt: skip
 
-    x, checked = _timed(checks)
+    rows = _rows(shape, routed, *_of_decomposition(shape, arguments))
+    if native.refusal(arguments()) is None:
+        rows += _rows(shape, routed, "native", _of_kernel(shape, arguments))
+    return rows
+
+
+def _of_kernel(shape: Shape, arguments: Callable[[], Inputs]) -> dict[str, float]:
+    """Seconds of the parts of a call of the compiled kernel, and what Python adds."""
+    seconds: list[float] = []
+    native.forward(arguments(), [(0, shape.tokens)])  # the first call loads the kernel
+    _, whole = _timed(lambda: native.forward(arguments(), [(0, shape.tokens)], seconds=seconds))
+    parts = dict(zip(native.PARTS, seconds, strict=True))
+    return {"checks and memory": max(0.0, whole - sum(seconds)), **parts}
+
+
+def _of_decomposition(
+    shape: Shape, arguments: Callable[[], Inputs]
+) -> tuple[str, dict[str, float]]:
+    """Its path, and seconds of its parts."""
+    x, checked = _timed(lambda: check_contents(arguments()))
     chosen, choosing = _timed(lambda: cost.choose_lists(x))
     plan, planning = _timed(lambda: make_plan(x, [(0, shape.tokens)], *chosen))
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
@@ -40,15 +61,18 @@ def time_parts(shape: Shape, routed: Routed) -> list[dict[str, Any]]:
     spent = {event.key: event.self_cpu_time_total / 1e6 for event in profiled.key_averages()}
     calls = spent.get(FLASH, 0.0)
     copies = sum(spent.get(name, 0.0) for name in COPIES)
-    parts = {
+    return chosen[0], {
         "checks": checked, "choice": choosing, "plan": planning, "calls": calls, "copies": copies,
         "merge and masks": max(0.0, whole - calls - copies),
     }  # fmt: skip
-    total = checked + choosing + planning + whole
+
+
+def _rows(shape: Shape, routed: Routed, path: str, parts: dict[str, float]) -> list[dict[str, Any]]:
+    total = sum(parts.values())
     return [
         {
             "length": shape.tokens, "K": routed.groups, "k": routed.top_k, "probe": routed.probe,
-            "path": chosen[0], "part": name, "seconds": seconds, "share": seconds / total,
+            "path": path, "part": name, "seconds": seconds, "share": seconds / total,
         }
         for name, seconds in parts.items()
     ]  # fmt: skip

@@ -91,7 +91,7 @@ def methods(shape: Shape, routings: list[Routed], names: list[str]) -> list[Time
     return ready + [
         Timed(name, routed, _routed_method(name, routed, shape.window), [])
         for routed in routings
-        for name in ("ours", "auto", "flex", "paper_k1")
+        for name in ("ours", "decomposed", "flex", "paper_k1")
         if name in names and not (name == "paper_k1" and routed.top_k > 1)
     ]
 
@@ -100,7 +100,7 @@ def _routed_method(name: str, routed: Routed, window: int) -> Method:
     if name == "paper_k1":
         group = routed.membership[0].int().argmax(-1)
         return lambda q, k, v: paper_k1_attention(q, k, v, group, window)
-    backend = {"ours": "decomposed"}.get(name, name)
+    backend = {"ours": "auto"}.get(name, name)
     return lambda q, k, v: focus_attention(
         q, k, v, routed.membership, window=window, key_membership=routed.key_membership,
         backend=backend,

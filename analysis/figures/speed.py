@@ -16,8 +16,8 @@ CAPTION = (
     "crosses: the paper's Table 6, measured by its authors on an H100."
 )
 LOOK = {
-    "ours": ("ours: two flash calls", style.BLUE, "o"),
-    "auto": ("auto: picks the backend", style.GREEN, "s"),
+    "ours": ("ours (backend auto)", style.BLUE, "o"),
+    "decomposed": ("ours, in calls of torch's kernel", style.GREEN, "s"),
     "paper_k1": ("the paper's decomposition, run here", style.RED, "^"),
     "window": ("sliding window alone", style.ORANGE, "v"),
     "flex": ("FlexAttention", style.PURPLE, "D"),

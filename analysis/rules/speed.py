@@ -61,7 +61,7 @@ def _facts(row: pd.Series, settings: LedgerSettings) -> dict[str, object]:
 
 
 def _beside(frame: pd.DataFrame, row: pd.Series) -> str:
-    """Our decomposition at the same place, where the row is the paper's."""
+    """Ours at the same place, where the row is the paper's."""
     same = (frame["length"] == row["length"]) & (frame["hardware"] == row["hardware"])
     ours = frame[same & (frame["method"] == "ours")]
     if row["method"] == "ours" or ours.empty:
@@ -82,7 +82,7 @@ def speedup(
     name = (
         "the paper's decomposition"
         if row["method"] == "paper_k1"
-        else "our decomposition (the paper's was not timed)"
+        else "ours (the paper's decomposition was not timed)"
     )
     why = (
         f"{name} {row['speedup']:.2f}x ({row['speed_low']:.2f} to "

@@ -34,7 +34,8 @@ def test_exactness_stage(chosen, tmp_path):
     table = pd.read_csv(tmp_path / "exactness" / "table.csv")
     ours = table[table["method"] == "ours"]
     assert ours["passed"].all()
-    assert set(table["method"]) == {"ours", "subtraction", "double_counting"}
+    assert table.loc[table["method"] == "decomposed", "passed"].all()
+    assert set(table["method"]) == {"ours", "decomposed", "subtraction", "double_counting"}
     wrong = table.query("method == 'double_counting' and K == 4 and length == 40 and window == 8")
     assert not wrong.loc[wrong["groups"] == "balanced", "passed"].any()
     metrics = json.loads((tmp_path / "exactness" / "metrics.json").read_text())
@@ -48,12 +49,12 @@ def test_speed_stage(chosen, tmp_path):
     with Run("speed", None, dataclasses.replace(chosen, speed=plan), tmp_path) as run:
         speed.speed(run, run.settings)
     table = pd.read_csv(tmp_path / "speed" / "table.csv")
-    assert set(table["method"]) == {"full", "window", "flex", "paper_k1", "ours", "auto"}
+    assert set(table["method"]) == {"full", "window", "flex", "paper_k1", "ours", "decomposed"}
     assert (table["bound"] * table["density"]).round(6).eq(1).all()
     assert table.loc[table["method"] == "full", "speedup"].eq(1).all()
     assert set(table.loc[table["direction"] == "both", "length"]) == {64}
     parts = pd.read_csv(tmp_path / "speed" / "parts.csv")
-    assert parts.groupby(["length", "K", "k", "probe"])["share"].sum().between(0.5, 1.01).all()
+    assert parts.groupby(["length", "K", "k", "probe", "path"])["share"].sum().round(6).eq(1).all()
 
 
 def test_training_stage(chosen, tmp_path):

@@ -211,7 +211,7 @@ def time_shape(shape: Shape, backward: bool, seconds: float, seed: int) -> list[
     """Rows of one length: the fastest full attention and the decomposition for every K."""
     kernel, run = fastest_full(shape, seed)
     routings = [timing.route(shape, groups, 1, "symmetric", seed) for groups in GROUPS]
-    timed = [Timed("full", None, run, []), *timing.methods(shape, routings, ["ours", "auto"])]
+    timed = [Timed("full", None, run, []), *timing.methods(shape, routings, ["ours", "decomposed"])]
     timing.time_methods(shape, timed, backward, seconds, 10, seed)
     return [{**row, "kernel": kernel} for row in timing.rows(shape, timed, backward)]
 

@@ -63,7 +63,7 @@ def test_rehearsal_on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert report["rehearsal"]
     assert report["finished"]
     assert all(row["passed"] for row in report["checks"])
-    assert {row["method"] for row in report["speed"]} == {"full", "ours", "auto"}
+    assert {row["method"] for row in report["speed"]} == {"full", "ours", "decomposed"}
     assert {"device", "length", "speedup", "bound", "kernel", "tflops"} <= set(report["speed"][0])
 
 

@@ -20,6 +20,7 @@ from focus.attention.native.build import library
 DTYPES = (torch.float32, torch.bfloat16)
 AUTO, LISTS, DENSE = range(3)  # let the kernel choose; by group; every pair tested
 DONE, NOT_FINITE, NO_GROUP, NO_MEMORY = range(4)
+PARTS = ("lists", "packing", "groups", "window")  # of a call's time
 
 _POINTERS = ("query", "key", "value", "out", "lse", "membership", "key_membership", "spans")
 _STRIDES = ("query_strides", "key_strides", "value_strides", "out_strides")
@@ -37,6 +38,7 @@ class _Problem(ctypes.Structure):
         ("key_membership_strides", ctypes.c_int64 * 4),
         *((name, ctypes.c_int32) for name in _NUMBERS),
         ("scale", ctypes.c_float),
+        ("seconds", ctypes.c_void_p),
     )
 
 
@@ -113,8 +115,9 @@ def _checked(x: Inputs, spans: list[tuple[int, int]], mode: int) -> tuple[Tensor
     return out, lse
 
 
-def forward(x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO
-            ) -> tuple[int, Tensor, Tensor]:  # fmt: skip
+def forward(
+    x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO, seconds: list[float] | None = None
+) -> tuple[int, Tensor, Tensor]:
     """Status, out (B, H, T, D) and lse (B, H, T) float32.
 
     Args:
@@ -122,6 +125,7 @@ def forward(x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO
             sees them anyway, and answers ``NOT_FINITE`` or ``NO_GROUP``.
         spans: first and last + 1 real token of every sequence.
         mode: how; the results are the same.
+        seconds: filled with what each of :data:`PARTS` took.
     """
     kernel = library()
     if kernel is None:
@@ -136,13 +140,16 @@ def forward(x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO
                x.membership.shape[1], x.key_membership.shape[1], x.window, x.sinks,
                int(query.dtype == torch.bfloat16), mode, torch.get_num_threads())  # fmt: skip
     tensors = (query, key, value, out, lse, x.membership, x.key_membership)
+    took = (ctypes.c_double * len(PARTS))()
     problem = _Problem(
         *(each.data_ptr() for each in tensors), ctypes.addressof(ends),
         *((ctypes.c_int64 * 3)(*each.stride()[:3]) for each in tensors[:4]),
         *((ctypes.c_int64 * 4)(*each.stride()) for each in tensors[5:]),
-        *(min(number, 2**31 - 1) for number in numbers), x.scale,
+        *(min(number, 2**31 - 1) for number in numbers), x.scale, ctypes.addressof(took),
     )  # fmt: skip
     status = int(kernel.focus_attention_forward(ctypes.byref(problem)))
+    if seconds is not None:
+        seconds[:] = took
     if status == NO_MEMORY:
         raise MemoryError("focus_attention: no memory for the lists of groups; shorten the batch")
     if status not in (DONE, NOT_FINITE, NO_GROUP):

@@ -12,6 +12,8 @@
 // Keys lie in panels of PANEL keys, transposed, so that both products broadcast from the left and
 // stream whole vectors from the right. float32 throughout; bfloat16 is converted on the way in and out.
 
+#include <omp.h>
+
 #include <initializer_list>
 
 #include "lists.h"
@@ -29,6 +31,13 @@ struct Call {
     Item *items = nullptr;
     int *round_end = nullptr, rounds = 0;
     bool far = false, repeats = false, single = true;
+    double since = 0;
+
+    void stamp(int part) {
+        const double now = omp_get_wtime();
+        if (p.seconds) p.seconds[part] = now - since;
+        since = now;
+    }
 
     int unit_of(int b, int head) const {
         return b * per_sequence + (int)((int64_t)head * per_sequence / p.heads);
@@ -332,6 +341,8 @@ static int run(Call &c) {
         if (c.far) {
 #pragma omp for schedule(dynamic, 1)
             for (int64_t i = 0; i < heads * most_far; i++) pack_far(c, i, most_far);
+#pragma omp master
+            c.stamp(PACK);
             for (int round = 0, from = 0; round < c.rounds; from = c.round_end[round++]) {
 #pragma omp for schedule(dynamic, 1)
                 for (int i = from; i < c.round_end[round]; i++)
@@ -339,6 +350,8 @@ static int run(Call &c) {
             }
         }
 #pragma omp barrier
+#pragma omp master
+        c.stamp(c.far ? FAR : PACK);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = near - 1; i >= 0; i--) {
             const int first = (int)(i / ((int64_t)p.batch * p.heads)) * TILE;
@@ -349,6 +362,7 @@ static int run(Call &c) {
         }
         free(scratch);
     }
+    c.stamp(NEAR);
     return bad & 2 ? NO_MEMORY : bad ? NOT_FINITE : DONE;
 }
 
@@ -359,9 +373,11 @@ extern "C" int focus_attention_forward(const Problem *problem) {
     Call c(p);
     c.per_sequence = max_of(p.routings, p.key_routings), c.units = p.batch * c.per_sequence;
     c.query_size = p.bfloat16 ? 2 : 4;
+    c.since = omp_get_wtime();
     int status = prepare(c);
     if (status == DONE) {
         blank_padding(p);
+        c.stamp(READ);
         status = run(c);
     }
     release(c);

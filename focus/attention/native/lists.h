@@ -16,9 +16,11 @@ extern "C" struct Problem {
     int32_t batch, heads, key_heads, tokens, dim, groups, routings, key_routings, window, sinks;
     int32_t bfloat16, mode, threads;
     float scale;
+    double *seconds;  // NULL, or room for what each Part took
 };
 
 enum Mode { AUTO, LISTS, DENSE };
+enum Part { READ, PACK, FAR, NEAR, PARTS };
 enum Status { DONE, NOT_FINITE, NO_GROUP, NO_MEMORY, UNSUPPORTED };
 
 // Costs in pairs beside those kept; their order alone matters.
