@@ -49,9 +49,13 @@ def build(settings: Settings) -> dict[str, Any]:
     pieces: Titled = []
     counts = {}
     for name in how.sources:
-        source = sources.find(name, listed)
-        sources.fetch(source, allow_unpinned=settings.fetch.allow_unpinned)
-        taken = cut(training_side(source, settings, tokenizer), how, name)
+        if name == settings.corpus.source:
+            documents = [(each.title, each.tokens.tolist()) for each in data.load_split("train")]
+        else:
+            source = sources.find(name, listed)
+            sources.fetch(source, allow_unpinned=settings.fetch.allow_unpinned)
+            documents = training_side(source, settings, tokenizer)
+        taken = cut(documents, how, name)
         counts[name] = sum(len(tokens) for _, tokens in taken)
         pieces.extend((f"{name}: {title}", tokens) for title, tokens in taken)
     data.MIXTURE.mkdir(parents=True, exist_ok=True)
@@ -65,8 +69,6 @@ def build(settings: Settings) -> dict[str, Any]:
 def training_side(source: sources.Source, settings: Settings,
                   tokenizer: PreTrainedTokenizerBase) -> Titled:  # fmt: skip
     """Training documents of a source, in a fixed order, as many as are needed."""
-    if source.name == settings.corpus.source:
-        return [(each.title, each.tokens.tolist()) for each in data.load_split("train")]
     found = texts.read(sources.ROOT / source.name, source.layout)
     sides = any(text.split for text in found)
     found = [text for text in found if not sides or text.split == "train"]

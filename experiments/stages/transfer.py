@@ -101,14 +101,26 @@ def other_documents(name: str, chosen: Settings) -> Documents:
         ValueError: no such corpus, it is the one that the routers were trained on, it is not
             fetched, or it has too few such documents.
     """
-    if name == chosen.corpus.source:
-        raise ValueError(f"{name}: is what the routers were trained on; name another corpus")
     source = sources.find(name, sources.sources())
-    found, _, _ = texts.distinct(
-        held_out(texts.read(sources.ROOT / name, source.layout)), chosen.corpus.max_overlap
-    )
+    trained_on = chosen.recipe.trials[chosen.transfer.trial].retrofit.texts
+    every = texts.read(sources.ROOT / name, source.layout) if name != chosen.corpus.source else []
+    refuse_training_texts(name, chosen, trained_on, [text.split is not None for text in every])
+    found, _, _ = texts.distinct(held_out(every), chosen.corpus.max_overlap)
     tokenizer = models.load_tokenizer(chosen.model.name, sources.ROOT)
     return take(sorted(found, key=corpus.fingerprint), tokenizer, chosen.transfer, name)
+
+
+def refuse_training_texts(name: str, chosen: Settings, trained_on: str,
+                          sides: list[bool]) -> None:  # fmt: skip
+    """Raises ValueError for texts that routers were trained on: the corpus, or a source of the
+    mixture whose documents have no test side of their own (``sides``: whether each has a side)."""
+    if name == chosen.corpus.source:
+        raise ValueError(f"{name}: is what the routers were trained on; name another corpus")
+    if trained_on == "mixture" and name in chosen.mixture.sources and not all(sides):
+        raise ValueError(
+            f"{name}: is among mixture.sources, and its documents have no sides of their own; name "
+            "another corpus"
+        )
 
 
 def held_out(found: list[Text]) -> list[Text]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import focus
-from experiments.lit import cooled, distillation_loss
+from experiments.lit import cooled, distillation_loss, gate_at
 from experiments.schema import read_yaml
 from experiments.settings import RetrofitSettings
 from experiments.stages.retrofit import train
@@ -121,6 +121,34 @@ def test_distillation_is_zero_where_the_gate_is_open() -> None:
     with torch.no_grad():
         assert distillation_loss(model, token_ids(1, 8)).abs() < 1e-6  # all within the window
         assert distillation_loss(model, token_ids(1, 64)) > 1e-6
+
+
+def test_the_last_steps_run_under_the_hard_mask_with_each_k_in_turn() -> None:
+    settings = RetrofitSettings(steps=8, hard_from=0.5, hard_top_ks=(1, 2))
+    seen = [gate_at(step, settings) for step in range(8)]
+    assert seen[:4] == [{}] * 4
+    assert [how["top_k"] for how in seen[4:]] == [1, 2, 1, 2]
+    assert {how["gate"] for how in seen[4:]} == {"straight_through"}
+    assert gate_at(7, RetrofitSettings(steps=8)) == {}
+
+
+def test_training_under_the_hard_mask_moves_routers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    config = focus.FocusConfig(num_groups=4, window=8, sinks=2, routers="kv_head",
+                               sides="query_heads", balanced_sides="keys", gate_keys="hard",
+                               gate_probes=2)  # fmt: skip
+    losses = []
+    for hard_from in (None, 0.5):
+        training = RetrofitSettings(steps=4, context=64, warmup_steps=1, hard_from=hard_from,
+                                    hard_top_ks=(1, 2))  # fmt: skip
+        place = folder / f"checkpoints/hard{hard_from}"
+        trained = train(tiny("tiny-llama"), config, training, 0, place, place / "live")
+        losses.append(trained.module.losses)
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0][2] != losses[1][2]  # the loss is now the masked model's
+    assert losses[0][3] != losses[1][3]
 
 
 def test_the_temperature_goes_geometrically_to_the_variants_own() -> None:
