@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -200,6 +201,25 @@ x = torch.randn(1, 2, 40, 16)
 focus.focus_attention(x, x, x, torch.ones(1, 40, 4, dtype=torch.bool), window=4)
 print("done")
 """
+
+
+NARROWER = """
+import torch
+from focus.attention.native import build, call
+from tests.attention.cases import Case, check
+for dim in (16, 64, 80):
+    for key_top_k in (None, 1):
+        check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), "native")
+print(call._limits(build.load())[0])
+"""
+
+
+@needs_kernel
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are flags of x86-64 compilers")
+@pytest.mark.parametrize(("flags", "lanes"), [("-mno-avx512f", 8), ("-mno-avx", 4)])
+def test_narrower_vectors_give_the_same(tmp_path: Path, flags: str, lanes: int) -> None:
+    found = in_new_process(NARROWER, FOCUS_CXXFLAGS=flags, FOCUS_CACHE=str(tmp_path))
+    assert int(found) <= lanes
 
 
 def test_without_a_compiler_attention_goes_another_way(tmp_path: Path) -> None:

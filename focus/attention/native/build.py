@@ -1,7 +1,8 @@
 """Compiles the kernel once for this processor and keeps it in the user's cache folder.
 
 ``FOCUS_NATIVE=0`` turns it off; ``CXX`` names another compiler than the first of c++, g++ and
-clang++ on the path; ``FOCUS_CACHE`` another folder than ``$XDG_CACHE_HOME/focus-attention``.
+clang++ on the path, ``FOCUS_CXXFLAGS`` flags beside those below (``-mno-avx512f``, say);
+``FOCUS_CACHE`` another folder than ``$XDG_CACHE_HOME/focus-attention``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -70,6 +72,11 @@ def compiler() -> str | None:
     return next((found for name in wanted if (found := shutil.which(name))), None)
 
 
+def flags() -> tuple[str, ...]:
+    """What the compiler is told."""
+    return *FLAGS, *shlex.split(os.environ.get("FOCUS_CXXFLAGS", ""))
+
+
 def compile_to(path: Path, found: str) -> None:
     """Compiles into ``path``; several processes may do so at once.
 
@@ -79,7 +86,7 @@ def compile_to(path: Path, found: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         part = Path(folder) / path.name
-        command = [found, *FLAGS, str(Path(__file__).with_name("forward.cpp")), "-o", str(part)]
+        command = [found, *flags(), str(Path(__file__).with_name("forward.cpp")), "-o", str(part)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -115,7 +122,7 @@ def fingerprint(found: str) -> str:
     """Names everything that the compiled file depends on: sources, compiler, processor."""
     here = Path(__file__).parent
     state = Path(found).resolve().stat()
-    parts = [*((here / name).read_text(encoding="utf-8") for name in SOURCES), *FLAGS, found,
+    parts = [*((here / name).read_text(encoding="utf-8") for name in SOURCES), *flags(), found,
              str(state.st_mtime_ns), str(state.st_size), processor()]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
