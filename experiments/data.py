@@ -19,6 +19,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 FOLDER = Path("data/corpus")
 MIXTURE = Path("data/mixture")
+TRAINING = {"corpus": FOLDER, "mixture": MIXTURE}  # by `retrofit.texts`
 SPLITS = ("train", "validation", "test")
 
 

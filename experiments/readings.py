@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 import focus
 from experiments import evaluation
 from experiments.controls import controlled, equal_window
-from experiments.data import WindowSequence, load_split
+from experiments.data import TRAINING, WindowSequence, load_split
 from experiments.evaluation import DocumentScore
 from experiments.oracle import oracle
 from experiments.recipe_settings import Reading, Trial
@@ -50,7 +50,8 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, score_fro
     calibration: list[Tensor] = []
     if "random" in controls:
         context = documents[0][1].shape[1]
-        drawn = WindowSequence(load_split("train"), context, recipe.calibration, chosen.seed)
+        texts = load_split("train", TRAINING[trial.retrofit.texts])
+        drawn = WindowSequence(texts, context, recipe.calibration, chosen.seed)
         calibration = [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))]
     masking = [each for each in recipe.readings if each.masks(trial.focus.num_groups)]
     with evaluation.progress() as bar:

@@ -224,10 +224,21 @@ def _check_together(settings: Settings) -> None:
                     f"topk.ks: {k} is above num_groups = {groups} of variants.{variant.name}"
                 )
         _check_context(f"variants.{variant.name}", variant.retrofit, settings.corpus.min_tokens)
+        if variant.retrofit.texts != "corpus":
+            raise ValueError(
+                f"variants.{variant.name}.retrofit.texts: {variant.retrofit.texts!r} is for trials "
+                "of recipe.trials alone"
+            )
     protocols = {"protocol": settings.protocol, "recipe.search": settings.recipe.search,
                  "recipe.protocol": settings.recipe.protocol}  # fmt: skip
     for name, protocol in protocols.items():
         _check_length(name, protocol, settings.corpus.min_tokens)
+    for block, every in (
+        ("variants", settings.variants),
+        ("recipe.trials", settings.recipe.trials),
+    ):
+        for each in every.values():
+            _check_hard_phase(f"{block}.{each.name}", each.retrofit, each.focus.num_groups)
     for trial in settings.recipe.trials.values():
         _check_context(f"recipe.trials.{trial.name}", trial.retrofit, settings.corpus.min_tokens)
         if trial.retrofit.texts == "mixture" and trial.retrofit.context > settings.mixture.piece:
@@ -235,6 +246,14 @@ def _check_together(settings: Settings) -> None:
                 f"recipe.trials.{trial.name}.retrofit.context: {trial.retrofit.context} is above "
                 f"mixture.piece = {settings.mixture.piece}; some pieces would give no window"
             )
+
+
+def _check_hard_phase(path: str, training: RetrofitSettings, groups: int) -> None:
+    if training.hard_from is not None and max(training.hard_top_ks) > groups:
+        raise ValueError(
+            f"{path}.retrofit.hard_top_ks: {max(training.hard_top_ks)} is above num_groups = "
+            f"{groups}"
+        )
 
 
 def _check_length(name: str, protocol: ProtocolSettings, least: int) -> None:

@@ -199,6 +199,20 @@ def distinct(texts: list[Text], max_overlap: float) -> tuple[list[Text], list[Dr
     return [texts[index] for index in stay], gone, rest
 
 
+def without(found: list[Text], held_out: list[Text], max_overlap: float) -> list[Text]:
+    """The documents of which none is the same book as a held-out one, as in :func:`distinct`."""
+    marks = [shingles(text.text) for text in held_out]
+
+    def strange(text: Text) -> bool:
+        own = shingles(text.text)
+        shared = (
+            len(np.intersect1d(own, each)) / max(1, min(len(own), len(each))) for each in marks
+        )
+        return all(part <= max_overlap for part in shared)
+
+    return [text for text in found if strange(text)]
+
+
 def _overlaps(marks: list[np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:
     """Pairs of documents (first index lower) that share a shingle, with their overlap."""
     owners: dict[tuple[int, int], int] = {}

@@ -1,7 +1,8 @@
 """Stage exactness (Appendix D): the fast attention against the definition in float64.
 
 Outputs and gradients over groups, k, windows, sinks, uneven groups, odd lengths and dtypes, of what
-a user gets (``ours``: backend ``auto``) and of the decomposition; beside them, for k = 1, two ways
+a user gets (``ours``: backend ``auto``), of the decomposition and of the compiled kernel where it
+is made to go by group (``native_lists``); beside them, for k = 1, two ways
 to merge a group call and a window call that count some pairs twice: as they are (double counting),
 and with the twice-counted pairs subtracted in log space.
 
@@ -27,6 +28,7 @@ from experiments.record import Run
 from experiments.settings import Settings
 from experiments.synthetic import cosine, draw_membership, draw_tensors, relative_error
 from focus import dense_attention, focus_attention
+from focus.attention.native import call as native
 
 LIMITS = {torch.float32: (1e-5, 1e-4)}  # relative errors of outputs and gradients
 HALF_FACTOR = 2.0  # half precision: times the error of full FlashAttention on the same tensors
@@ -109,6 +111,9 @@ def with_gradients(
 
 def _methods(case: Case) -> dict[str, Callable[..., Tensor]]:
     ways = {"ours": focus_attention, "decomposed": partial(focus_attention, backend="decomposed")}
+    if native.library() is not None:
+        # What long calls do; short ones, by their own choice, test every pair.
+        ways["native_lists"] = partial(native.attention_by, mode=native.LISTS)
     if case.top_k > 1 or case.sinks:
         return ways
     return {**ways, "double_counting": double_counting, "subtraction": subtraction}

@@ -2,9 +2,10 @@
 
 Reads the fetched sources of ``mixture.sources`` (fetching what lacks), writes
 data/mixture/train.npz and corpus.json. Of ``corpus.source`` it takes what the corpus stage put on
-the training side; of others their own training side where they have sides, else what the same rule
-leaves for training. Routers that are trained on one kind of text know little about another
-(docs/log.md); trials ask for these texts with ``retrofit.texts: mixture``.
+the training side; of others their own training side where they have sides, else all but every
+``corpus.test_every``-th document; and nothing that the corpus holds out. Routers that are trained
+on one kind of text know little about another (docs/log.md); trials ask for these texts with
+``retrofit.texts: mixture``.
 """
 
 from __future__ import annotations
@@ -73,11 +74,24 @@ def training_side(source: sources.Source, settings: Settings,
     sides = any(text.split for text in found)
     found = [text for text in found if not sides or text.split == "train"]
     stay, _, _ = texts.distinct(found, settings.corpus.max_overlap)
+    stay = texts.without(stay, held_out(settings), settings.corpus.max_overlap)
     ordered = sorted(stay, key=corpus.fingerprint)
     if not sides:
-        held_out = ordered[settings.corpus.test_every - 1 :: settings.corpus.test_every]
-        ordered = [text for text in ordered if text not in held_out]
+        out = ordered[settings.corpus.test_every - 1 :: settings.corpus.test_every]
+        ordered = [text for text in ordered if text not in out]
     return list(tokenised(ordered, settings.mixture, tokenizer, source.name))
+
+
+def held_out(settings: Settings) -> list[texts.Text]:
+    """What the corpus stage put on the validation and test sides."""
+    sides = data.manifest().get("splits", {})
+    files = {row["file"] for name in ("validation", "test") if name in sides
+             for row in sides[name]["list"]}  # fmt: skip
+    if not files:
+        return []
+    source = sources.find(settings.corpus.source, sources.sources())
+    found = texts.read(sources.ROOT / source.name, source.layout)
+    return [text for text in found if text.file in files]
 
 
 def tokenised(ordered: list[texts.Text], how: MixtureSettings, tokenizer: PreTrainedTokenizerBase,

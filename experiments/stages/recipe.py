@@ -26,7 +26,7 @@ import torch
 
 import focus
 from experiments import evaluation, models, readings, settings
-from experiments.data import manifest
+from experiments.data import TRAINING, manifest
 from experiments.evaluation import Partial
 from experiments.readings import Documents
 from experiments.recipe_settings import Trial
@@ -107,7 +107,7 @@ def parts_fingerprint(trial: Trial, protocol: ProtocolSettings, chosen: Settings
         trial.focus.to_dict(), asdict(trial.retrofit), trial.seeds, trial.final, trial.controls,
         asdict(protocol),
         [asdict(r) for r in recipe.readings], recipe.controls, recipe.calibration,
-        asdict(chosen.model), manifest(),
+        asdict(chosen.model), manifest(), manifest(TRAINING[trial.retrofit.texts]),
     ]  # fmt: skip
     text = json.dumps(known, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 import focus
 from experiments import models, settings
-from experiments.data import FOLDER, MIXTURE, BooksDataModule, WindowSequence, load_split, manifest
+from experiments.data import TRAINING, BooksDataModule, WindowSequence, load_split, manifest
 from experiments.lit import Centroids
 from experiments.record import Run
 from experiments.settings import RetrofitSettings, Settings
@@ -85,7 +85,7 @@ def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitS
     before = weights_hash(model.state_dict().items())
     focus.attach(model, config, seed=seed)
     resumed = latest(folder)
-    texts = folder_of(training)
+    texts = TRAINING[training.texts]
     if training.start == "attention" and resumed is None:
         documents = load_split("train", texts)
         first = WindowSequence(documents, training.context, training.start_windows, seed)
@@ -119,14 +119,9 @@ def trainer(training: RetrofitSettings, folder: Path, live: Path) -> pl.Trainer:
 def fingerprint(config: focus.FocusConfig, training: RetrofitSettings, chosen: Settings) -> str:
     """Names everything a training run depends on: settings, texts, seed."""
     known = [config.to_dict(), asdict(training), asdict(chosen.model), chosen.seed,
-             manifest(folder_of(training))]  # fmt: skip
+             manifest(TRAINING[training.texts])]  # fmt: skip
     text = json.dumps(known, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def folder_of(training: RetrofitSettings) -> Path:
-    """Where the windows come from."""
-    return MIXTURE if training.texts == "mixture" else FOLDER
 
 
 def latest(folder: Path) -> str | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from focus.attention.checks import Inputs, check_arguments, check_contents
+from focus.attention.checks import Inputs, check_arguments, check_contents, real_spans
 from focus.attention.cost import choose_on_gpu, keeps_all
 from focus.attention.decomposed import decomposed_attention, plan_of
 from focus.attention.dense import attend, pairs_kept
@@ -77,11 +76,11 @@ def focus_attention(
 def _native(x: Inputs, backend: str) -> Tensor | None:
     """By the compiled kernel; None where ``auto`` has to take another path."""
     refusal = native.refusal(x)
-    spans = real_spans(x) if refusal is None else None
-    if refusal is None and spans is None:
+    if refusal is None:
+        spans = real_spans(x)
+        if spans is not None:
+            return native.attention(x, spans)
         refusal = "key_padding_mask: has padding between real tokens; use backend='dense'"
-    if refusal is None and spans is not None:
-        return native.attention(x, spans)
     if backend == "native":
         raise ValueError(refusal)
     return None
@@ -118,16 +117,3 @@ def _on_gpu(x: Inputs, backend: str) -> Tensor:
 def _dense(x: Inputs) -> Tensor:
     kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real)
     return attend(x.query, x.key, x.value, x.scale, kept=kept)
-
-
-def real_spans(x: Inputs) -> list[tuple[int, int]] | None:
-    """First and last + 1 real token of every sequence; None if padding stands between them."""
-    batch, tokens = x.query.shape[0], x.query.shape[2]
-    if x.real is None:
-        return [(0, tokens)] * batch
-    starts, counts = x.real.int().argmax(1), x.real.sum(1)
-    position = torch.arange(tokens, device=x.real.device)
-    inside = (position >= starts[:, None]) & (position < (starts + counts)[:, None])
-    if not torch.equal(inside, x.real):
-        return None
-    return [(start, stop) for start, stop in torch.stack([starts, starts + counts], 1).tolist()]

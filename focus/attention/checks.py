@@ -147,7 +147,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
     if tokens == 0 or batch == 0:
         raise ValueError(f"query: needs at least one sequence and one token, got {query.shape}")
-    if key.shape[1] == 0 or heads % key.shape[1]:
+    if heads == 0 or key.shape[1] == 0 or heads % key.shape[1]:
         raise ValueError(
             f"key: {key.shape[1]} key heads do not divide {heads} query heads; grouped-query "
             "attention needs a whole number of query heads a key head"
@@ -242,3 +242,16 @@ def sink_tokens(real: Tensor | None, batch: int, tokens: int, sinks: int,
     if real is None:
         return (torch.arange(tokens, device=device) < sinks).expand(batch, tokens)
     return real & (real.cumsum(-1) <= sinks)
+
+
+def real_spans(x: Inputs) -> list[tuple[int, int]] | None:
+    """First and last + 1 real token of every sequence; None if padding stands between them."""
+    batch, tokens = x.query.shape[0], x.query.shape[2]
+    if x.real is None:
+        return [(0, tokens)] * batch
+    starts, counts = x.real.int().argmax(1), x.real.sum(1)
+    position = torch.arange(tokens, device=x.real.device)
+    inside = (position >= starts[:, None]) & (position < (starts + counts)[:, None])
+    if not torch.equal(inside, x.real):
+        return None
+    return [(start, stop) for start, stop in torch.stack([starts, starts + counts], 1).tolist()]

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from focus.attention import dense_attention, focus_attention, stairs
 from focus.attention.checks import validate
 from focus.attention.decomposed import decomposed_attention, make_plan
+from focus.attention.native.build import library
 from focus.attention.plan import patterns
 from tests.attention.cases import (
     Case,
+    attention_of,
     check,
     definition,
     draw,
@@ -22,6 +24,7 @@ from tests.attention.cases import (
     with_gradients,
 )
 
+ANY, KERNELS = ["decomposed", "auto", "torch"], ["lists", "dense test"]
 KINDS = ["balanced", "unbalanced", "empty", "one", "ragged"]
 GROUPS_AND_K = [(1, 1), (2, 1), (4, 1), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), (8, 3), (16, 2)]
 
@@ -35,13 +38,13 @@ def test_groups_windows_and_sinks(groups: int, top_k: int, window: int, sinks: i
 
 @pytest.mark.parametrize("kind", ["unbalanced", "empty", "one", "ragged"])
 @pytest.mark.parametrize("top_k", [1, 2])
-@pytest.mark.parametrize("backend", ["decomposed", "auto"])
+@pytest.mark.parametrize("backend", ["decomposed", "auto", "torch"])
 def test_uneven_groups(kind: str, top_k: int, backend: str) -> None:
     check(Case(130, 4, top_k, kind=kind, sinks=2), backend)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 31, 33, 63, 111])
-@pytest.mark.parametrize("backend", ["decomposed", "auto"])
+@pytest.mark.parametrize("backend", ["decomposed", "auto", "torch"])
 @pytest.mark.parametrize("key_top_k", [None, 1])
 def test_odd_lengths(tokens: int, backend: str, key_top_k: int | None) -> None:
     check(Case(tokens, 4, 2, key_top_k, window=5, sinks=1), backend)
@@ -77,21 +80,21 @@ def test_keys_that_share_no_group_with_any_query() -> None:
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
-@pytest.mark.parametrize("backend", ["decomposed", "auto"])
+@pytest.mark.parametrize("backend", ["decomposed", "auto", "torch"])
 def test_padding(padding: str, backend: str) -> None:
     check(Case(80, 4, 2, batch=3, padding=padding, sinks=3, window=8), backend)
     check(Case(80, 4, 2, 1, batch=3, padding=padding, sinks=3, window=8), backend)
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
-@pytest.mark.parametrize("backend", ["decomposed", "auto", "dense"])
+@pytest.mark.parametrize("backend", ["decomposed", "auto", "torch", "dense"])
 def test_padding_may_hold_anything_and_changes_nothing(padding: str, backend: str) -> None:
     case = Case(64, 4, 1, batch=2, padding=padding, sinks=2, window=8)
     tensors, options = draw(case)
     real = options["key_padding_mask"]
     poisoned = [x.masked_fill(~real[:, None, :, None], torch.nan) for x in tensors]
-    found = with_gradients(focus_attention, poisoned, backend=backend, **options)
-    clean = with_gradients(focus_attention, tensors, backend=backend, **options)
+    found = with_gradients(attention_of(backend), poisoned, **options)
+    clean = with_gradients(attention_of(backend), tensors, **options)
     for one, other in zip(found, clean, strict=True):
         assert torch.equal(one, other)
     assert not found[0].masked_select(~real[:, None, :, None]).any()
@@ -127,13 +130,13 @@ def test_padding_between_real_tokens() -> None:
         (Case(90, 4, 1, window=90), "w >= T"),
     ],
 )
-@pytest.mark.parametrize("backend", ["decomposed", "auto"])
+@pytest.mark.parametrize("backend", ["decomposed", "auto", "torch"])
 def test_limits_are_full_attention(case: Case, why: str, backend: str) -> None:
     tensors, options = draw(case)
     full = torch.nn.functional.scaled_dot_product_attention(
         *(x.double() for x in tensors), is_causal=True, enable_gqa=True
     )
-    assert relative_error(focus_attention(*tensors, backend=backend, **options), full) <= 1e-5, why
+    assert relative_error(attention_of(backend)(*tensors, **options), full) <= 1e-5, why
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 3.0])
@@ -153,12 +156,12 @@ def test_a_repeated_pair_with_a_dominant_logit_counts_once() -> None:
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
-@pytest.mark.parametrize("backend", ["decomposed", "auto"])
+@pytest.mark.parametrize("backend", ["decomposed", "auto", "torch"])
 def test_float64_is_exact(top_k: int, backend: str) -> None:
     check(Case(120, 4, top_k, sinks=2, dtype=torch.float64), backend)
 
 
-@pytest.mark.parametrize("backend", ["decomposed", "auto"])
+@pytest.mark.parametrize("backend", ["decomposed", "auto", "torch"])
 @pytest.mark.parametrize(("groups", "top_k"), [(4, 1), (4, 2), (16, 3)])
 def test_bfloat16_error_within_twice_full_attentions(backend: str, groups: int, top_k: int) -> None:
     case = Case(400, groups, top_k, dim=64, dtype=torch.bfloat16, window=64, sinks=4)
@@ -166,14 +169,13 @@ def test_bfloat16_error_within_twice_full_attentions(backend: str, groups: int, 
     full = torch.nn.functional.scaled_dot_product_attention
     errors = {}
     for name, attention, more in (
-        ("focus", focus_attention, {**options, "backend": backend}),
+        ("focus", attention_of(backend), options),
         ("full", full, {"is_causal": True, "enable_gqa": True}),
     ):
         found = with_gradients(attention, tensors, **more)
-        exact_arguments = {k: v for k, v in more.items() if k != "backend"}
         attention = dense_attention if name == "focus" else full
         leaves = [x.detach().double().requires_grad_() for x in tensors]
-        out = attention(*leaves, **exact_arguments)
+        out = attention(*leaves, **more)
         grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(99))
         out.backward(grad.to(torch.bfloat16).double())
         exact = [out.detach(), *(x.grad for x in leaves)]
@@ -201,7 +203,8 @@ def test_any_case(data: st.DataObject) -> None:
         dtype=draw_one(st.sampled_from([torch.float32, torch.float64]), "dtype"),
         seed=draw_one(st.integers(0, 10_000), "seed"),
     )  # fmt: skip
-    check(case, draw_one(st.sampled_from(["decomposed", "auto"]), "backend"))
+    ways = ANY + (KERNELS if case.dtype == torch.float32 and library() is not None else [])
+    check(case, draw_one(st.sampled_from(ways), "backend"))
 
 
 @pytest.mark.parametrize(

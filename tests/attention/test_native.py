@@ -10,29 +10,29 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from focus.attention import dense_attention, focus_attention
-from focus.attention.api import real_spans
 from focus.attention.checks import check_arguments
 from focus.attention.native import build, call
-from tests.attention.cases import Case, check, draw, relative_error
+from tests.attention.cases import (
+    Case,
+    attention_of,
+    check,
+    definition,
+    draw,
+    relative_error,
+    with_gradients,
+)
 
 ROOT = Path(__file__).parents[2]
+BOTH = pytest.mark.parametrize("way", ["lists", "dense test"])
 needs_kernel = pytest.mark.skipif(
     build.library() is None, reason="there is no C++ compiler here, so no compiled kernel"
 )
-
-
-def kernel_by(mode: int, tensors: list[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
-    x = check_arguments(*tensors, scale=None, **options)
-    assert call.refusal(x) is None
-    spans = real_spans(x)
-    assert spans is not None
-    return call.attention(x, spans, mode)
 
 
 def test_a_compiler_is_found_where_one_is_on_the_path() -> None:
@@ -42,44 +42,120 @@ def test_a_compiler_is_found_where_one_is_on_the_path() -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize("mode", [call.LISTS, call.DENSE])
+@BOTH
 @pytest.mark.parametrize(("top_k", "key_top_k"), [(1, None), (2, None), (3, None), (2, 1), (1, 2)])
 @pytest.mark.parametrize("tokens", [1, 5, 64, 333])
 def test_both_ways_are_the_definition(
-    mode: int, top_k: int, key_top_k: int | None, tokens: int
+    way: str, top_k: int, key_top_k: int | None, tokens: int
 ) -> None:
     kinds = ("balanced", "unbalanced", "empty", "one", "ragged")
     for kind, window, sinks in itertools.product(kinds, (1, 16, 100), (0, 4, 40)):
         case = Case(tokens, 8, top_k, key_top_k, window, sinks, kind, routers="kv_head")
         tensors, options = draw(case)
-        found = kernel_by(mode, tensors, options)
+        found = attention_of(way)(*tensors, **options)
         exact = dense_attention(*(x.double() for x in tensors), **options)
         assert relative_error(found, exact) <= 1e-6, case
 
 
 @needs_kernel
+@BOTH
 @pytest.mark.parametrize("padding", [None, "left", "right"])
 @pytest.mark.parametrize("layout", ["heads", "tokens"])
 @pytest.mark.parametrize("routers", ["layer", "kv_head", "query_head"])
 @pytest.mark.parametrize("key_top_k", [None, 1])
 def test_outputs_and_gradients(
-    padding: str | None, layout: str, routers: str, key_top_k: int | None
+    way: str, padding: str | None, layout: str, routers: str, key_top_k: int | None
 ) -> None:
     case = Case(200, 6, 2, key_top_k, sinks=3, batch=3, heads=6, routers=routers, padding=padding,
                 layout=layout)  # fmt: skip
-    check(case, "native")
+    check(case, way)
 
 
 @needs_kernel
+@BOTH
 @pytest.mark.parametrize("dim", [16, 48, 64, 80, 128, 256, 512])
-def test_head_dimensions(dim: int) -> None:
-    check(Case(150, 4, 2, dim=dim, sinks=2), "native")
+def test_head_dimensions(way: str, dim: int) -> None:
+    check(Case(150, 4, 2, dim=dim, sinks=2), way)
 
 
 @needs_kernel
+@BOTH
 @pytest.mark.parametrize("groups", [1, 2, 31, 32])
-def test_numbers_of_groups(groups: int) -> None:
-    check(Case(300, groups, min(2, groups), sinks=2), "native")
+def test_numbers_of_groups(way: str, groups: int) -> None:
+    check(Case(300, groups, min(2, groups), sinks=2), way)
+
+
+@needs_kernel
+@BOTH
+def test_each_query_head_with_groups_of_its_own_for_keys_too(way: str) -> None:
+    for heads, key_heads in ((6, 2), (4, 4), (5, 1)):
+        case = Case(400, 8, 1, heads=heads, key_heads=key_heads, routers="query_head", window=4,
+                    batch=2, sinks=2)  # fmt: skip
+        check(case, way)
+
+
+@needs_kernel
+@BOTH
+def test_a_sequence_of_padding_alone(way: str) -> None:
+    tensors, options = draw(Case(300, 4, 1, batch=3, sinks=2))
+    real = torch.ones(3, 300, dtype=torch.bool)
+    real[1], real[2, :250] = False, False
+    options["key_padding_mask"] = real
+    found = with_gradients(attention_of(way), tensors, **options)
+    for one, exact in zip(found, definition(tensors, options), strict=True):
+        assert relative_error(one, exact) <= 1e-5
+    assert not found[0][1].any()
+
+
+@needs_kernel
+@BOTH
+def test_expanded_tensors_are_read_where_they_are(way: str) -> None:
+    tensors, options = draw(Case(200, 4, 1, 1, sinks=2))
+    query, key, value = tensors
+    wide = [query[:, :1].expand(2, 4, -1, -1), key[:, :1].expand(2, 2, -1, -1),
+            value[:, :1].expand(2, 2, -1, -1)]  # fmt: skip
+    for name in ("membership", "key_membership"):
+        options[name] = options[name].expand(2, -1, -1)
+    found = attention_of(way)(*wide, **options)
+    exact = dense_attention(*(x.double() for x in wide), **options)
+    assert relative_error(found, exact) <= 1e-6
+
+
+@needs_kernel
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_torchs_default_dtype_plays_no_part(default: torch.dtype) -> None:
+    tensors, options = draw(Case(300, 8, 1, sinks=2))
+    wanted = with_gradients(attention_of("lists"), tensors, **options)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(default)
+        found = [x.detach().requires_grad_() for x in tensors]
+        out = attention_of("lists")(*found, **options)
+        out.sum().backward()
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(out, wanted[0])
+    assert out.dtype == torch.float32
+    assert all(torch.isfinite(x.grad).all() for x in found)
+
+
+@needs_kernel
+def test_a_membership_that_was_refilled_before_the_backward_pass_is_noticed() -> None:
+    tensors, options = draw(Case(100, 4, 1))
+    leaves = [x.requires_grad_() for x in tensors]
+    out = focus_attention(*leaves, backend="native", **options)
+    options["membership"].fill_(True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@needs_kernel
+def test_what_cannot_be_traced_or_differentiated_forwards_goes_another_way() -> None:
+    tensors, options = draw(Case(20, 4, 1))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(tensors[0], torch.ones_like(tensors[0]))
+        x = check_arguments(dual, *tensors[1:], scale=None, **options)
+        assert "forward-mode" in str(call.refusal(x))
 
 
 @needs_kernel
@@ -93,18 +169,18 @@ def test_bfloat16_is_closer_than_full_attention_is(dim: int) -> None:
         full(*tensors, is_causal=True, enable_gqa=True),
         full(*(x.double() for x in tensors), is_causal=True, enable_gqa=True),
     )
-    for mode in (call.LISTS, call.DENSE):
-        found = kernel_by(mode, tensors, options)
+    for way in ("lists", "dense test"):
+        found = attention_of(way)(*tensors, **options)
         assert found.dtype == torch.bfloat16
-        assert relative_error(found, exact) <= 1.1 * theirs
+        assert relative_error(found, exact) < theirs
 
 
 @needs_kernel
 def test_large_logits_neither_overflow_nor_vanish() -> None:
     tensors, options = draw(Case(300, 4, 2, sinks=2))
     tensors[0] *= 100
-    for mode in (call.LISTS, call.DENSE):
-        found = kernel_by(mode, tensors, options)
+    for way in ("lists", "dense test"):
+        found = attention_of(way)(*tensors, **options)
         exact = dense_attention(*(x.double() for x in tensors), **options)
         assert relative_error(found, exact) <= 1e-4
 
@@ -209,7 +285,8 @@ from focus.attention.native import build, call
 from tests.attention.cases import Case, check
 for dim in (16, 64, 80):
     for key_top_k in (None, 1):
-        check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), "native")
+        for way in ("lists", "dense test"):
+            check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), way)
 print(call._limits(build.load())[0])
 """
 
@@ -235,8 +312,41 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     fake.chmod(0o755)
     target = tmp_path / "kernel.so"
     with pytest.raises(build.NativeUnavailableError, match=r"FOCUS_NATIVE=0.*no such instruction"):
-        build.compile_to(target, str(fake))
+        build.compile_to(target, (str(fake),))
     assert list(tmp_path.iterdir()) == [fake]
+    told = "import warnings; warnings.simplefilter('always')" + USE + USE
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CXX": f"{fake} -m64",
+                   "FOCUS_CACHE": str(tmp_path / "cache")}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.split() == ["done", "done"]
+    assert done.stderr.count("UserWarning: focus: slower attention on CPU is used, because") == 1
+
+
+@needs_kernel
+def test_a_file_that_cannot_be_loaded_is_made_again_elsewhere(tmp_path: Path) -> None:
+    cache = {"FOCUS_CACHE": str(tmp_path)}
+    assert in_new_process(ASK, **cache) == "True"
+    (made,) = tmp_path.iterdir()
+    made.write_bytes(b"not a library")
+    assert in_new_process(USE, **cache) == "done"
+    assert in_new_process(ASK, **cache) == "True"
+
+
+@needs_kernel
+def test_without_a_home_folder_it_is_made_for_this_process(tmp_path: Path) -> None:
+    code = f"""
+import pathlib, os
+def no_home(): raise RuntimeError("Could not determine home directory.")
+pathlib.Path.home = no_home
+for name in ("FOCUS_CACHE", "XDG_CACHE_HOME"): os.environ.pop(name, None)
+os.environ["TMPDIR"] = {str(tmp_path)!r}
+from focus.attention.native import build
+print(build.library() is not None, build.cache_folder().parent)
+"""
+    assert in_new_process(code) == f"True {tmp_path}"
+    assert not list(tmp_path.iterdir())  # and is gone with it
 
 
 @needs_kernel
@@ -247,14 +357,18 @@ def test_it_is_compiled_once_and_kept(tmp_path: Path) -> None:
     when = made.stat().st_mtime_ns
     assert in_new_process(USE, **cache) == "done"
     assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
-    assert (made.parent.stat().st_mode & 0o077) == (tmp_path.stat().st_mode & 0o077)
 
 
-def test_a_folder_that_cannot_be_written_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["a file stands there", "others may write"])
+def test_a_folder_that_is_not_ours_alone_is_replaced(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
+    blocked = tmp_path / "place"
+    if why == "others may write":
+        (blocked / "cache").mkdir(parents=True)
+        (blocked / "cache").chmod(0o777)
+    else:
+        blocked.write_text("")
     monkeypatch.setenv("FOCUS_CACHE", str(blocked / "cache"))
     build.cache_folder.cache_clear()
     try:
@@ -267,9 +381,14 @@ def test_a_folder_that_cannot_be_written_is_replaced(
 
 
 def test_the_fingerprint_follows_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = build.fingerprint(sys.executable)
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-g"))
-    assert build.fingerprint(sys.executable) != before
+    own = (sys.executable,)
+    before = build.fingerprint(own)
+    monkeypatch.setenv("FOCUS_CXXFLAGS", "-g")
+    assert build.fingerprint(own) != before
+    monkeypatch.delenv("FOCUS_CXXFLAGS")
+    monkeypatch.setattr(build, "SOURCES", build.SOURCES[:-1])
+    assert build.fingerprint(own) != before
+    monkeypatch.undo()
     here = Path(build.__file__).parent
     assert {path.name for path in here.iterdir() if path.suffix in (".h", ".cpp")} == set(
         build.SOURCES

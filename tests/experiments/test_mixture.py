@@ -1,5 +1,8 @@
 """Training texts of several kinds: as much of each, from the training side alone."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
@@ -18,8 +21,6 @@ def folder(tmp_path, monkeypatch):
     params = read_yaml(ROOT / "params.yaml")
     params["corpus"]["source"] = "books"
     params["mixture"] = {"sources": ["books", "letters", "notes"], "tokens": 512, "piece": 128}
-    for trial in ("broad", "free"):
-        params["recipe"]["trials"].pop(trial)
     place = workspace(tmp_path / "work", params)
     for title, text in LETTERS.items():
         path = place / "texts" / "letters" / f"{title}.txt"
@@ -62,8 +63,28 @@ def test_a_source_without_sides_keeps_some_documents_out(folder):
     tokenizer = mixture.models.load_tokenizer("tiny-llama")
     source = sources.find("letters", sources.sources())
     sources.fetch(source)
-    taken = mixture.training_side(source, chosen, tokenizer)
-    assert len(taken) < len(LETTERS)
+    every = dataclasses.replace(chosen.mixture, tokens=128 * 100)
+    taken = mixture.training_side(source, dataclasses.replace(chosen, mixture=every), tokenizer)
+    assert len(taken) == len(LETTERS) - len(LETTERS) // chosen.corpus.test_every
+    assert {title for title, _ in taken} < set(LETTERS)
+
+
+def test_nothing_that_the_corpus_holds_out_comes_in_by_another_source(folder):
+    """An edition of a test book among the letters."""
+    chosen = settings.load()
+    books = folder / "texts" / "books"
+    books.mkdir()
+    (books / "held.txt").write_text(LETTERS["letter 3"].upper())
+    sources.fetch(sources.find("books", sources.sources()))
+    manifest = {"splits": {"validation": {"list": []}, "test": {"list": [{"file": "held.txt"}]}}}
+    (folder / "data/corpus/corpus.json").write_text(json.dumps(manifest))
+    source = sources.find("letters", sources.sources())
+    sources.fetch(source)
+    every = dataclasses.replace(chosen.mixture, tokens=128 * 100)
+    tokenizer = mixture.models.load_tokenizer("tiny-llama")
+    taken = mixture.training_side(source, dataclasses.replace(chosen, mixture=every), tokenizer)
+    assert "letter 3" not in {title for title, _ in taken}
+    assert len(taken) >= 5
 
 
 def test_too_little_text_is_refused_by_name(folder):

@@ -7,6 +7,7 @@ clang++ on the path, ``FOCUS_CXXFLAGS`` flags beside those below (``-mno-avx512f
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -35,7 +36,7 @@ def library() -> ctypes.CDLL | None:
     try:
         return load()
     except NativeUnavailableError as why:
-        if compiler() is not None and not switched_off():
+        if not switched_off() and (compiler() or os.environ.get("CXX")):
             warnings.warn(f"focus: slower attention on CPU is used, because {why}", stacklevel=2)
         return None
 
@@ -54,10 +55,23 @@ def load() -> ctypes.CDLL:
             "there is no C++ compiler on the path; install one (Debian: apt install g++) or name "
             "one in CXX"
         )
-    path = cache_folder() / f"kernel-{fingerprint(found)}.so"
-    if not path.is_file():
+    name = f"kernel-{fingerprint(found)}.so"
+    try:
+        path = cache_folder() / name
+        if not path.is_file():
+            compile_to(path, found)
+        return ctypes.CDLL(str(path))
+    except OSError as error:  # no room, a folder from which nothing may be run, a broken file
+        first = error
+    try:
+        path = private_folder() / name
         compile_to(path, found)
-    return ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeUnavailableError(
+            f"the compiled kernel cannot be loaded ({first}; then {error}); name another folder in "
+            "FOCUS_CACHE, or set FOCUS_NATIVE=0"
+        ) from error
 
 
 def switched_off() -> bool:
@@ -66,10 +80,14 @@ def switched_off() -> bool:
 
 
 @functools.cache
-def compiler() -> str | None:
-    """Path of the C++ compiler to use."""
+def compiler() -> tuple[str, ...] | None:
+    """The C++ compiler to use: its path, and the words that CXX has after it."""
     wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    return next((found for name in wanted if (found := shutil.which(name))), None)
+    for name, *words in map(shlex.split, wanted):
+        path = shutil.which(name)
+        if path is not None:
+            return path, *words
+    return None
 
 
 def flags() -> tuple[str, ...]:
@@ -77,23 +95,26 @@ def flags() -> tuple[str, ...]:
     return *FLAGS, *shlex.split(os.environ.get("FOCUS_CXXFLAGS", ""))
 
 
-def compile_to(path: Path, found: str) -> None:
+def compile_to(path: Path, found: tuple[str, ...]) -> None:
     """Compiles into ``path``; several processes may do so at once.
 
     Raises:
         NativeUnavailableError: the compiler fails; with the end of what it said.
+        OSError: there is no room.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         part = Path(folder) / path.name
-        command = [found, *flags(), str(Path(__file__).with_name("forward.cpp")), "-o", str(part)]
+        command = [*found, *flags(), str(Path(__file__).with_name("forward.cpp")), "-o", str(part)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=SECONDS
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NativeUnavailableError(f"{found} could not be run: {error}") from error
+            raise NativeUnavailableError(f"{found[0]} could not be run: {error}") from error
         if done.returncode:
             raise NativeUnavailableError(
-                f"{found} could not compile the kernel; FOCUS_NATIVE=0 leaves it out. It said: "
+                f"{found[0]} could not compile the kernel; FOCUS_NATIVE=0 leaves it out. It said: "
                 f"{done.stderr.strip()[-500:]}"
             )
         part.replace(path)
@@ -103,14 +124,31 @@ def compile_to(path: Path, found: str) -> None:
 def cache_folder() -> Path:
     """Where kernels are kept: a folder of the user's own, else one of this process alone."""
     root = os.environ.get("FOCUS_CACHE")
-    folder = Path(root) if root else _user_cache() / "focus-attention"
     try:
+        folder = Path(root) if root else _user_cache() / "focus-attention"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Where others may write, they could lay a library of theirs.
         with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        # Not a fixed name in a folder that others can write to: they could lay a library there.
-        return Path(tempfile.mkdtemp(prefix="focus-attention-"))
+            if _own(folder):
+                return folder
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
+        pass
+    return private_folder()
+
+
+@functools.cache
+def private_folder() -> Path:
+    """A folder of this process alone, gone when it ends."""
+    folder = tempfile.mkdtemp(prefix="focus-attention-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _own(folder: Path) -> bool:
+    if not hasattr(os, "getuid"):
+        return True
+    state = folder.stat()
+    return state.st_uid == os.getuid() and not state.st_mode & 0o022
 
 
 def _user_cache() -> Path:
@@ -118,11 +156,11 @@ def _user_cache() -> Path:
     return Path(cache) if cache else Path.home() / ".cache"
 
 
-def fingerprint(found: str) -> str:
+def fingerprint(found: tuple[str, ...]) -> str:
     """Names everything that the compiled file depends on: sources, compiler, processor."""
     here = Path(__file__).parent
-    state = Path(found).resolve().stat()
-    parts = [*((here / name).read_text(encoding="utf-8") for name in SOURCES), *flags(), found,
+    state = Path(found[0]).resolve().stat()
+    parts = [*((here / name).read_text(encoding="utf-8") for name in SOURCES), *flags(), *found,
              str(state.st_mtime_ns), str(state.st_size), processor()]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

@@ -6,14 +6,20 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 from torch.autograd.function import once_differentiable
 
-from focus.attention.checks import Inputs, check_contents
+from focus.attention.checks import (
+    Inputs,
+    check_arguments,
+    check_contents,
+    for_query_heads,
+    real_spans,
+)
 from focus.attention.decomposed import decomposed_backward, plan_of
 from focus.attention.native.build import library
 
@@ -39,6 +45,7 @@ class _Problem(ctypes.Structure):
         *((name, ctypes.c_int32) for name in _NUMBERS),
         ("scale", ctypes.c_float),
         ("seconds", ctypes.c_void_p),
+        ("chosen", ctypes.c_void_p),
     )
 
 
@@ -48,8 +55,10 @@ def refusal(x: Inputs) -> str | None:
         return f"query: is on {x.query.device}; the compiled kernel is for CPU"
     if x.query.dtype not in DTYPES:
         return f"query: is {x.query.dtype}; the compiled kernel takes float32 and bfloat16"
-    if torch.compiler.is_compiling():
-        return "backend: the compiled kernel cannot be traced by torch.compile"
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return "backend: the compiled kernel cannot be traced"
+    if any(unpack_dual(each).tangent is not None for each in (x.query, x.key, x.value)):
+        return "backend: the compiled kernel has no forward-mode derivative"
     kernel = library()
     if kernel is None:
         return "backend: there is no compiled kernel here"
@@ -84,22 +93,39 @@ def attention(x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO) -> Tens
     return out
 
 
+def attention_by(
+    query: Tensor, key: Tensor, value: Tensor, *, mode: int, membership: Tensor, window: int = 128,
+    sinks: int = 0, scale: float | None = None, key_padding_mask: Tensor | None = None,
+    key_membership: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """As :func:`focus.focus_attention`, in one of the kernel's ways: ``LISTS`` or ``DENSE``."""
+    x = check_arguments(
+        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
+    )
+    spans, why = real_spans(x), refusal(x)
+    if spans is None or why is not None:
+        raise ValueError(why or "key_padding_mask: has padding between real tokens")
+    return attention(x, spans, mode)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, x: Inputs,
                 spans: list[tuple[int, int]], mode: int) -> Tensor:  # fmt: skip
         out, lse = _checked(x, spans, mode)
-        ctx.save_for_backward(query, key, value, out, lse)
-        ctx.rest = x, spans
+        # Memberships too, so that one that was refilled in place meanwhile is noticed.
+        ctx.save_for_backward(query, key, value, x.membership, x.key_membership, x.real, out, lse)
+        ctx.rest = x.separate_keys, x.window, x.sinks, x.scale, spans
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse = ctx.saved_tensors
-        x, spans = ctx.rest
+        query, key, value, membership, key_membership, real, out, lse = ctx.saved_tensors
+        separate, window, sinks, scale, spans = ctx.rest
         # Keys and values are repeated here where query heads are routed apart.
-        own = check_contents(replace(x, query=query, key=key, value=value))
+        own = check_contents(Inputs(query, key, value, membership, key_membership, separate, 0,
+                                    real, window, sinks, scale))  # fmt: skip
         grads = decomposed_backward(
             grad, query, own.key, own.value, out, lse, own, plan_of(own, spans)
         )
@@ -116,8 +142,9 @@ def _checked(x: Inputs, spans: list[tuple[int, int]], mode: int) -> tuple[Tensor
 
 
 def forward(
-    x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO, seconds: list[float] | None = None
-) -> tuple[int, Tensor, Tensor]:
+    x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO,
+    seconds: dict[str, float] | None = None,
+) -> tuple[int, Tensor, Tensor]:  # fmt: skip
     """Status, out (B, H, T, D) and lse (B, H, T) float32.
 
     Args:
@@ -125,7 +152,10 @@ def forward(
             sees them anyway, and answers ``NOT_FINITE`` or ``NO_GROUP``.
         spans: first and last + 1 real token of every sequence.
         mode: how; the results are the same.
-        seconds: filled with what each of :data:`PARTS` took.
+        seconds: filled with what each of :data:`PARTS` took; the last is called ``every pair``
+            where no lists were made.
+
+    Finite inputs whose logits leave float32's range (beyond 3e38) lose keys.
     """
     kernel = library()
     if kernel is None:
@@ -134,22 +164,26 @@ def forward(
     query, key, value = (_rows(each.detach()) for each in (x.query, x.key, x.value))
     # Laid out as models use it next: heads beside each other.
     out = query.new_empty(batch, tokens, heads, dim).transpose(1, 2)
-    lse = torch.empty(batch, heads, tokens)
+    lse = query.new_empty(batch, heads, tokens, dtype=torch.float32)  # whatever the default is
+    if x.key_membership.shape[1] > key.shape[1]:  # keys in other groups for each query head
+        key, value = (for_query_heads(each, heads) for each in (key, value))
     ends = (ctypes.c_int32 * (2 * batch))(*(end for span in spans for end in span))
     numbers = (batch, heads, key.shape[1], tokens, dim, x.membership.shape[-1],
                x.membership.shape[1], x.key_membership.shape[1], x.window, x.sinks,
                int(query.dtype == torch.bfloat16), mode, torch.get_num_threads())  # fmt: skip
     tensors = (query, key, value, out, lse, x.membership, x.key_membership)
-    took = (ctypes.c_double * len(PARTS))()
+    took, chosen = (ctypes.c_double * len(PARTS))(), ctypes.c_int32()
     problem = _Problem(
         *(each.data_ptr() for each in tensors), ctypes.addressof(ends),
         *((ctypes.c_int64 * 3)(*each.stride()[:3]) for each in tensors[:4]),
         *((ctypes.c_int64 * 4)(*each.stride()) for each in tensors[5:]),
         *(min(number, 2**31 - 1) for number in numbers), x.scale, ctypes.addressof(took),
+        ctypes.addressof(chosen),
     )  # fmt: skip
     status = int(kernel.focus_attention_forward(ctypes.byref(problem)))
     if seconds is not None:
-        seconds[:] = took
+        near = "window" if chosen.value == LISTS else "every pair"
+        seconds.update(zip((*PARTS[:-1], near), took, strict=True))
     if status == NO_MEMORY:
         raise MemoryError("focus_attention: no memory for the lists of groups; shorten the batch")
     if status not in (DONE, NOT_FINITE, NO_GROUP):

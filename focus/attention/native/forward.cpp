@@ -157,7 +157,7 @@ static void choose_mode(Call &c) {
     bool everything = true;  // every causal pair is kept
     for (int u = 0; u < c.units; u++) {
         double own_lists, own_dense;
-        count_pairs(c.unit[u], p, &own_lists, &own_dense);
+        costs_of(c.unit[u], p, &own_lists, &own_dense);
         lists += own_lists, dense += own_dense;
         c.single &= c.unit[u].most_groups <= 1;
         c.repeats |= c.unit[u].most_groups > 1 && c.unit[u].most_key_groups > 1;
@@ -234,7 +234,7 @@ static void release(Call &c) {
         for (int i = 0; table && i < pairs; i++) free(table[i]);
         free(table);
     }
-    for (int u = 0; u < c.units; u++) {
+    for (int u = 0; c.unit && u < c.units; u++) {
         Unit &x = c.unit[u];
         for (void *each : {(void *)x.query_groups, (void *)x.key_groups, (void *)x.key_at,
                            (void *)x.key_offset, (void *)x.slot_groups, (void *)x.query_at,
@@ -268,7 +268,7 @@ static int read_unit(Call &c, int u) {
     return DONE;
 }
 
-static float pack_all(const Call &c, int64_t task, int most_near) {
+static float pack_near(const Call &c, int64_t task, int most_near) {
     const Problem &p = c.p;
     const int which = (int)(task / most_near), panel = (int)(task % most_near);
     const int b = which / p.key_heads, key_head = which % p.key_heads;
@@ -297,11 +297,12 @@ static void blank_padding(const Problem &p) {
     const int size = p.bfloat16 ? 2 : 4;
     for (int b = 0; b < p.batch; b++)
         for (int h = 0; h < p.heads; h++)
-            for (int t = 0; t < p.tokens; t++)
-                if (t < p.spans[2 * b] || t >= p.spans[2 * b + 1]) {
-                    memset((void *)row_of(p.out, p.out_strides, b, h, t, size), 0, p.dim * size);
-                    p.lse[((size_t)b * p.heads + h) * p.tokens + t] = 0;
-                }
+            for (int t = 0; t < p.tokens; t++) {
+                if (t == p.spans[2 * b]) t = p.spans[2 * b + 1];
+                if (t >= p.tokens) break;
+                memset((void *)row_of(p.out, p.out_strides, b, h, t, size), 0, p.dim * size);
+                p.lse[((size_t)b * p.heads + h) * p.tokens + t] = 0;
+            }
 }
 
 static int prepare(Call &c) {
@@ -337,7 +338,7 @@ static int run(Call &c) {
         float *scratch = room<float>(scratch_size);
         if (!scratch) bad |= 2;
 #pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t i = 0; i < heads * most_near; i++) bad |= !(pack_all(c, i, most_near) == 0);
+        for (int64_t i = 0; i < heads * most_near; i++) bad |= !(pack_near(c, i, most_near) == 0);
         if (c.far) {
 #pragma omp for schedule(dynamic, 1)
             for (int64_t i = 0; i < heads * most_far; i++) pack_far(c, i, most_far);
@@ -377,6 +378,7 @@ extern "C" int focus_attention_forward(const Problem *problem) {
     int status = prepare(c);
     if (status == DONE) {
         blank_padding(p);
+        if (p.chosen) *p.chosen = c.mode;
         c.stamp(READ);
         status = run(c);
     }

@@ -17,6 +17,7 @@ extern "C" struct Problem {
     int32_t bfloat16, mode, threads;
     float scale;
     double *seconds;  // NULL, or room for what each Part took
+    int32_t *chosen;  // NULL, or room for the Mode
 };
 
 enum Mode { AUTO, LISTS, DENSE };
@@ -63,8 +64,8 @@ static bool read_groups(const uint8_t *rows, int64_t row_stride, int64_t group_s
     return *fewest > 0;
 }
 
-// Pairs that lists and the dense test would compute for one head of a unit.
-static void count_pairs(const Unit &unit, const Problem &p, double *lists, double *dense) {
+// What lists and the test of every pair would cost one head of a unit, in pairs.
+static void costs_of(const Unit &unit, const Problem &p, double *lists, double *dense) {
     double queries[MOST_GROUPS] = {}, keys[MOST_GROUPS] = {}, n = unit.tokens;
     for (int t = 0; t < unit.tokens; t++)
         for (uint32_t x = unit.query_groups[t]; x; x &= x - 1) queries[__builtin_ctz(x)]++;
