@@ -148,7 +148,7 @@ def _step_pages(folded: Tensor, chosen: list[list[list[int]]], past: Past, scale
         found.append([])
         for r, groups in enumerate(row):
             parts = []
-            for page in past.pages_met(b, r * len(past.pages[b]) // routings, groups, 1):
+            for page in past.pages_met(b, past.key_routing(r, routings), groups, 1):
                 key, value, mask, tokens = page.view()
                 query = queries[r].expand(len(key), -1, -1, -1)
                 parts.append(_rows(query, key, value, scale, mask, softcap))
@@ -207,7 +207,7 @@ def _chunk(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: flo
         for b in range(batch):
             for r in range(routings):
                 own = slice(r * heads // routings, (r + 1) * heads // routings)
-                keys_of = b, r * len(past.pages[b]) // routings
+                keys_of = b, past.key_routing(r, routings)
                 _chunk_pages(query[b, own], groups[b, r], past, keys_of, scale, softcap,
                              out[b, own], lse[b, own], stretch)  # fmt: skip
     reads.stretches.append(stretch)

@@ -224,6 +224,10 @@ class Past:
         kept = torch.cat([sinks.expand(-1, groups.shape[1], -1, -1), kept], -1)
         return kept & (recent.bias[:, None, None, recent.low : recent.high] == 0)
 
+    def key_routing(self, routing: int, routings: int) -> int:
+        """Which routing of keys one of ``routings`` routings of queries reads."""
+        return routing * len(self.pages[0]) // routings
+
     def sets_met(self, b: int, r: int, groups: list[int],
                  queries: int) -> Iterator[tuple[Page, tuple[int, ...]]]:  # fmt: skip
         """Pages that share a group with ``groups`` and are read by one of the last ``queries``
