@@ -50,35 +50,30 @@ def draw(results: Results) -> Figure | None:
     axes[1].set_ylim(*_near(best))
     axes[1].set_xlim(0, 115 * best["distant_density"].max())
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    named = dict(zip(labels, handles, strict=True))  # each trial's controls look alike
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, frameon=False)
     first = frame.iloc[0]
     figure.suptitle(
         f"Hard routing, all trained and measured by us: {first['context']:,} tokens, "
-        f"{first['n_documents']} held-out books ({seeds(frame)})",
+        f"{first['n_documents']} held-out books",
         x=0.01, ha="left", fontsize=11.5,
     )  # fmt: skip
     return figure
 
 
-def seeds(frame: pd.DataFrame) -> str:
-    """How many seeds each trial had."""
-    own = frame[frame["kind"] == "routed"].groupby("trial", sort=False)["seeds"].max()
-    return ", ".join(f"{trial}: {int(n)} seed{'s' * (n > 1)}" for trial, n in own.items())
-
-
 def lines(axis: Axes, frame: pd.DataFrame) -> None:
     """One line with error bars for every trial, and for every control in grey."""
     trials = list(dict.fromkeys(frame["trial"]))
-    several = len({t for t, k in zip(frame["trial"], frame["kind"], strict=True) if k in CONTROLS})
     for (trial, kind), rows in frame.groupby(["trial", "kind"], sort=False):
         if kind == "routed":
             n = trials.index(trial)
             look = {"color": style.CYCLE[n % 6], "marker": style.MARKERS[n % 6], "zorder": 3}
-            label = f"{trial} (K = {rows['K'].iloc[0]})"
+            count = int(rows["seeds"].max())
+            label = f"{trial} (K = {rows['K'].iloc[0]}, {count} seed{'s' * (count > 1)})"
         else:
             n = list(CONTROLS).index(kind)
             look = {"color": SHADES[n], "marker": "x+dv*"[n], "linestyle": ":"}
-            label = CONTROLS[kind] + (f", {trial}" if several > 1 else "")
+            label = CONTROLS[kind]
         line = rows.sort_values("distant_density")
         spread = [line["delta"] - line["delta_low"], line["delta_high"] - line["delta"]]
         axis.errorbar(

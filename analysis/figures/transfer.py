@@ -46,7 +46,6 @@ def draw(results: Results) -> Figure | None:
         named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False
     )
     figure.suptitle(
-        f"Routers trained on other texts, measured by us ({pareto.seeds(frame)})",
-        x=0.01, ha="left", fontsize=11.5,
-    )  # fmt: skip
+        "Routers trained on other texts, measured by us", x=0.01, ha="left", fontsize=11.5
+    )
     return figure

@@ -68,7 +68,7 @@ def test_finalists_and_controls_stand_in_the_pareto_figure(results):
     figure = pareto.draw(results)
     assert figure is not None
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {"default (K = 16)", "random routers", pareto.CONTROLS["oracle"]}
+    assert labels == {"default (K = 16, 3 seeds)", "random routers", pareto.CONTROLS["oracle"]}
     found = tables.recipe(results)
     assert list(found["trial"]) == ["default"] * 5 + ["searched"]
     write_recipe(results.root, "default", {"final": False})
