@@ -150,7 +150,7 @@ def test_a_membership_that_was_refilled_before_the_backward_pass_is_noticed() ->
 
 
 @needs_kernel
-def test_what_cannot_be_traced_or_differentiated_forwards_goes_another_way() -> None:
+def test_forward_mode_differentiation_is_refused() -> None:
     tensors, options = draw(Case(20, 4, 1))
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(tensors[0], torch.ones_like(tensors[0]))

@@ -6,6 +6,7 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def refusal(x: Inputs) -> str | None:
     kernel = library()
     if kernel is None:
         return "backend: there is no compiled kernel here"
-    lanes, groups, dim = (int(number) for number in _limits(kernel))
+    lanes, groups, dim = _limits(kernel)
     if x.query.shape[-1] % lanes or x.query.shape[-1] > dim:
         return (
             f"query: the compiled kernel takes head dimensions that are multiples of {lanes} up to "
@@ -73,10 +74,11 @@ def refusal(x: Inputs) -> str | None:
     return None
 
 
-def _limits(kernel: ctypes.CDLL) -> ctypes.Array[ctypes.c_int32]:
+@functools.cache
+def _limits(kernel: ctypes.CDLL) -> tuple[int, ...]:
     found = (ctypes.c_int32 * 3)()
     kernel.focus_limits(found)
-    return found
+    return tuple(found)
 
 
 def attention(x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO) -> Tensor:

@@ -25,7 +25,7 @@ enum Part { READ, PACK, FAR, NEAR, PARTS };
 enum Status { DONE, NOT_FINITE, NO_GROUP, NO_MEMORY, UNSUPPORTED };
 
 // What a token costs beside its pairs, in pairs, and a pair of which the groups before are asked.
-// Fitted to 112 pairs of timings (256 to 4,096 tokens, K = 4, 8, 16; two cores with AVX-512): where
+// Fitted to 114 pairs of timings (256 to 4,096 tokens, K = 4, 8, 16; two cores with AVX-512): where
 // the choice is wrong, it costs less than 4%.
 static const double NEAR_EXTRA = 50, FAR_ROW = 20, FAR_KEY = 10, DENSE_EXTRA = 40, ASKED = 1.15;
 
@@ -64,18 +64,21 @@ static bool read_groups(const uint8_t *rows, int64_t row_stride, int64_t group_s
     return *fewest > 0;
 }
 
+static void count_groups(const uint32_t *bits, int from, int to, int *counts) {
+    for (int t = from; t < to; t++)
+        for (uint32_t x = bits[t]; x; x &= x - 1) counts[__builtin_ctz(x)]++;
+}
+
 // What lists and the test of every pair would cost one head of a unit, in pairs.
 static void costs_of(const Unit &unit, const Problem &p, double *lists, double *dense) {
-    double queries[MOST_GROUPS] = {}, keys[MOST_GROUPS] = {}, n = unit.tokens;
-    for (int t = 0; t < unit.tokens; t++)
-        for (uint32_t x = unit.query_groups[t]; x; x &= x - 1) queries[__builtin_ctz(x)]++;
-    for (int t = 0; t < unit.tokens; t++)
-        for (uint32_t x = unit.key_groups[t]; x; x &= x - 1) keys[__builtin_ctz(x)]++;
-    double window = p.window < n ? p.window : n, far = n > window ? 1 - window / n : 0;
+    int queries[MOST_GROUPS] = {}, keys[MOST_GROUPS] = {};
+    count_groups(unit.query_groups, 0, unit.tokens, queries);
+    count_groups(unit.key_groups, 0, unit.tokens, keys);
+    double n = unit.tokens, window = p.window < n ? p.window : n, far = n > window ? 1 - window / n : 0;
     *lists = n * (window + NEAR_EXTRA);
     const double a_pair = unit.most_groups > 1 && unit.most_key_groups > 1 ? ASKED : 1;
     for (int g = 0; g < p.groups; g++)
-        *lists += queries[g] * keys[g] / 2 * far * far * a_pair + FAR_ROW * queries[g] +
+        *lists += (double)queries[g] * keys[g] / 2 * far * far * a_pair + FAR_ROW * queries[g] +
                   FAR_KEY * keys[g];
     *dense = n * (n / 2 + DENSE_EXTRA);
 }
@@ -83,10 +86,8 @@ static void costs_of(const Unit &unit, const Problem &p, double *lists, double *
 static bool build_lists(Unit &unit, const Problem &p) {
     const int n = unit.tokens, groups = p.groups, sinks = unit.sinks;
     int keys[MOST_GROUPS] = {}, queries[MOST_GROUPS] = {};
-    for (int t = sinks; t < n; t++)
-        for (uint32_t x = unit.key_groups[t]; x; x &= x - 1) keys[__builtin_ctz(x)]++;
-    for (int t = 0; t < n; t++)
-        for (uint32_t x = unit.query_groups[t]; x; x &= x - 1) queries[__builtin_ctz(x)]++;
+    count_groups(unit.key_groups, sinks, n, keys);
+    count_groups(unit.query_groups, 0, n, queries);
     unit.key_offset = room<int>(groups + 1), unit.query_offset = room<int>(groups + 1);
     if (!unit.key_offset || !unit.query_offset) return false;
     unit.slots = unit.entries = 0;
