@@ -47,6 +47,7 @@ def build(settings: Settings) -> dict[str, Any]:
     """
     how, listed = settings.mixture, sources.sources()
     tokenizer = models.load_tokenizer(settings.model.name)
+    out = held_out(settings)
     pieces: Titled = []
     counts = {}
     for name in how.sources:
@@ -55,7 +56,7 @@ def build(settings: Settings) -> dict[str, Any]:
         else:
             source = sources.find(name, listed)
             sources.fetch(source, allow_unpinned=settings.fetch.allow_unpinned)
-            documents = training_side(source, settings, tokenizer)
+            documents = training_side(source, settings, tokenizer, out)
         taken = cut(documents, how, name)
         counts[name] = sum(len(tokens) for _, tokens in taken)
         pieces.extend((f"{name}: {title}", tokens) for title, tokens in taken)
@@ -68,17 +69,18 @@ def build(settings: Settings) -> dict[str, Any]:
 
 
 def training_side(source: sources.Source, settings: Settings,
-                  tokenizer: PreTrainedTokenizerBase) -> Titled:  # fmt: skip
-    """Training documents of a source, in a fixed order, as many as are needed."""
+                  tokenizer: PreTrainedTokenizerBase, out: list[texts.Text]) -> Titled:  # fmt: skip
+    """Training documents of a source, none of them a book of ``out``, in a fixed order, as many as
+    are needed."""
     found = texts.read(sources.ROOT / source.name, source.layout)
     sides = any(text.split for text in found)
     found = [text for text in found if not sides or text.split == "train"]
     stay, _, _ = texts.distinct(found, settings.corpus.max_overlap)
-    stay = texts.without(stay, held_out(settings), settings.corpus.max_overlap)
+    stay = texts.without(stay, out, settings.corpus.max_overlap)
     ordered = sorted(stay, key=corpus.fingerprint)
     if not sides:
-        out = ordered[settings.corpus.test_every - 1 :: settings.corpus.test_every]
-        ordered = [text for text in ordered if text not in out]
+        every = settings.corpus.test_every
+        ordered = [text for n, text in enumerate(ordered, 1) if n % every]
     return list(tokenised(ordered, settings.mixture, tokenizer, source.name))
 
 

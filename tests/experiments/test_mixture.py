@@ -64,7 +64,8 @@ def test_a_source_without_sides_keeps_some_documents_out(folder):
     source = sources.find("letters", sources.sources())
     sources.fetch(source)
     every = dataclasses.replace(chosen.mixture, tokens=128 * 100)
-    taken = mixture.training_side(source, dataclasses.replace(chosen, mixture=every), tokenizer)
+    wide = dataclasses.replace(chosen, mixture=every)
+    taken = mixture.training_side(source, wide, tokenizer, mixture.held_out(chosen))
     assert len(taken) == len(LETTERS) - len(LETTERS) // chosen.corpus.test_every
     assert {title for title, _ in taken} < set(LETTERS)
 
@@ -82,7 +83,8 @@ def test_nothing_that_the_corpus_holds_out_comes_in_by_another_source(folder):
     sources.fetch(source)
     every = dataclasses.replace(chosen.mixture, tokens=128 * 100)
     tokenizer = mixture.models.load_tokenizer("tiny-llama")
-    taken = mixture.training_side(source, dataclasses.replace(chosen, mixture=every), tokenizer)
+    wide = dataclasses.replace(chosen, mixture=every)
+    taken = mixture.training_side(source, wide, tokenizer, mixture.held_out(chosen))
     assert "letter 3" not in {title for title, _ in taken}
     assert len(taken) >= 5
 
