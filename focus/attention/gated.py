@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from focus.attention.groups import routing_heads
 from focus.attention.kernels import cpu_forward, mask_dtype
+from focus.attention.native import gate as native
 
 ROWS = 128  # a block's float32 temporaries (G x 128 x T) then stay near the cores' caches
 
@@ -84,7 +85,13 @@ def gated_attention_in_blocks(query: Tensor, key: Tensor, value: Tensor, own: Te
         (B, H, T, D). Differentiable in all five tensors; memory O(T (D + K)).
     """
     wide = mask_dtype(query.dtype)
-    out: Tensor = _Gated.apply(query, key, value, own.to(wide), others.to(wide), gate)
+    own, others = own.to(wide), others.to(wide)
+    if gate.steepness is None:
+        found = native.gated(query, key, value, own, others, window=gate.window, sinks=gate.sinks,
+                             scale=gate.scale)  # fmt: skip
+        if found is not None:
+            return found
+    out: Tensor = _Gated.apply(query, key, value, own, others, gate)
     return out
 
 

@@ -20,7 +20,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
-SOURCES = ("vectors.h", "tile.h", "lists.h", "forward.cpp")
+UNITS = ("forward.cpp", "gated.cpp")
+SOURCES = ("vectors.h", "tile.h", "lists.h", *UNITS)
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17",
          "-shared", "-fPIC")  # fmt: skip
 SECONDS = 120  # that a compiler may take; it needs two
@@ -105,7 +106,8 @@ def compile_to(path: Path, found: tuple[str, ...]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         part = Path(folder) / path.name
-        command = [*found, *flags(), str(Path(__file__).with_name("forward.cpp")), "-o", str(part)]
+        units = (str(Path(__file__).with_name(unit)) for unit in UNITS)
+        command = [*found, *flags(), *units, "-o", str(part)]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=SECONDS

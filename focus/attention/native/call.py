@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -56,14 +57,13 @@ def refusal(x: Inputs) -> str | None:
         return f"query: is on {x.query.device}; the compiled kernel is for CPU"
     if x.query.dtype not in DTYPES:
         return f"query: is {x.query.dtype}; the compiled kernel takes float32 and bfloat16"
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return "backend: the compiled kernel cannot be traced"
-    if any(unpack_dual(each).tangent is not None for each in (x.query, x.key, x.value)):
-        return "backend: the compiled kernel has no forward-mode derivative"
+    traced = in_a_way((x.query, x.key, x.value))
+    if traced is not None:
+        return traced
     kernel = library()
     if kernel is None:
         return "backend: there is no compiled kernel here"
-    lanes, groups, dim = _limits(kernel)
+    lanes, groups, dim = limits(kernel)
     if x.query.shape[-1] % lanes or x.query.shape[-1] > dim:
         return (
             f"query: the compiled kernel takes head dimensions that are multiples of {lanes} up to "
@@ -74,8 +74,18 @@ def refusal(x: Inputs) -> str | None:
     return None
 
 
+def in_a_way(tensors: Iterable[Tensor]) -> str | None:
+    """Why code that torch cannot look into may not be called with these now, or None."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return "backend: the compiled kernel cannot be traced"
+    if any(unpack_dual(each).tangent is not None for each in tensors):
+        return "backend: the compiled kernel has no forward-mode derivative"
+    return None
+
+
 @functools.cache
-def _limits(kernel: ctypes.CDLL) -> tuple[int, ...]:
+def limits(kernel: ctypes.CDLL) -> tuple[int, ...]:
+    """Lanes of a vector, most groups, greatest head dimension."""
     found = (ctypes.c_int32 * 3)()
     kernel.focus_limits(found)
     return tuple(found)
