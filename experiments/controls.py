@@ -67,8 +67,8 @@ class FixedRouter(Router):
 
 
 @contextmanager
-def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor],
-               seed: int) -> Iterator[PreTrainedModel]:  # fmt: skip
+def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], seed: int,
+               num_groups: int | None = None) -> Iterator[PreTrainedModel]:  # fmt: skip
     """The attached model with a control in the place of every router, which come back on exit.
 
     Args:
@@ -76,6 +76,7 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor],
         kind: a name of :data:`KINDS`.
         calibration: windows (1, T) on which random routers find their potentials.
         seed: of random routers.
+        num_groups: of random routers; None: as many as the trained ones have.
 
     Raises:
         ValueError: an unknown kind.
@@ -85,10 +86,10 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor],
     state = model.focus_state
     layers = [layer for layer in state.layers.values() if layer.router is not None]
     trained, config = [layer.router for layer in layers], state.config
+    drawn = config.replace(num_groups=num_groups or config.num_groups)
     for index, layer in enumerate(layers):
-        layer.router = _control(layer.router, kind, seed + index)
-    if kind != "random":
-        state.config = config.replace(**PLAIN)
+        layer.router = _control(layer.router, kind, seed + index, drawn.num_groups)
+    state.config = drawn if kind == "random" else config.replace(**PLAIN)
     hook = model.register_forward_pre_hook(_pass_ids, with_kwargs=True)
     try:
         if kind == "random":
@@ -101,13 +102,14 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor],
             layer.router = router
 
 
-def _control(trained: Router, kind: str, seed: int) -> Router:
+def _control(trained: Router, kind: str, seed: int, num_groups: int) -> Router:
     if kind != "random":
         return FixedRouter(trained.config, kind).eval()
     sides, heads, hidden, _ = trained.projection.shape
     generator = torch.Generator().manual_seed(seed)
-    drawn = Router(trained.config, hidden, heads, generator, heads * max(1, sides - 1))
-    return drawn.eval().to(trained.projection.device)
+    config = trained.config.replace(num_groups=num_groups)
+    drawn = Router(config, hidden, heads, generator, heads * max(1, sides - 1))
+    return drawn.requires_grad_(False).eval().to(trained.projection.device)
 
 
 def _pass_ids(model: torch.nn.Module, args: tuple, kwargs: dict) -> None:

@@ -8,6 +8,7 @@ Shapes: N windows, T tokens.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -59,18 +60,25 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, score_fro
         task = bar.add_task(trial.name, total=masks * sum(len(w) for _, w in documents))
         scorer = Scorer(model, documents, score_from, lambda: bar.advance(task))
         rows = [scorer.pretrained()]
-        for kind in (ROUTED, *controls):
-            place: AbstractContextManager = (
-                nullcontext() if kind in (ROUTED, ORACLE)
-                else controlled(model, kind, calibration, chosen.seed)
-            )  # fmt: skip
+        for kind, reading in itertools.product((ROUTED, *controls), masking):
+            name = f"{trial.name} seed {chosen.seed} {kind} {reading.name}"
+            bar.update(task, description=name)
+            place: AbstractContextManager = nullcontext()
+            if kind not in (ROUTED, ORACLE):
+                groups = _groups(kind, reading, rows)
+                place = controlled(model, kind, calibration, chosen.seed, groups)
             with place:
-                for reading in masking:
-                    name = f"{trial.name} seed {chosen.seed} {kind} {reading.name}"
-                    bar.update(task, description=name)
-                    measure = scorer.oracle if kind == ORACLE else scorer.hard
-                    rows.append(measure(kind, reading, rows))
+                measure = scorer.oracle if kind == ORACLE else scorer.hard
+                rows.append(measure(kind, reading, rows))
     return rows
+
+
+def _groups(kind: str, reading: Reading, before: Sequence[dict[str, Any]]) -> int | None:
+    """Groups of random routers that keep at least as many pairs as the trained ones did."""
+    if kind != "random":
+        return None
+    routed = _routed(reading, before)
+    return reading.groups_for(routed["distant_density"], routed["K"])
 
 
 class Scorer:
@@ -85,7 +93,8 @@ class Scorer:
         """The model as it was."""
         with focus.mode(self.model, "full"):
             found = self._score(self.after_window)
-        return {"kind": PRETRAINED, "reading": PRETRAINED, "top_k": 0, "probe": "none",
+        groups = self.model.focus_state.config.num_groups
+        return {"kind": PRETRAINED, "reading": PRETRAINED, "K": groups, "top_k": 0, "probe": "none",
                 "window": 0, "density": 1.0, "distant_density": 1.0, "scores": found}  # fmt: skip
 
     def hard(self, kind: str, reading: Reading, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -110,8 +119,8 @@ class Scorer:
         near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)
         share = (near + kept) / causal
         return {
-            "kind": kind, "reading": reading.name, "top_k": reading.top_k, "probe": reading.probe,
-            "window": window, "density": share,
+            "kind": kind, "reading": reading.name, "K": config.num_groups, "top_k": reading.top_k,
+            "probe": reading.probe, "window": window, "density": share,
             "distant_density": _beyond(share, routed) if routed else kept / max(1, distant),
             "scores": found,
         }  # fmt: skip
@@ -171,12 +180,12 @@ def record(run: Run, trial: Trial, chosen: Settings, context: int,
             run.metric(f"{kind}.{reading}.{key}", each.value, each.low, each.high, n=len(own))
             flat |= {key: each.value, f"{key}_low": each.low, f"{key}_high": each.high}
         flat |= {"delta_least": min(by_seed), "delta_most": max(by_seed), "seeds": len(rows)}
-        first = {key: rows[0][key] for key in ("top_k", "probe", "window")}
+        first = {key: rows[0][key] for key in ("K", "top_k", "probe", "window")}
         means = {key: sum(r[key] for r in rows) / len(rows)
                  for key in ("density", "distant_density")}  # fmt: skip
         run.metric(f"{kind}.{reading}.distant_density", means["distant_density"])
         table.append({"trial": trial.name, "final": trial.final, "kind": kind, "reading": reading,
-                      "K": trial.focus.num_groups, **first, **means, **flat,
+                      **first, **means, **flat,
                       "context": context, "n_documents": len(own)})  # fmt: skip
     run.table(pd.DataFrame(table), "table.csv")
     run.table(documents_table(trial, groups), "documents.csv")

@@ -4,6 +4,7 @@ mask, and other texts to read them on."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,9 +28,24 @@ class Reading:
     def __post_init__(self) -> None:
         at_least(1, top_k=self.top_k)
 
+    @property
+    def keys(self) -> int:
+        """Groups of a key."""
+        return 1 if self.probe == "multi_probe" else self.top_k
+
     def masks(self, groups: int) -> bool:
         """Whether a query and a key can be without a common group."""
-        return self.top_k + (1 if self.probe == "multi_probe" else self.top_k) <= groups
+        return self.top_k + self.keys <= groups
+
+    def share(self, groups: int) -> float:
+        """Of the distant pairs, what balanced groups drawn at random keep."""
+        return 1 - math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
+
+    def groups_for(self, share: float, most: int) -> int:
+        """The largest number of groups, up to ``most``, of which random ones keep that share."""
+        fewest = self.top_k + self.keys
+        enough = (n for n in range(most, fewest, -1) if self.share(n) >= share)
+        return next(enough, fewest)
 
     @property
     def name(self) -> str:
@@ -66,7 +82,8 @@ class RecipeSettings:
     Attributes:
         search, protocol: how trials are scored, on validation books, and finalists, on test books.
         readings: hard masks.
-        controls: routings that learnt nothing: random routers, read the same way, those of
+        controls: routings that learnt nothing: random routers, with as many groups as keep at least
+            as many pairs as the trained ones in that reading, those of
             :mod:`experiments.controls`, and the window, widened to a trial's own density; and the
             oracle, which knows what full attention weighs most.
         calibration: training windows on which random routers find their potentials.

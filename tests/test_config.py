@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import pytest
 
+from experiments.schema import read_yaml
 from focus import FocusConfig
 
 
@@ -8,6 +11,17 @@ def test_paper_is_the_papers_way() -> None:
     assert (config.balance, config.gate, config.sinks) == ("sinkhorn", "eq2", 0)
     assert (config.routers, config.sides, config.probe) == ("layer", "one", "symmetric")
     assert FocusConfig.paper(num_groups=8, top_k=1).num_groups == 8
+
+
+def test_the_recipe_is_the_trial_that_was_measured() -> None:
+    """`recipe.trials.long` is trained with one group a query and read with several."""
+    params = read_yaml(Path(__file__).parents[1] / "params.yaml")
+    own = {key: value for key, value in params["recipe"]["trials"]["long"].items()
+           if key in FocusConfig().to_dict()}  # fmt: skip
+    measured = FocusConfig(**{**params["recipe"]["base"], **own})
+    assert FocusConfig.recipe(top_k=1, probe="symmetric") == measured
+    assert FocusConfig.recipe().key_top_k == 1
+    assert FocusConfig.recipe(window=64).window == 64
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ CAPTION = (
     "Hard masks with the routers of the recipe stage's finalists, all ours: perplexity relative to "
     "the pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
     "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
-    "routings that learnt nothing: random routers read the same way, the window widened to as many "
+    "routings that learnt nothing: random routers, the window widened to as many "
     "pairs (an oracle, where shown, keeps the distant keys that full attention weighs most). All "
     "causal. Right: near the pretrained line."
 )

@@ -11,7 +11,7 @@ CAPTION = (
     "Routers on texts that they were not trained on, all ours: perplexity relative to the "
     "pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
     "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
-    "routings that learnt nothing: random routers read the same way, the window widened to as many "
+    "routings that learnt nothing: random routers, the window widened to as many "
     "pairs. All causal."
 )
 

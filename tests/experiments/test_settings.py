@@ -6,6 +6,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from experiments import settings
+from experiments.recipe_settings import Reading
 from focus.config import FocusConfig
 
 
@@ -207,3 +208,13 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path):
     path = tmp_path / "numbers.yaml"
     path.write_text("rate: 1e-2\n")
     assert settings.read_yaml(path) == {"rate": 0.01}
+
+
+def test_random_groups_keep_no_fewer_pairs_than_asked() -> None:
+    one, several = Reading(1), Reading(2, "multi_probe")
+    assert one.share(16) == pytest.approx(1 / 16)
+    assert several.share(16) == pytest.approx(2 / 16)
+    assert Reading(2).share(16) == pytest.approx(1 - (14 * 13) / (16 * 15))
+    assert one.groups_for(0.066, 18) == 15
+    assert one.groups_for(0.05, 18) == 18
+    assert several.groups_for(1.0, 18) == 3
