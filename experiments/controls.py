@@ -86,12 +86,13 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
     state = model.focus_state
     layers = [layer for layer in state.layers.values() if layer.router is not None]
     trained, config = [layer.router for layer in layers], state.config
-    drawn = config.replace(num_groups=num_groups or config.num_groups)
-    for index, layer in enumerate(layers):
-        layer.router = _control(layer.router, kind, seed + index, drawn.num_groups)
-    state.config = drawn if kind == "random" else config.replace(**PLAIN)
+    groups = num_groups or config.num_groups
+    drawn = config.replace(num_groups=groups, top_k=min(config.top_k, groups))
     hook = model.register_forward_pre_hook(_pass_ids, with_kwargs=True)
     try:
+        for index, layer in enumerate(layers):
+            layer.router = _control(layer.router, kind, seed + index, groups)
+        state.config = drawn if kind == "random" else config.replace(**PLAIN)
         if kind == "random":
             calibrate(model, calibration)
         yield model
@@ -107,7 +108,8 @@ def _control(trained: Router, kind: str, seed: int, num_groups: int) -> Router:
         return FixedRouter(trained.config, kind).eval()
     sides, heads, hidden, _ = trained.projection.shape
     generator = torch.Generator().manual_seed(seed)
-    config = trained.config.replace(num_groups=num_groups)
+    config = trained.config
+    config = config.replace(num_groups=num_groups, top_k=min(config.top_k, num_groups))
     drawn = Router(config, hidden, heads, generator, heads * max(1, sides - 1))
     return drawn.requires_grad_(False).eval().to(trained.projection.device)
 

@@ -20,6 +20,7 @@ from experiments.record import write_text
 from experiments.schema import join, read_yaml
 
 FOLDER = Path("scales")
+DEFAULT = "laptop"
 
 
 def apply(name: str, params: Path = Path("params.yaml"), folder: Path = FOLDER) -> bool:
@@ -39,6 +40,8 @@ def apply(name: str, params: Path = Path("params.yaml"), folder: Path = FOLDER) 
     yaml.width = 120
     yaml.representer.add_representer(type(None), _null)
     values = yaml.load(params.read_text(encoding="utf-8"))
+    # By way of the default, so that nothing of the scale before stays.
+    lay(read_yaml(folder / f"{DEFAULT}.yaml"), values)
     lay(overlay, values)
     values["scale"] = name
     settings.parse(plain(values))

@@ -11,14 +11,17 @@ N keys, D head dimension, K groups, U splits of a page.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from focus.attention.groups import merge_rows
 from focus.attention.kernels import cpu_forward
+from focus.attention.native import step
 from focus.attention.past import Past
 from focus.attention.reads import Reads, Stretch
+from focus.attention.recent import Recent
 
 Part = tuple[Tensor, Tensor]  # out and lse of a call
 
@@ -112,22 +115,58 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     folded = query.reshape(batch, key_heads, heads // key_heads, dim)
     chosen = _chosen(groups)
     mask = _step_mask(past, groups, chosen)
-    apart = groups.shape[1] > key_heads  # every query head reads groups of its own
-    if mask is not None and apart:
-        mask = mask.reshape(batch, key_heads, -1, mask.shape[-1])
-    out, lse = _rows(folded, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap)
     count = span.stop - span.start
     near = batch * groups.shape[1] * count if mask is None else mask
     if past.real is not None and mask is not None:
         near = int(((mask == 0) & past.real[:, None, None, -1:]).sum())
     stretch = Stretch(past.seen - 1, past.seen, near, 0, batch * key_heads * count, past.real)
     reads.stretches.append(stretch)
+    if step.computes(query, softcap):
+        read = [*_near_parts(recent, mask, heads), *_page_parts(chosen, past, heads, stretch)]
+        return step.attend(query, read, scale)
+    apart = groups.shape[1] > key_heads  # every query head reads groups of its own
+    if mask is not None and apart:
+        mask = mask.reshape(batch, key_heads, -1, mask.shape[-1])
+    out, lse = _rows(folded, recent.key[:, :, span], recent.value[:, :, span], scale, mask, softcap)
     if past.paged:
         if apart:
             folded, out, lse = (each.flatten(1, 2).unsqueeze(2) for each in (folded, out, lse))
         parts = _step_pages(folded, chosen, past, scale, softcap, stretch)
         out = _merge_step(out, lse, parts)
     return out.view(batch, heads, 1, dim)
+
+
+def _near_parts(recent: Recent, mask: Tensor | None, heads: int) -> Iterator[step.Stretch]:
+    """Sinks and recent tokens of every key head; mask: (B, R, 1, N) or None."""
+    batch, key_heads = recent.key.shape[:2]
+    together = heads // key_heads
+    if mask is not None:
+        mask = mask.to(torch.float32).contiguous().squeeze(2)
+    for b in range(batch):
+        for h in range(key_heads):
+            own = None
+            if mask is not None and mask.shape[1] > key_heads:
+                own = mask[b, h * together : (h + 1) * together]
+            elif mask is not None:
+                own = mask[b, h * mask.shape[1] // key_heads]
+            key, value = (x[b, h, recent.low : recent.high] for x in (recent.key, recent.value))
+            yield step.Stretch(b * heads + h * together, together, key, value, own)
+
+
+def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
+                stretch: Stretch) -> Iterator[step.Stretch]:  # fmt: skip
+    """The pages that each routing's queries meet."""
+    for b, row in enumerate(chosen if past.paged else ()):
+        together = heads // len(row)
+        for r, groups in enumerate(row):
+            for page in past.pages_met(b, past.key_routing(r, len(row)), groups, 1):
+                key, value, _ = page.alive()
+                stretch.paged += len(page)
+                stretch.keys += len(key) * len(page)
+                own = together // len(key)  # query heads of a key head
+                for h in range(len(key)):
+                    first = b * heads + r * together + h * own
+                    yield step.Stretch(first, own, key[h], value[h])
 
 
 def _chosen(groups: Tensor) -> list[list[list[int]]]:

@@ -14,9 +14,13 @@ import focus.attention.pages as pages_module
 import focus.attention.past as past_module
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend, pairs_kept
+from focus.attention.native import build, step
 from focus.attention.past import Past, Rule
 
 DIM = 8
+needs_kernel = pytest.mark.skipif(
+    build.library() is None, reason="there is no C++ compiler here, so no compiled kernel"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +158,60 @@ def test_other_dtypes(dtype: torch.dtype, error: float, softcap: float | None) -
     for name in ("query", "key", "value"):
         setattr(case, name, getattr(case, name).double())
     assert (out.double() - case.expected(softcap)).abs().max() < error
+
+
+@needs_kernel
+@pytest.mark.parametrize("changes", [
+    {}, {"padded": True}, {"routings": 2, "padded": True}, {"routings": 4}, {"key_heads": 1},
+    {"heads": 10, "routings": 2}, {"dim": 80}, {"batch": 3, "routings": 4, "padded": True},
+])  # fmt: skip
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
+def test_compiled_steps_are_the_definition(
+    changes: dict, dtype: torch.dtype, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole vectors of the head dimension, so that every step is the kernel's."""
+    steps = []
+    attended = step.attend
+    monkeypatch.setattr(step, "attend", lambda *x: steps.append(0) or attended(*x))
+    for window, sinks, limit, (groups, of_query, of_key) in GRID:
+        rule = Rule(window, sinks, limit, groups, of_query, of_key)
+        case = Case(rule, dtype=dtype, **{"dim": 16, **changes})
+        out, total, _ = case.run(STEPS)
+        for name in ("query", "key", "value"):
+            setattr(case, name, getattr(case, name).double())
+        assert out.dtype == dtype
+        assert (out.double() - case.expected()).abs().max() < error, rule
+        assert total == int(case.kept().sum()), rule
+    assert len(steps) == 60 * len(GRID)
+
+
+@needs_kernel
+def test_compiled_steps_over_long_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks of a page, and threads that share them."""
+    tokens, before = 1500, torch.get_num_threads()
+    case = Case(Rule(16, 2, None, 2, 1, 1), tokens=tokens, batch=1, dtype=torch.float32, dim=16)
+    expected = case.expected()[:, :, -9:]
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            past = Past(case.rule)
+            case.step(past, 0, tokens - 9)
+            out = torch.cat([case.step(past, t, t + 1)[0] for t in range(tokens - 9, tokens)], 2)
+            assert torch.allclose(out, expected, atol=1e-6)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_kernel
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize("what", [float("nan"), float("inf"), -float("inf")])
+def test_compiled_steps_tell_what_is_not_finite(name: str, what: float) -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1), dtype=torch.float32, dim=16)
+    past = Past(case.rule)
+    case.step(past, 0, 20)
+    getattr(case, name)[0, 0, 20, 3] = what
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        case.step(past, 20, 21)
 
 
 @pytest.mark.parametrize("rule", [Rule(60, 0, None, 4, 1, 1), Rule(3, 0, None, 1, 1, 1),

@@ -20,7 +20,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-UNITS = ("forward.cpp", "gated.cpp")
+UNITS = ("forward.cpp", "gated.cpp", "step.cpp")
 SOURCES = ("vectors.h", "tile.h", "lists.h", *UNITS)
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17",
          "-shared", "-fPIC")  # fmt: skip

@@ -46,12 +46,15 @@ def gated(query: Tensor, key: Tensor, value: Tensor, own: Tensor, others: Tensor
     Returns:
         (B, H, T, D), differentiable in all five tensors, memory O(T (D + K)); None where the
         kernel cannot compute it: there is none, another device or dtype, a head dimension that is
-        not whole vectors, tracing, or a row whose weights all vanish or are not finite.
+        not whole vectors, tracing, forward-mode derivatives, an input that is not finite, or a row
+        whose weights all vanish.
 
     Raises:
+        ValueError: shapes that do not fit.
         MemoryError: there is no room for the tiles.
     """
     tensors = (query, key, value, own, others)
+    _check(*tensors)
     kernel = library()
     if kernel is None or query.device.type != "cpu" or query.dtype not in DTYPES:
         return None
@@ -60,6 +63,14 @@ def gated(query: Tensor, key: Tensor, value: Tensor, own: Tensor, others: Tensor
     status: list[int] = []
     out: Tensor = _Gated.apply(*tensors, (window, sinks, scale), status)
     return out if status == [DONE] else None
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, own: Tensor, others: Tensor) -> None:
+    for name, x, width in (("key", key, query), ("value", value, key), ("own", own, own),
+                           ("others", others, own)):  # fmt: skip
+        same = x.shape[0] == query.shape[0] and x.shape[2:] == (query.shape[2], width.shape[3])
+        if not same or query.shape[1] % x.shape[1]:
+            raise ValueError(f"{name}: {tuple(x.shape)} does not fit queries {tuple(query.shape)}")
 
 
 class _Gated(torch.autograd.Function):

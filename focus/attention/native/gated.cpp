@@ -75,11 +75,23 @@ struct Head {
     float *key, *value, *others;    // rows, likewise
     float *key_panels, *value_panels, *other_panels;  // by PANEL keys: (dim or groups, PANEL)
     float *d_out;
+    bool good;  // every input is finite
 };
 
 static void copy_rows(const float *from, int rows, int width, int to_width, float factor, float *to) {
     for (int t = 0; t < rows; t++)
         for (int d = 0; d < width; d++) to[(ptrdiff_t)t * to_width + d] = from[(ptrdiff_t)t * width + d] * factor;
+}
+
+// A logit that is not a number compares with nothing, and would count as a pair of no weight.
+static bool finite(const float *x, ptrdiff_t count) {
+    uint32_t bad = 0;
+    for (ptrdiff_t n = 0; n < count; n++) {
+        uint32_t bits;
+        memcpy(&bits, x + n, 4);
+        bad |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !bad;
 }
 
 static void copy_panels(const float *from, int rows, int width, float *to) {
@@ -108,6 +120,8 @@ static Head read_head(const GateProblem &p, int b, int h, float *at) {
     const float *own = p.own + ((ptrdiff_t)b * p.own_routings + (int64_t)h * p.own_routings / p.heads) * sides;
     const float *others =
         p.others + ((ptrdiff_t)b * p.other_routings + (int64_t)h * p.other_routings / p.heads) * sides;
+    x.good = finite(p.query + head * size, size) && finite(p.key + key * size, size) &&
+             finite(p.value + key * size, size) && finite(own, sides) && finite(others, sides);
     copy_rows(p.query + head * size, p.tokens, p.dim, p.dim, p.scale / LN2, x.query);
     copy_rows(p.key + key * size, p.tokens, p.dim, p.dim, 1, x.key);
     copy_rows(p.value + key * size, p.tokens, p.dim, p.dim, 1, x.value);
@@ -187,7 +201,7 @@ static bool forward_tile(const GateProblem &p, const Head &x, int first, float *
     }
     bool good = true;
     for (int i = 0; i < rows; i++) {
-        // Also false for NaN: then, and where every weight vanished, the caller takes another way.
+        // Where every weight vanished, or logits overflowed, the caller takes another way.
         good &= norm[i] > 0 && norm[i] < 3e38f;
         lse[first + i] = most[i] + log2f(norm[i]);
         for (int d = 0; d < x.dim; d++)
@@ -221,8 +235,8 @@ static void backward_tile(const GateProblem &p, const Head &x, int first, float 
             for (int j = 0; j < keys; j += LANES) {
                 const Where where = place(p, first + i, block + j);
                 Vec above = load(score + j) - level;
-                // An ungated distant pair may weigh more than all that is kept.
-                above = select(above > 126.0f, all(126.0f), above);
+                // Ungated, a distant pair may weigh more than all that is kept; not beyond all measure.
+                above = select(above > 60.0f, all(60.0f), above);
                 const Vec weight = select(where.seen, exp2_of(above), Vec{});
                 Vec moved = load(slope + j) - mean, kept = weight;
                 if (far) {
@@ -280,8 +294,8 @@ extern "C" int focus_gate_forward(const GateProblem *problem) {
     const GateProblem &p = *problem;
     return for_each_head(p, 0, [&](int n, float *head, float *scratch, float *) {
         const Head x = read_head(p, n / p.heads, n % p.heads, head);
-        bool good = true;
-        for (int first = 0; first < p.tokens; first += ROWS)
+        bool good = x.good;
+        for (int first = 0; good && first < p.tokens; first += ROWS)
             good &= forward_tile(p, x, first, scratch, p.out + (ptrdiff_t)n * p.tokens * p.dim,
                                  p.lse + (ptrdiff_t)n * p.tokens);
         return good ? 0 : 2;

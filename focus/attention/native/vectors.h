@@ -37,7 +37,7 @@ static inline Ints counting() {
     return x;
 }
 
-// 2^x for x <= 0, exactly 0 from -126 down; relative error below 3e-7.
+// 2^x for x up to 126, exactly 0 from -126 down; relative error below 3e-7.
 static inline Vec exp2_of(Vec x) {
     const Vec magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
     Vec clamped = larger(x, all(-126.0f));

@@ -1,0 +1,152 @@
+// One decoding step: each query over a few stretches of keys that lie where they are, one softmax.
+//
+// A stretch is read in chunks, any thread a chunk; each leaves its own maximum, norm and sum of
+// values, which are merged by query at the end. Keys and values are float32 or bfloat16, sums float32.
+
+#include <omp.h>
+
+#include "vectors.h"
+
+enum { CHUNK = 256, TOGETHER = 4, MOST = 512 };  // keys of a chunk, queries that share one, dimensions
+
+extern "C" struct Stretch {
+    const void *key, *value;  // (count, dim), rows side by side
+    const float *mask;        // NULL, or what is added to the logits, a row of `count` for each query..
+    int64_t mask_stride;      // ..so far apart; 0: one row for all
+    int32_t first, queries, count, unused;
+};
+
+extern "C" struct StepProblem {
+    const float *query;  // (queries, dim)
+    float *out;
+    const Stretch *stretches;
+    int32_t number, queries, dim, bfloat16, threads;
+    float scale;
+};
+
+struct Job {
+    int stretch, first, queries, from, count;  // queries and keys of the stretch
+};
+
+static inline Vec row(const float *p) { return load(p); }
+static inline Vec row(const uint16_t *p) {
+    uint32_t wide[LANES];
+    for (int i = 0; i < LANES; i++) wide[i] = (uint32_t)p[i] << 16;
+    Vec x;
+    memcpy(&x, wide, sizeof x);
+    return x;
+}
+
+static inline float sum_of(Vec x) {
+    float parts[LANES];
+    store(parts, x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) parts[i] += parts[i + width];
+    return parts[0];
+}
+
+// partial: for each query maximum, norm and dim sums.
+template <class T>
+static void run(const StepProblem &p, const Stretch &s, const Job &job, float *partial) {
+    const int vectors = p.dim / LANES, size = p.dim + 2;
+    const T *keys = (const T *)s.key + (ptrdiff_t)job.from * p.dim;
+    const T *values = (const T *)s.value + (ptrdiff_t)job.from * p.dim;
+    float scores[TOGETHER][CHUNK + LANES], query[TOGETHER][MOST];
+    for (int r = 0; r < TOGETHER; r++) {
+        const int own = job.first + min_of(r, job.queries - 1);
+        for (int v = 0; v < vectors; v++)
+            store(query[r] + v * LANES,
+                  load(p.query + (ptrdiff_t)(s.first + own) * p.dim + v * LANES) * (p.scale / LN2));
+    }
+    for (int j = 0; j < job.count; j++) {
+        Vec sum[TOGETHER] = {};
+        for (int v = 0; v < vectors; v++) {
+            const Vec key = row(keys + (ptrdiff_t)j * p.dim + v * LANES);
+            for (int r = 0; r < TOGETHER; r++) sum[r] += key * load(query[r] + v * LANES);
+        }
+        for (int r = 0; r < job.queries; r++) scores[r][j] = sum_of(sum[r]);
+    }
+    for (int r = 0; r < job.queries; r++) {
+        float *own = scores[r], *to = partial + r * size;
+        if (s.mask) {
+            const float *mask = s.mask + (job.first + r) * s.mask_stride + job.from;
+            for (int j = 0; j < job.count; j++) own[j] += mask[j] * (1 / LN2);
+        }
+        const int whole = (job.count + LANES - 1) / LANES * LANES;
+        for (int j = job.count; j < whole; j++) own[j] = -INFINITY;
+        Vec top = all(-3e38f), norm = {};
+        for (int j = 0; j < whole; j += LANES) top = larger(load(own + j), top);
+        const float most = highest(top);
+        for (int j = 0; j < whole; j += LANES) {
+            const Vec below = load(own + j) - most;
+            // What is not a number compares with nothing; it must not vanish.
+            store(own + j, select(below == below, exp2_of(below), below));
+            norm += load(own + j);
+        }
+        to[0] = most, to[1] = total(norm);
+    }
+    for (int r = job.queries; r < TOGETHER; r++) memset(scores[r], 0, job.count * sizeof(float));
+    for (int first = 0; first < vectors; first += COLUMNS) {
+        const int width = min_of(COLUMNS, vectors - first);
+        Vec sum[TOGETHER][COLUMNS] = {};
+        for (int j = 0; j < job.count; j++)
+            for (int v = 0; v < COLUMNS; v++) {
+                if (v >= width) break;
+                const Vec value = row(values + (ptrdiff_t)j * p.dim + (first + v) * LANES);
+                for (int r = 0; r < TOGETHER; r++) sum[r][v] += value * scores[r][j];
+            }
+        for (int r = 0; r < job.queries; r++)
+            for (int v = 0; v < width; v++)
+                store(partial + r * size + 2 + (first + v) * LANES, sum[r][v]);
+    }
+}
+
+static void merge(const StepProblem &p, const Job *jobs, int number, const float *partials) {
+    const int size = p.dim + 2;
+    float *most = (float *)malloc(2 * (size_t)p.queries * sizeof(float)), *norm = most + p.queries;
+    for (int q = 0; q < p.queries; q++) most[q] = -3e38f, norm[q] = 0;
+    memset(p.out, 0, (size_t)p.queries * p.dim * sizeof(float));
+    for (int n = 0; n < number; n++)
+        for (int r = 0; r < jobs[n].queries; r++) {
+            const int q = p.stretches[jobs[n].stretch].first + jobs[n].first + r;
+            const float *part = partials + ((size_t)n * TOGETHER + r) * size;
+            const float now = part[0] > most[q] ? part[0] : most[q];
+            const float old = exp2f(most[q] - now), weight = exp2f(part[0] - now);
+            most[q] = now, norm[q] = norm[q] * old + part[1] * weight;
+            float *out = p.out + (ptrdiff_t)q * p.dim;
+            for (int d = 0; d < p.dim; d++) out[d] = out[d] * old + part[2 + d] * weight;
+        }
+    for (int q = 0; q < p.queries; q++)
+        if (norm[q] != 0)
+            for (int d = 0; d < p.dim; d++) p.out[(ptrdiff_t)q * p.dim + d] /= norm[q];
+    free(most);
+}
+
+// 0, or 1: no memory, 2: a head dimension that is not whole vectors or too great.
+extern "C" int focus_step(const StepProblem *problem) {
+    const StepProblem &p = *problem;
+    if (p.dim % LANES || p.dim > MOST) return 2;
+    int number = 0;
+    for (int n = 0; n < p.number; n++)
+        number += (p.stretches[n].count + CHUNK - 1) / CHUNK * ((p.stretches[n].queries + TOGETHER - 1) / TOGETHER);
+    Job *jobs = (Job *)malloc((number + 1) * sizeof(Job));
+    float *partials = (float *)malloc(((size_t)number * TOGETHER * (p.dim + 2) + 1) * sizeof(float));
+    const bool room = jobs && partials;
+    if (room) {
+        int at = 0;
+        for (int n = 0; n < p.number; n++)
+            for (int from = 0; from < p.stretches[n].count; from += CHUNK)
+                for (int first = 0; first < p.stretches[n].queries; first += TOGETHER)
+                    jobs[at++] = {n, first, min_of(TOGETHER, p.stretches[n].queries - first), from,
+                                  min_of(CHUNK, p.stretches[n].count - from)};
+#pragma omp parallel for schedule(dynamic) num_threads(max_of(1, min_of(p.threads, number / 2)))
+        for (int n = 0; n < number; n++) {
+            const Stretch &s = p.stretches[jobs[n].stretch];
+            float *partial = partials + (size_t)n * TOGETHER * (p.dim + 2);
+            p.bfloat16 ? run<uint16_t>(p, s, jobs[n], partial) : run<float>(p, s, jobs[n], partial);
+        }
+        merge(p, jobs, number, partials);
+    }
+    free(jobs), free(partials);
+    return room ? 0 : 1;
+}
