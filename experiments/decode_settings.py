@@ -11,12 +11,13 @@ from focus.config import PROBES
 
 @dataclass(frozen=True)
 class DecodeRouting:
-    """One routing to time: K, k, the probe and whether key heads have routers of their own."""
+    """One routing to time: K, k, the probe, and who has routers of their own: layers, key heads, or
+    key heads and, for what they look into, query heads."""
 
     groups: int
     top_k: int = 1
     probe: Literal["symmetric", "multi_probe"] = "symmetric"
-    routers: Literal["layer", "kv_head"] = "layer"
+    routers: Literal["layer", "kv_head", "query_heads"] = "layer"
 
     def __post_init__(self) -> None:
         at_least(1, groups=self.groups, top_k=self.top_k)

@@ -24,6 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.decode_settings import DecodeRouting, DecodeSettings
 from experiments.synthetic import draw_membership
+from focus.attention.checks import for_query_heads
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend
 from focus.attention.past import Past, Rule
@@ -58,11 +59,26 @@ class Layers:
     def _draw(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.randn(shape, generator=self.generator).to(self.device, dtype)
 
-    def groups(self, routing: DecodeRouting, tokens: int, count: int) -> Tensor:
-        """Random memberships (1, R, T, K) with ``count`` groups a token."""
-        routings = self.plan.key_heads if routing.routers == "kv_head" else 1
-        shape = (1, routings, tokens, routing.groups)
+    def query_groups(self, routing: DecodeRouting) -> Tensor:
+        """Random memberships (1, R, 1, K) of a new token as a query."""
+        apart = {"layer": 1, "kv_head": self.plan.key_heads, "query_heads": self.plan.heads}
+        return self._groups(apart[routing.routers], 1, routing.groups, routing.top_k)
+
+    def key_groups(self, routing: DecodeRouting, tokens: int) -> Tensor:
+        """Random memberships (1, R, T, K) of tokens as keys."""
+        routings = 1 if routing.routers == "layer" else self.plan.key_heads
+        return self._groups(routings, tokens, routing.groups, routing.key_groups)
+
+    def _groups(self, routings: int, tokens: int, groups: int, count: int) -> Tensor:
+        shape = (1, routings, tokens, groups)
         return draw_membership(shape, count, self.generator).to(self.device)
+
+    def rule(self, routing: DecodeRouting) -> Rule:
+        """What a query keeps."""
+        plan = self.plan
+        together = plan.heads // plan.key_heads if routing.routers == "query_heads" else 1
+        return Rule(plan.window, plan.sinks, None, routing.groups, routing.top_k,
+                    routing.key_groups, together)  # fmt: skip
 
 
 def full_attention(layers: Layers, folded: bool) -> Stepped:
@@ -106,17 +122,14 @@ def appended_by_copy(layers: Layers) -> Stepped:
 
 def ours(layers: Layers, routing: DecodeRouting) -> Stepped:
     """A step over grouped pages; filling them is not timed, later commits are."""
-    plan = layers.plan
-    rule = Rule(plan.window, plan.sinks, None, routing.groups, routing.top_k, routing.key_groups)
     pasts = []
     for key, value in zip(layers.keys, layers.values, strict=True):
-        past = Past(rule)
-        groups = layers.groups(routing, layers.context, routing.key_groups)
-        past.append(key, value, groups, None)
+        past = Past(layers.rule(routing))
+        past.append(key, value, layers.key_groups(routing, layers.context), None)
         pasts.append(past)
-    number_of = max(plan.repetitions, 2 * layers.count)
-    query_groups = [layers.groups(routing, 1, routing.top_k) for _ in range(number_of)]
-    key_groups = [layers.groups(routing, 1, routing.key_groups) for _ in range(number_of)]
+    number_of = max(layers.plan.repetitions, 2 * layers.count)
+    query_groups = [layers.query_groups(routing) for _ in range(number_of)]
+    key_groups = [layers.key_groups(routing, 1) for _ in range(number_of)]
 
     def step(number: int) -> int:
         _, reads = decode_attention(
@@ -132,16 +145,17 @@ def ours(layers: Layers, routing: DecodeRouting) -> Stepped:
 
 def error_of_a_step(layers: Layers, routing: DecodeRouting) -> float:
     """Largest difference of a step's output from the definition in float64."""
-    plan = layers.plan
-    rule = Rule(plan.window, plan.sinks, None, routing.groups, routing.top_k, routing.key_groups)
-    past, key, value = Past(rule), layers.keys[0], layers.values[0]
-    groups = layers.groups(routing, layers.context, routing.key_groups)
-    own = layers.groups(routing, 1, routing.top_k)
+    plan, past = layers.plan, Past(layers.rule(routing))
+    key, value = layers.keys[0], layers.values[0]
+    groups, own = layers.key_groups(routing, layers.context), layers.query_groups(routing)
     past.append(key, value, groups, None)
-    out, _ = decode_attention(layers.query, layers.key, layers.value, own, own, past)
+    out, _ = decode_attention(
+        layers.query, layers.key, layers.value, own, layers.key_groups(routing, 1), past
+    )
     distance = torch.arange(layers.context, -1, -1, device=layers.device)
     near = (distance < plan.window) | (distance > layers.context - plan.sinks)
-    meet = torch.cat([(groups & own).any(-1), own.any(-1)], -1)
+    meet = (for_query_heads(groups, own.shape[1]) & own).any(-1)
+    meet = torch.cat([meet, meet.new_ones(*meet.shape[:2], 1)], -1)  # the new token itself
     exact = attend(
         layers.query.double(), torch.cat([key, layers.key], 2).double(),
         torch.cat([value, layers.value], 2).double(), plan.head_dim**-0.5,
