@@ -1,4 +1,4 @@
-"""`python -m experiments.scale NAME`: lays scales/NAME.yaml over params.yaml.
+"""`python -m experiments.scale NAME`: lays the default, then scales/NAME.yaml over params.yaml.
 
 It does so only where params.yaml is at another scale, so that a user's own edits at the present
 scale survive. Comments and order stay. scales/laptop.yaml names every setting that another overlay

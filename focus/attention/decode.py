@@ -1,8 +1,8 @@
-"""Attention of new tokens to a filed past: one masked call over what is near, one a page met.
+"""Attention of new tokens to a filed past: sinks and recent tokens under a mask, and the pages met.
 
-A step reads the sinks, the recent tokens and the pages of its groups, about k*T/K + window keys;
-nothing is gathered or sorted, and no key is copied but the new one. Several tokens at once (a chunk
-of a prompt) take the same parts, with the queries that meet a page side by side.
+A step reads about k*T/K + window keys where they lie, by one compiled call, or one call a part and
+a merge; nothing is gathered or sorted, and no key is copied but the new one. Several tokens at once
+(a chunk of a prompt) take the same parts, with the queries that meet a page side by side.
 
 Shape suffixes: B batch, H query heads, Hk key heads, R routings of queries (1, Hk or H), M queries,
 N keys, D head dimension, K groups, U splits of a page.
@@ -59,15 +59,17 @@ def decode_attention(
         (B, H, M, D), with zeros for padding; and what was read.
 
     Raises:
-        ValueError: a gradient is asked for, groups do not fit the heads, or a real token's query,
-            key or value is not finite.
+        ValueError: a gradient is asked for, groups do not fit the heads, the past has another
+            dtype, or a real token's query, key or value is not finite.
     """
     _check_routings(query_groups.shape[1], key_groups.shape[1], query.shape[1], key.shape[1])
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
+    new = (query, key, value)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in new):
         raise ValueError(
             "past_key_values: no gradient flows through a key/value cache of Focus; continue "
             "from it under torch.no_grad(), or pass the whole sequence with use_cache=False"
         )
+    _check_dtypes(new, past)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     rule, size = past.rule, 2 * key.shape[3] * key.element_size()
     reads = Reads(len(query), query_groups.shape[1], rule.window, rule.sinks, rule.limit, size)
@@ -86,14 +88,26 @@ def decode_attention(
                 _chunk(query[:, :, own], query_groups[:, :, own], past, scale, softcap, reads)
             )
         out = torch.cat(outs, 2)
+    # What comes in too: an infinite key can leave every weight finite.
+    checked = [out, *new]
     if real is not None:
-        out = out.masked_fill(~real[:, None, :, None], 0.0)
-    if not math.isfinite(float(out.sum(dtype=torch.float32))):
+        checked = [x.masked_fill(~real[:, None, :, None], 0.0) for x in checked]
+        out = checked[0]
+    if not math.isfinite(sum(float(x.sum(dtype=torch.float32)) for x in checked)):
         raise ValueError(
             "query: holds NaN or infinity at a real token (or its key or value does); find where "
             "it arises before attention"
         )
     return out, reads
+
+
+def _check_dtypes(new: tuple[Tensor, ...], past: Past) -> None:
+    dtypes = {each.dtype for each in new} | ({past.dtype} if past.seen else set())
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"past_key_values: {', '.join(sorted(map(str, dtypes)))} together; a cache goes on in "
+            "the dtype it was begun in, the same for queries, keys and values"
+        )
 
 
 def _check_routings(queries: int, keys: int, heads: int, key_heads: int) -> None:

@@ -76,6 +76,11 @@ class Past:
         """Where keys and values are."""
         return self._some_key().device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        return self._some_key().dtype
+
     def _some_key(self) -> Tensor:
         return self.near().key if self.prefix is None else self.prefix.key
 

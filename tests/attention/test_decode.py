@@ -163,7 +163,8 @@ def test_other_dtypes(dtype: torch.dtype, error: float, softcap: float | None) -
 @needs_kernel
 @pytest.mark.parametrize("changes", [
     {}, {"padded": True}, {"routings": 2, "padded": True}, {"routings": 4}, {"key_heads": 1},
-    {"heads": 10, "routings": 2}, {"dim": 80}, {"batch": 3, "routings": 4, "padded": True},
+    {"heads": 10, "routings": 2}, {"heads": 10, "routings": 10}, {"dim": 80},
+    {"batch": 3, "routings": 4, "padded": True},
 ])  # fmt: skip
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
 def test_compiled_steps_are_the_definition(
@@ -203,10 +204,49 @@ def test_compiled_steps_over_long_pages(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @needs_kernel
+@pytest.mark.parametrize("routings", [1, 2, 10])
+def test_compiled_steps_under_a_long_mask(routings: int) -> None:
+    """More near keys than a chunk, and more queries of a key head than go together."""
+    file = Rule(300, 3, None, 4, 1, 1)
+    case = Case(file, tokens=700, heads=10, routings=routings, dtype=torch.float32, dim=16)
+    past = Past(file)
+    case.step(past, 0, 660)
+    out = torch.cat([case.step(past, t, t + 1)[0] for t in range(660, 700)], 2)
+    assert torch.allclose(out, case.expected()[:, :, -40:], atol=1e-6)
+
+
+@needs_kernel
+def test_compiled_steps_after_a_crop_and_of_chosen_sequences() -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1), dtype=torch.float32, dim=16)
+    past = Past(case.rule)
+    for t in range(50):
+        case.step(past, t, t + 1)
+    past.crop(10)
+    rows = torch.tensor([1, 1, 0])
+    past.select(rows)
+    out = torch.cat([case.step(past, t, t + 1, rows=rows)[0] for t in range(40, 60)], 2)
+    assert torch.allclose(out, case.expected()[rows][:, :, 40:], atol=1e-6)
+
+
+def test_a_cache_goes_on_in_its_own_dtype() -> None:
+    case = Case(Rule(5, 2, None, 4, 1, 1), dtype=torch.bfloat16, dim=16)
+    past = Past(case.rule)
+    case.step(past, 0, 20)
+    for name in ("query", "key", "value"):
+        setattr(case, name, getattr(case, name).float())
+        with pytest.raises(ValueError, match=r"^past_key_values: torch.bfloat16, torch.float32"):
+            case.step(past, 20, 21)
+
+
+@needs_kernel
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 @pytest.mark.parametrize("what", [float("nan"), float("inf"), -float("inf")])
 def test_compiled_steps_tell_what_is_not_finite(name: str, what: float) -> None:
     case = Case(Rule(5, 2, None, 4, 1, 1), dtype=torch.float32, dim=16)
+    case.query, case.key = (
+        case.query.abs(),
+        case.key.abs(),
+    )  # a key of -inf then only weighs nothing
     past = Past(case.rule)
     case.step(past, 0, 20)
     getattr(case, name)[0, 0, 20, 3] = what

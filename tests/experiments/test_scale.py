@@ -47,6 +47,9 @@ def test_every_scale_can_be_reached_from_every_other(params_file):
             apply(first, params_file)
             apply(second, params_file)
             found = params_file.read_text()
+            leaves = scale.leaves(read_yaml(params_file))
+            for key, value in scale.leaves(read_yaml(ROOT / f"scales/{second}.yaml")).items():
+                assert leaves[key] == value, (first, second, key)
             apply("laptop", params_file)
             apply(second, params_file)
             assert found == params_file.read_text(), (first, second)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from focus.attention.native.build import library
 from focus.attention.native.call import DTYPES, in_a_way, limits
 
-DONE, NO_MEMORY, VANISHED = range(3)
+DONE, NO_MEMORY, LEFT = range(3)  # the last: to torch
 _TENSORS = ("query", "key", "value", "own", "others", "out", "lse", "d_out", "d_query", "d_key",
             "d_value", "d_own", "d_others")  # fmt: skip
 _NUMBERS = ("batch", "heads", "key_heads", "own_routings", "other_routings", "tokens", "dim",

@@ -210,6 +210,8 @@ static bool forward_tile(const GateProblem &p, const Head &x, int first, float *
     return good;
 }
 
+static const float MEASURE = 0x1p60f;  // of an ungated weight, so that its gradient is a number
+
 // Gradients of one head; each is zero at first.
 struct Gradients {
     float *query, *key, *value, *own, *others;  // (tokens up, dim), or wide
@@ -235,13 +237,14 @@ static void backward_tile(const GateProblem &p, const Head &x, int first, float 
             for (int j = 0; j < keys; j += LANES) {
                 const Where where = place(p, first + i, block + j);
                 Vec above = load(score + j) - level;
-                // Ungated, a distant pair may weigh more than all that is kept; not beyond all measure.
-                above = select(above > 60.0f, all(60.0f), above);
+                // Ungated, a distant pair may weigh more than all that is kept.
+                above = select(above > 126.0f, all(126.0f), above);
                 const Vec weight = select(where.seen, exp2_of(above), Vec{});
                 Vec moved = load(slope + j) - mean, kept = weight;
                 if (far) {
                     kept = weight * select(where.near, all(1), load(gate + j));
-                    store(gate + j, select(where.near, Vec{}, weight * moved));
+                    const Vec most = select(weight > MEASURE, all(MEASURE), weight);
+                    store(gate + j, select(where.near, Vec{}, most * moved));
                 }
                 store(score + j, kept);
                 store(slope + j, kept * moved);
@@ -264,7 +267,7 @@ static void add_out(const float *from, int rows, int width, int from_width, floa
         for (int k = 0; k < width; k++) to[(ptrdiff_t)t * width + k] = from[(ptrdiff_t)t * from_width + k] * factor;
 }
 
-// Status: 0, or 1: no memory, 2: a row whose weights all vanish or are not finite.
+// Status: 0, or 1: no memory, 2: an input that is not finite, or a row whose weights all vanish.
 template <class Work>
 static int for_each_head(const GateProblem &p, size_t extra, Work work) {
     int status = 0;

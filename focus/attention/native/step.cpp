@@ -7,7 +7,7 @@
 
 #include "vectors.h"
 
-enum { CHUNK = 256, TOGETHER = 4, MOST = 512 };  // keys of a chunk, queries that share one, dimensions
+enum { CHUNK = 256, TOGETHER = 4, MOST = 512 };  // keys of a chunk, most queries of one, dimensions
 
 extern "C" struct Stretch {
     const void *key, *value;  // (count, dim), rows side by side
@@ -46,27 +46,26 @@ static inline float sum_of(Vec x) {
 }
 
 // partial: for each query maximum, norm and dim sums.
-template <class T>
-static void run(const StepProblem &p, const Stretch &s, const Job &job, float *partial) {
+template <class T, int QUERIES>
+static void run_some(const StepProblem &p, const Stretch &s, const Job &job, float *partial) {
     const int vectors = p.dim / LANES, size = p.dim + 2;
     const T *keys = (const T *)s.key + (ptrdiff_t)job.from * p.dim;
     const T *values = (const T *)s.value + (ptrdiff_t)job.from * p.dim;
-    float scores[TOGETHER][CHUNK + LANES], query[TOGETHER][MOST];
-    for (int r = 0; r < TOGETHER; r++) {
-        const int own = job.first + min_of(r, job.queries - 1);
+    float scores[QUERIES][CHUNK + LANES], query[QUERIES][MOST];
+    for (int r = 0; r < QUERIES; r++)
         for (int v = 0; v < vectors; v++)
             store(query[r] + v * LANES,
-                  load(p.query + (ptrdiff_t)(s.first + own) * p.dim + v * LANES) * (p.scale / LN2));
-    }
+                  load(p.query + (ptrdiff_t)(s.first + job.first + r) * p.dim + v * LANES) *
+                      (p.scale / LN2));
     for (int j = 0; j < job.count; j++) {
-        Vec sum[TOGETHER] = {};
+        Vec sum[QUERIES] = {};
         for (int v = 0; v < vectors; v++) {
             const Vec key = row(keys + (ptrdiff_t)j * p.dim + v * LANES);
-            for (int r = 0; r < TOGETHER; r++) sum[r] += key * load(query[r] + v * LANES);
+            for (int r = 0; r < QUERIES; r++) sum[r] += key * load(query[r] + v * LANES);
         }
-        for (int r = 0; r < job.queries; r++) scores[r][j] = sum_of(sum[r]);
+        for (int r = 0; r < QUERIES; r++) scores[r][j] = sum_of(sum[r]);
     }
-    for (int r = 0; r < job.queries; r++) {
+    for (int r = 0; r < QUERIES; r++) {
         float *own = scores[r], *to = partial + r * size;
         if (s.mask) {
             const float *mask = s.mask + (job.first + r) * s.mask_stride + job.from;
@@ -85,25 +84,35 @@ static void run(const StepProblem &p, const Stretch &s, const Job &job, float *p
         }
         to[0] = most, to[1] = total(norm);
     }
-    for (int r = job.queries; r < TOGETHER; r++) memset(scores[r], 0, job.count * sizeof(float));
     for (int first = 0; first < vectors; first += COLUMNS) {
         const int width = min_of(COLUMNS, vectors - first);
-        Vec sum[TOGETHER][COLUMNS] = {};
+        Vec sum[QUERIES][COLUMNS] = {};
         for (int j = 0; j < job.count; j++)
             for (int v = 0; v < COLUMNS; v++) {
                 if (v >= width) break;
                 const Vec value = row(values + (ptrdiff_t)j * p.dim + (first + v) * LANES);
-                for (int r = 0; r < TOGETHER; r++) sum[r][v] += value * scores[r][j];
+                for (int r = 0; r < QUERIES; r++) sum[r][v] += value * scores[r][j];
             }
-        for (int r = 0; r < job.queries; r++)
+        for (int r = 0; r < QUERIES; r++)
             for (int v = 0; v < width; v++)
                 store(partial + r * size + 2 + (first + v) * LANES, sum[r][v]);
     }
 }
 
-static void merge(const StepProblem &p, const Job *jobs, int number, const float *partials) {
+template <class T>
+static void run(const StepProblem &p, const Stretch &s, const Job &job, float *partial) {
+    switch (job.queries) {
+    case 1: return run_some<T, 1>(p, s, job, partial);
+    case 2: return run_some<T, 2>(p, s, job, partial);
+    case 3: return run_some<T, 3>(p, s, job, partial);
+    default: return run_some<T, TOGETHER>(p, s, job, partial);
+    }
+}
+
+// most, norm: room for a number of each query.
+static void merge(const StepProblem &p, const Job *jobs, int number, const float *partials,
+                  float *most, float *norm) {
     const int size = p.dim + 2;
-    float *most = (float *)malloc(2 * (size_t)p.queries * sizeof(float)), *norm = most + p.queries;
     for (int q = 0; q < p.queries; q++) most[q] = -3e38f, norm[q] = 0;
     memset(p.out, 0, (size_t)p.queries * p.dim * sizeof(float));
     for (int n = 0; n < number; n++)
@@ -119,7 +128,6 @@ static void merge(const StepProblem &p, const Job *jobs, int number, const float
     for (int q = 0; q < p.queries; q++)
         if (norm[q] != 0)
             for (int d = 0; d < p.dim; d++) p.out[(ptrdiff_t)q * p.dim + d] /= norm[q];
-    free(most);
 }
 
 // 0, or 1: no memory, 2: a head dimension that is not whole vectors or too great.
@@ -131,7 +139,8 @@ extern "C" int focus_step(const StepProblem *problem) {
         number += (p.stretches[n].count + CHUNK - 1) / CHUNK * ((p.stretches[n].queries + TOGETHER - 1) / TOGETHER);
     Job *jobs = (Job *)malloc((number + 1) * sizeof(Job));
     float *partials = (float *)malloc(((size_t)number * TOGETHER * (p.dim + 2) + 1) * sizeof(float));
-    const bool room = jobs && partials;
+    float *state = (float *)malloc((2 * (size_t)p.queries + 1) * sizeof(float));
+    const bool room = jobs && partials && state;
     if (room) {
         int at = 0;
         for (int n = 0; n < p.number; n++)
@@ -145,8 +154,8 @@ extern "C" int focus_step(const StepProblem *problem) {
             float *partial = partials + (size_t)n * TOGETHER * (p.dim + 2);
             p.bfloat16 ? run<uint16_t>(p, s, jobs[n], partial) : run<float>(p, s, jobs[n], partial);
         }
-        merge(p, jobs, number, partials);
+        merge(p, jobs, number, partials, state, state + p.queries);
     }
-    free(jobs), free(partials);
+    free(jobs), free(partials), free(state);
     return room ? 0 : 1;
 }

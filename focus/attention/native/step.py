@@ -42,12 +42,15 @@ _STRETCH = struct.Struct("=QQQqiiii")  # as in step.cpp
 
 def computes(query: Tensor, softcap: float | None) -> bool:
     """Whether the kernel can take this step's query (B, H, 1, D)."""
+    if softcap is not None or query.device.type != "cpu" or query.dtype not in DTYPES:
+        return False
+    if in_a_way((query,)) is not None:
+        return False
     kernel = library()
-    if kernel is None or softcap is not None or query.device.type != "cpu":
+    if kernel is None:
         return False
     lanes, _, most = limits(kernel)
-    whole = query.shape[-1] % lanes == 0 and query.shape[-1] <= most
-    return whole and query.dtype in DTYPES and in_a_way((query,)) is None
+    return query.shape[-1] % lanes == 0 and query.shape[-1] <= most
 
 
 def attend(query: Tensor, stretches: list[Stretch], scale: float) -> Tensor:
@@ -59,9 +62,10 @@ def attend(query: Tensor, stretches: list[Stretch], scale: float) -> Tensor:
         scale: factor of the logits.
 
     Returns:
-        (B, H, 1, D); NaN where a query, a key or a value is not finite.
+        (B, H, 1, D); NaN where a value, or a logit that is not -inf, is not finite.
 
     Raises:
+        ValueError: a key or value of another dtype.
         MemoryError: there is no room for the parts.
     """
     kernel = library()
@@ -71,6 +75,8 @@ def attend(query: Tensor, stretches: list[Stretch], scale: float) -> Tensor:
     rows = query.detach().to(torch.float32).contiguous()
     out = torch.empty_like(rows)
     packed = bytearray(_STRETCH.size * len(stretches))
+    if any(x.dtype != query.dtype for each in stretches for x in (each.key, each.value)):
+        raise ValueError(f"key: must be of the query's dtype {query.dtype}, as must be the value")
     for n, each in enumerate(stretches):
         mask, apart = (0, 0) if each.mask is None else _place(each.mask)
         _STRETCH.pack_into(
