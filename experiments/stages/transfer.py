@@ -5,7 +5,8 @@ data/adapters/recipe/TRIAL/ (the trial that `transfer.trial` names) and scores e
 `recipe.readings` on held-out documents of SOURCE: one of `transfer.sources`, or any other corpus,
 say a folder of $FOCUS_DATA (fetch it first). That it shares no book with the training texts is not
 checked. Nothing is trained: what the routers gain here is routing, not adaptation to a kind of
-text. A killed run goes on from the last finished seed.
+text. A killed run goes on from the last finished seed, and several processes can share the seeds,
+as those of `recipe` do: `--seed N`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -40,15 +43,21 @@ def main() -> None:
     """Command line of the stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", required=True, help="a corpus of sources.yaml or $FOCUS_DATA")
-    cell = parser.parse_args().cell
-    chosen = settings.load()
+    parser.add_argument("--seed", type=int, help="this one of the trial's seeds alone")
+    options = parser.parse_args()
+    cell, chosen = options.cell, settings.load()
     torch.set_num_threads(chosen.threads)
     trial = chosen.recipe.trials[chosen.transfer.trial]
+    if options.seed is not None and options.seed not in trial.seeds:
+        raise SystemExit(f"recipe.trials.{trial.name}.seeds: {options.seed} is not among them")
     try:
         folders = {seed: adapter_folder(trial, seed) for seed in trial.seeds}
         documents = other_documents(cell, chosen)
     except ValueError as error:
         raise SystemExit(f"transfer: {error}") from error
+    if options.seed is not None:
+        finished(cell, options.seed, folders[options.seed], documents, chosen)
+        return
     with Run("transfer", cell, chosen) as run:
         transfer(run, cell, folders, documents, chosen)
 
@@ -57,23 +66,29 @@ def transfer(run: Run, name: str, folders: dict[int, Path], documents: Documents
              chosen: Settings) -> None:  # fmt: skip
     """Scores the trial's routers of every seed on another corpus, and records it."""
     trial = chosen.recipe.trials[chosen.transfer.trial]
-    parts = Partial(PARTIAL / f"{name}.json", fingerprint(documents, folders.values(), chosen))
-
-    def one_seed(number: int, seed: int) -> dict:
-        model, _ = models.load(chosen.model.name, chosen.model.dtype)
-        focus.load_adapter(model, folders[seed])
-        here = replace(chosen, seed=seed)
-        rows = readings.scores(model, trial, documents, 1, here, trial.controls and number == 0)
-        return {"seed": seed, "rows": rows}
-
-    found = [
-        parts.get(f"seed {seed}", lambda n=n, s=seed: one_seed(n, s))
-        for n, seed in enumerate(trial.seeds)
-    ]
+    found = [finished(name, seed, folders[seed], documents, chosen) for seed in trial.seeds]
     readings.record(run, trial, chosen, chosen.transfer.context, found)
     run.note("corpus", name)
     run.note("seeds", list(trial.seeds))
-    parts.done()
+    shutil.rmtree(PARTIAL / name)
+
+
+def finished(name: str, seed: int, folder: Path, documents: Documents,
+             chosen: Settings) -> dict[str, Any]:  # fmt: skip
+    """A seed's scores, from disk where an earlier process made them; controls come with the first
+    seed."""
+    trial = chosen.recipe.trials[chosen.transfer.trial]
+
+    def score() -> dict[str, Any]:
+        model, _ = models.load(chosen.model.name, chosen.model.dtype)
+        focus.load_adapter(model, folder)
+        here = replace(chosen, seed=seed)
+        with_controls = trial.controls and seed == trial.seeds[0]
+        return {"seed": seed, "rows": readings.scores(model, trial, documents, 1, here,
+                                                      with_controls)}  # fmt: skip
+
+    own = Partial(PARTIAL / name / f"seed{seed}.json", fingerprint(documents, folder, chosen))
+    return own.get("scores", score)
 
 
 def adapter_folder(trial: Trial, seed: int) -> Path:
@@ -147,8 +162,8 @@ def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: Transfe
     )
 
 
-def fingerprint(documents: Documents, folders: Iterable[Path], chosen: Settings) -> str:
-    """Names everything that the scores depend on."""
+def fingerprint(documents: Documents, folder: Path, chosen: Settings) -> str:
+    """Names everything that the scores of one seed's routers depend on."""
     recipe, trial = chosen.recipe, chosen.recipe.trials[chosen.transfer.trial]
     known = [asdict(chosen.transfer), asdict(chosen.model), asdict(trial),
              [asdict(reading) for reading in recipe.readings], recipe.controls, recipe.calibration,
@@ -156,9 +171,8 @@ def fingerprint(documents: Documents, folders: Iterable[Path], chosen: Settings)
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     for _, each in documents:
         digest.update(each.numpy().tobytes())
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            digest.update(path.read_bytes())
+    for path in sorted(folder.iterdir()):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

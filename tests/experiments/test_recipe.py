@@ -59,13 +59,15 @@ def test_routers_are_read_on_texts_that_they_were_not_trained_on(
     (own / "train").mkdir()
     (own / "train" / "seen.txt").write_text(" ".join(f"seen{n}" for n in range(90)))
     run(folder, "fetch", "letters")
+    run(folder, "transfer", "--cell", "letters", "--seed", "1")
+    assert not (folder / "results/transfer/letters").exists()
     run(folder, "transfer", "--cell", "letters")
     table = pd.read_csv(folder / "results/transfer/letters/table.csv")
     assert list(table["kind"]) == ["pretrained", "routed", "random", "window", "oracle"]
     assert list(table["seeds"]) == [2, 2, 1, 1, 1]
     documents = pd.read_csv(folder / "results/transfer/letters/documents.csv")
     assert set(documents["document"]) == {"long", "longer"}
-    assert not (folder / "checkpoints/transfer/letters.json").exists()
+    assert not (folder / "checkpoints/transfer/letters").exists()
 
 
 def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
