@@ -187,7 +187,7 @@ def test_compiled_steps_are_the_definition(
 
 
 @needs_kernel
-def test_compiled_steps_over_long_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_steps_over_long_pages() -> None:
     """Several chunks of a page, and threads that share them."""
     tokens, before = 1500, torch.get_num_threads()
     case = Case(Rule(16, 2, None, 2, 1, 1), tokens=tokens, batch=1, dtype=torch.float32, dim=16)

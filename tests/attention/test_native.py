@@ -282,12 +282,16 @@ print("done")
 NARROWER = """
 import torch
 from focus.attention.native import build, call
+from tests.attention import test_decode, test_gate
 from tests.attention.cases import Case, check
 for dim in (16, 64, 80):
     for key_top_k in (None, 1):
         for way in ("lists", "dense test"):
             check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), way)
-print(call._limits(build.load())[0])
+    test_gate.test_outputs_and_gradients_are_those_of_float64(test_gate.Case(dim=dim))
+test_gate.test_bfloat16_loses_no_more_than_its_rounding()
+test_decode.test_compiled_steps_over_long_pages()
+print(call.limits(build.load())[0])
 """
 
 
