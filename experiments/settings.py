@@ -240,8 +240,10 @@ def _check_together(settings: Settings) -> None:
         for each in every.values():
             _check_hard_phase(f"{block}.{each.name}", each.retrofit, each.focus.num_groups)
     for trial in settings.recipe.trials.values():
-        _check_context(f"recipe.trials.{trial.name}", trial.retrofit, settings.corpus.min_tokens)
-        if trial.retrofit.texts == "mixture" and trial.retrofit.context > settings.mixture.piece:
+        if trial.retrofit.texts == "corpus":
+            _check_context(f"recipe.trials.{trial.name}", trial.retrofit,
+                           settings.corpus.min_tokens)  # fmt: skip
+        elif trial.retrofit.context > settings.mixture.piece:
             raise ValueError(
                 f"recipe.trials.{trial.name}.retrofit.context: {trial.retrofit.context} is above "
                 f"mixture.piece = {settings.mixture.piece}; some pieces would give no window"
