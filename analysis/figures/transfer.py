@@ -8,7 +8,8 @@ from analysis.figures import pareto, style
 from analysis.results import Results
 
 CAPTION = (
-    "Routers on texts that they were not trained on, all ours: perplexity relative to the "
+    "Routers on documents that they were not trained on, of other corpora than the recipe's (which "
+    "other texts of these they saw, the trial says), all ours: perplexity relative to the "
     "pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
     "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
     "routings that learnt nothing: random routers, the window widened to as many "
@@ -46,6 +47,9 @@ def draw(results: Results) -> Figure | None:
         named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False
     )
     figure.suptitle(
-        "Routers trained on other texts, measured by us", x=0.01, ha="left", fontsize=11.5
+        "Routers on held-out texts of other corpora, measured by us",
+        x=0.01,
+        ha="left",
+        fontsize=11.5,
     )
     return figure
