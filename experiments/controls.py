@@ -91,7 +91,7 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
     hook = model.register_forward_pre_hook(_pass_ids, with_kwargs=True)
     try:
         for index, layer in enumerate(layers):
-            layer.router = _control(layer.router, kind, seed + index, groups)
+            layer.router = _control(layer.router, kind, seed + index, drawn)
         state.config = drawn if kind == "random" else config.replace(**PLAIN)
         if kind == "random":
             calibrate(model, calibration)
@@ -103,15 +103,13 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
             layer.router = router
 
 
-def _control(trained: Router, kind: str, seed: int, num_groups: int) -> Router:
+def _control(trained: Router, kind: str, seed: int, drawn: FocusConfig) -> Router:
     if kind != "random":
         return FixedRouter(trained.config, kind).eval()
     sides, heads, hidden, _ = trained.projection.shape
     generator = torch.Generator().manual_seed(seed)
-    config = trained.config
-    config = config.replace(num_groups=num_groups, top_k=min(config.top_k, num_groups))
-    drawn = Router(config, hidden, heads, generator, heads * max(1, sides - 1))
-    return drawn.requires_grad_(False).eval().to(trained.projection.device)
+    router = Router(drawn, hidden, heads, generator, heads * max(1, sides - 1))
+    return router.requires_grad_(False).eval().to(trained.projection.device)
 
 
 def _pass_ids(model: torch.nn.Module, args: tuple, kwargs: dict) -> None:

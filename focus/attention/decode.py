@@ -93,7 +93,8 @@ def decode_attention(
     if real is not None:
         checked = [x.masked_fill(~real[:, None, :, None], 0.0) for x in checked]
         out = checked[0]
-    if not math.isfinite(sum(float(x.sum(dtype=torch.float32)) for x in checked)):
+    totals = torch.stack([x.sum(dtype=torch.float32) for x in checked])
+    if not math.isfinite(float(totals.sum())):  # one wait for a GPU
         raise ValueError(
             "query: holds NaN or infinity at a real token (or its key or value does); find where "
             "it arises before attention"
@@ -125,8 +126,6 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     recent = past.near()
     batch, heads, _, dim = query.shape
     key_heads, span = recent.key.shape[1], slice(recent.low, recent.high)
-    # The query heads of a key head are rows of one call, so its keys are read once.
-    folded = query.reshape(batch, key_heads, heads // key_heads, dim)
     chosen = _chosen(groups)
     mask = _step_mask(past, groups, chosen)
     count = span.stop - span.start
@@ -138,6 +137,8 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     if step.computes(query, softcap):
         read = [*_near_parts(recent, mask, heads), *_page_parts(chosen, past, heads, stretch)]
         return step.attend(query, read, scale)
+    # The query heads of a key head are rows of one call, so its keys are read once.
+    folded = query.reshape(batch, key_heads, heads // key_heads, dim)
     apart = groups.shape[1] > key_heads  # every query head reads groups of its own
     if mask is not None and apart:
         mask = mask.reshape(batch, key_heads, -1, mask.shape[-1])
@@ -150,7 +151,7 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     return out.view(batch, heads, 1, dim)
 
 
-def _near_parts(recent: Recent, mask: Tensor | None, heads: int) -> Iterator[step.Stretch]:
+def _near_parts(recent: Recent, mask: Tensor | None, heads: int) -> Iterator[step.KeyRun]:
     """Sinks and recent tokens of every key head; mask: (B, R, 1, N) or None."""
     batch, key_heads = recent.key.shape[:2]
     together = heads // key_heads
@@ -164,11 +165,11 @@ def _near_parts(recent: Recent, mask: Tensor | None, heads: int) -> Iterator[ste
             elif mask is not None:
                 own = mask[b, h * mask.shape[1] // key_heads]
             key, value = (x[b, h, recent.low : recent.high] for x in (recent.key, recent.value))
-            yield step.Stretch(b * heads + h * together, together, key, value, own)
+            yield step.KeyRun(b * heads + h * together, together, key, value, own)
 
 
 def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
-                stretch: Stretch) -> Iterator[step.Stretch]:  # fmt: skip
+                stretch: Stretch) -> Iterator[step.KeyRun]:  # fmt: skip
     """The pages that each routing's queries meet."""
     for b, row in enumerate(chosen if past.paged else ()):
         together = heads // len(row)
@@ -180,7 +181,7 @@ def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
                 own = together // len(key)  # query heads of a key head
                 for h in range(len(key)):
                     first = b * heads + r * together + h * own
-                    yield step.Stretch(first, own, key[h], value[h])
+                    yield step.KeyRun(first, own, key[h], value[h])
 
 
 def _chosen(groups: Tensor) -> list[list[list[int]]]:

@@ -12,14 +12,19 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 
 from focus.attention import dense_attention, focus_attention
-from focus.attention.native import call
+from focus.attention.native import build, call
 
 # Largest relative error of the outputs and of any gradient.
 TOLERANCES = {torch.float32: (1e-5, 1e-4), torch.float64: (1e-12, 1e-11)}
+
+needs_kernel = pytest.mark.skipif(
+    build.library() is None, reason="there is no C++ compiler here, so no compiled kernel"
+)
 
 
 @dataclass(frozen=True)

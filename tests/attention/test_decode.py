@@ -2,115 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import focus.attention.pages as pages_module
-import focus.attention.past as past_module
 from focus.attention.decode import decode_attention
-from focus.attention.dense import attend, pairs_kept
-from focus.attention.native import build, step
+from focus.attention.dense import attend
 from focus.attention.past import Past, Rule
-
-DIM = 8
-needs_kernel = pytest.mark.skipif(
-    build.library() is None, reason="there is no C++ compiler here, so no compiled kernel"
-)
+from tests.attention.pasts import CHUNKS, DIM, GRID, STEPS, Case, file_early
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages from the first token on, and a commit every few steps."""
     file_early(monkeypatch)
-
-
-def file_early(patch: pytest.MonkeyPatch, slack: int = 3, margin: int = 2) -> None:
-    patch.setattr(past_module, "CALL_BYTES", {"cpu": 0, "cuda": 0})
-    patch.setattr(past_module, "SLACK", slack)
-    patch.setattr(past_module, "MARGIN", margin)
-
-
-def some_groups(shape: tuple[int, int, int], groups: int, count: int,
-                seed: int = 0) -> Tensor:  # fmt: skip
-    """(B, R, T, K) bool with ``count`` groups a token."""
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(*shape, groups, generator=generator)
-    chosen = scores.topk(count, -1).indices
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, chosen, True)
-
-
-class Case:
-    """Random tensors of one sequence batch, and the definition's answer."""
-
-    def __init__(self, rule: Rule, tokens: int = 60, batch: int = 2, heads: int = 4,
-                 key_heads: int = 2, routings: int = 1, padded: bool = False,
-                 dtype: torch.dtype = torch.float64, dim: int = DIM) -> None:  # fmt: skip
-        generator = torch.Generator().manual_seed(1)
-
-        def draw(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-        self.rule, self.tokens = rule, tokens
-        self.query = draw(batch, heads, tokens, dim)
-        self.key, self.value = (draw(batch, key_heads, tokens, dim) for _ in range(2))
-        shape = (batch, routings, tokens)
-        self.query_groups = some_groups(shape, rule.groups, rule.query_groups)
-        shape = (batch, min(routings, key_heads), tokens)
-        self.key_groups = some_groups(shape, rule.groups, rule.key_groups, seed=5)
-        self.real: Tensor | None = None
-        if padded:
-            self.real = torch.ones(batch, tokens, dtype=torch.bool)
-            self.real[0, :7] = False
-            self.real[0, 30:33] = False
-
-    def kept(self) -> Tensor:
-        query, key = self.query_groups, self.key_groups
-        if self.real is not None:
-            own = self.real[:, None, :, None]
-            query, key = query & own, key & own
-        kept = pairs_kept(query, key, self.rule.window, self.rule.sinks, self.real)
-        if self.rule.limit is not None:
-            position = torch.arange(self.tokens)
-            kept = kept & (position[:, None] - position < self.rule.limit)
-        return kept
-
-    def expected(self, softcap: float | None = None) -> Tensor:
-        scale = self.query.shape[-1] ** -0.5
-        return attend(self.query, self.key, self.value, scale, kept=self.kept(), softcap=softcap)
-
-    def step(self, past: Past, start: int, stop: int, softcap: float | None = None,
-             rows: Tensor | None = None) -> tuple[Tensor, int]:  # fmt: skip
-        """Output of tokens start..stop-1, and the kept pairs that the call counted."""
-        own = slice(start, stop)
-        tensors = [x[:, :, own] for x in (self.query, self.key, self.value)]
-        groups = [x[:, :, own] for x in (self.query_groups, self.key_groups)]
-        real = None if self.real is None else self.real[:, own]
-        if rows is not None:
-            tensors, groups = [x[rows] for x in tensors], [x[rows] for x in groups]
-            real = None if real is None else real[rows]
-        out, reads = decode_attention(*tensors, *groups, past, real=real, softcap=softcap)
-        counts = reads.pair_counts()
-        return out, counts.near + counts.distant_kept
-
-    def run(self, chunks: list[int], softcap: float | None = None) -> tuple[Tensor, int, Past]:
-        past, outs, total = Past(self.rule), [], 0
-        start = 0
-        for count in chunks:
-            out, kept = self.step(past, start, start + count, softcap)
-            outs.append(out)
-            total += kept
-            start += count
-        return torch.cat(outs, 2), total, past
-
-
-STEPS = [1] * 60
-CHUNKS = [20, 1, 1, 17, 1, 20]
-GRID = list(itertools.product((1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))))
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -160,74 +67,6 @@ def test_other_dtypes(dtype: torch.dtype, error: float, softcap: float | None) -
     assert (out.double() - case.expected(softcap)).abs().max() < error
 
 
-@needs_kernel
-@pytest.mark.parametrize("changes", [
-    {}, {"padded": True}, {"routings": 2, "padded": True}, {"routings": 4}, {"key_heads": 1},
-    {"heads": 10, "routings": 2}, {"heads": 10, "routings": 10}, {"dim": 80},
-    {"batch": 3, "routings": 4, "padded": True},
-])  # fmt: skip
-@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
-def test_compiled_steps_are_the_definition(
-    changes: dict, dtype: torch.dtype, error: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole vectors of the head dimension, so that every step is the kernel's."""
-    steps = []
-    attended = step.attend
-    monkeypatch.setattr(step, "attend", lambda *x: steps.append(0) or attended(*x))
-    for window, sinks, limit, (groups, of_query, of_key) in GRID:
-        rule = Rule(window, sinks, limit, groups, of_query, of_key)
-        case = Case(rule, dtype=dtype, **{"dim": 16, **changes})
-        out, total, _ = case.run(STEPS)
-        for name in ("query", "key", "value"):
-            setattr(case, name, getattr(case, name).double())
-        assert out.dtype == dtype
-        assert (out.double() - case.expected()).abs().max() < error, rule
-        assert total == int(case.kept().sum()), rule
-    assert len(steps) == 60 * len(GRID)
-
-
-@needs_kernel
-def test_compiled_steps_over_long_pages() -> None:
-    """Several chunks of a page, and threads that share them."""
-    tokens, before = 1500, torch.get_num_threads()
-    case = Case(Rule(16, 2, None, 2, 1, 1), tokens=tokens, batch=1, dtype=torch.float32, dim=16)
-    expected = case.expected()[:, :, -9:]
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            past = Past(case.rule)
-            case.step(past, 0, tokens - 9)
-            out = torch.cat([case.step(past, t, t + 1)[0] for t in range(tokens - 9, tokens)], 2)
-            assert torch.allclose(out, expected, atol=1e-6)
-    finally:
-        torch.set_num_threads(before)
-
-
-@needs_kernel
-@pytest.mark.parametrize("routings", [1, 2, 10])
-def test_compiled_steps_under_a_long_mask(routings: int) -> None:
-    """More near keys than a chunk, and more queries of a key head than go together."""
-    file = Rule(300, 3, None, 4, 1, 1)
-    case = Case(file, tokens=700, heads=10, routings=routings, dtype=torch.float32, dim=16)
-    past = Past(file)
-    case.step(past, 0, 660)
-    out = torch.cat([case.step(past, t, t + 1)[0] for t in range(660, 700)], 2)
-    assert torch.allclose(out, case.expected()[:, :, -40:], atol=1e-6)
-
-
-@needs_kernel
-def test_compiled_steps_after_a_crop_and_of_chosen_sequences() -> None:
-    case = Case(Rule(5, 2, None, 4, 1, 1), dtype=torch.float32, dim=16)
-    past = Past(case.rule)
-    for t in range(50):
-        case.step(past, t, t + 1)
-    past.crop(10)
-    rows = torch.tensor([1, 1, 0])
-    past.select(rows)
-    out = torch.cat([case.step(past, t, t + 1, rows=rows)[0] for t in range(40, 60)], 2)
-    assert torch.allclose(out, case.expected()[rows][:, :, 40:], atol=1e-6)
-
-
 def test_a_cache_goes_on_in_its_own_dtype() -> None:
     case = Case(Rule(5, 2, None, 4, 1, 1), dtype=torch.bfloat16, dim=16)
     past = Past(case.rule)
@@ -236,22 +75,6 @@ def test_a_cache_goes_on_in_its_own_dtype() -> None:
         setattr(case, name, getattr(case, name).float())
         with pytest.raises(ValueError, match=r"^past_key_values: torch.bfloat16, torch.float32"):
             case.step(past, 20, 21)
-
-
-@needs_kernel
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-@pytest.mark.parametrize("what", [float("nan"), float("inf"), -float("inf")])
-def test_compiled_steps_tell_what_is_not_finite(name: str, what: float) -> None:
-    case = Case(Rule(5, 2, None, 4, 1, 1), dtype=torch.float32, dim=16)
-    case.query, case.key = (
-        case.query.abs(),
-        case.key.abs(),
-    )  # a key of -inf then only weighs nothing
-    past = Past(case.rule)
-    case.step(past, 0, 20)
-    getattr(case, name)[0, 0, 20, 3] = what
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        case.step(past, 20, 21)
 
 
 @pytest.mark.parametrize("rule", [Rule(60, 0, None, 4, 1, 1), Rule(3, 0, None, 1, 1, 1),

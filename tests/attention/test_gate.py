@@ -11,14 +11,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from focus.attention.gated import Gate, gated_attention_in_blocks
-from focus.attention.native import build
 from focus.attention.native.gate import gated
-from tests.attention.cases import relative_error
+from tests.attention.cases import needs_kernel, relative_error
 
 NAMES = ("query", "key", "value", "own", "others")
-pytestmark = pytest.mark.skipif(
-    build.library() is None, reason="there is no C++ compiler here, so no compiled kernel"
-)
+pytestmark = needs_kernel
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,13 @@ from tests.attention.cases import (
     check,
     definition,
     draw,
+    needs_kernel,
     relative_error,
     with_gradients,
 )
 
 ROOT = Path(__file__).parents[2]
 BOTH = pytest.mark.parametrize("way", ["lists", "dense test"])
-needs_kernel = pytest.mark.skipif(
-    build.library() is None, reason="there is no C++ compiler here, so no compiled kernel"
-)
 
 
 def test_a_compiler_is_found_where_one_is_on_the_path() -> None:
@@ -282,7 +280,7 @@ print("done")
 NARROWER = """
 import torch
 from focus.attention.native import build, call
-from tests.attention import test_decode, test_gate
+from tests.attention import test_gate, test_step
 from tests.attention.cases import Case, check
 for dim in (16, 64, 80):
     for key_top_k in (None, 1):
@@ -290,7 +288,7 @@ for dim in (16, 64, 80):
             check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), way)
     test_gate.test_outputs_and_gradients_are_those_of_float64(test_gate.Case(dim=dim))
 test_gate.test_bfloat16_loses_no_more_than_its_rounding()
-test_decode.test_compiled_steps_over_long_pages()
+test_step.test_compiled_steps_over_long_pages()
 print(call.limits(build.load())[0])
 """
 

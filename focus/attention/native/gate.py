@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from focus.attention.native.build import library
-from focus.attention.native.call import DTYPES, in_a_way, limits
+from focus.attention.native.call import usable
 
 DONE, NO_MEMORY, LEFT = range(3)  # the last: to torch
 _TENSORS = ("query", "key", "value", "own", "others", "out", "lse", "d_out", "d_query", "d_key",
@@ -55,10 +55,7 @@ def gated(query: Tensor, key: Tensor, value: Tensor, own: Tensor, others: Tensor
     """
     tensors = (query, key, value, own, others)
     _check(*tensors)
-    kernel = library()
-    if kernel is None or query.device.type != "cpu" or query.dtype not in DTYPES:
-        return None
-    if in_a_way(tensors) or query.shape[-1] % limits(kernel)[0]:
+    if usable(tensors) is None:
         return None
     status: list[int] = []
     out: Tensor = _Gated.apply(*tensors, (window, sinks, scale), status)

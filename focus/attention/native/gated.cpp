@@ -66,8 +66,6 @@ static void multiply(const float *from, ptrdiff_t row, ptrdiff_t step, const flo
                                   min_of(COLUMNS, (width - c) / LANES));
 }
 
-static int up(int x, int to) { return (x + to - 1) / to * to; }
-
 // What one head reads: rows padded to whole blocks and columns to whole vectors, and panels of keys.
 struct Head {
     int tokens, dim, groups, wide;  // wide: groups in whole vectors
@@ -75,7 +73,7 @@ struct Head {
     float *key, *value, *others;    // rows, likewise
     float *key_panels, *value_panels, *other_panels;  // by PANEL keys: (dim or groups, PANEL)
     float *d_out;
-    bool good;  // every input is finite
+    bool good;  // every input is finite; asked forwards
 };
 
 static void copy_rows(const float *from, int rows, int width, int to_width, float factor, float *to) {
@@ -120,8 +118,8 @@ static Head read_head(const GateProblem &p, int b, int h, float *at) {
     const float *own = p.own + ((ptrdiff_t)b * p.own_routings + (int64_t)h * p.own_routings / p.heads) * sides;
     const float *others =
         p.others + ((ptrdiff_t)b * p.other_routings + (int64_t)h * p.other_routings / p.heads) * sides;
-    x.good = finite(p.query + head * size, size) && finite(p.key + key * size, size) &&
-             finite(p.value + key * size, size) && finite(own, sides) && finite(others, sides);
+    x.good = p.d_out || (finite(p.query + head * size, size) && finite(p.key + key * size, size) &&
+             finite(p.value + key * size, size) && finite(own, sides) && finite(others, sides));
     copy_rows(p.query + head * size, p.tokens, p.dim, p.dim, p.scale / LN2, x.query);
     copy_rows(p.key + key * size, p.tokens, p.dim, p.dim, 1, x.key);
     copy_rows(p.value + key * size, p.tokens, p.dim, p.dim, 1, x.value);

@@ -3,7 +3,7 @@
 
 #include "vectors.h"
 
-enum { MOST_GROUPS = 32, MOST_DIM = 512 };
+enum { MOST_GROUPS = 32 };
 
 extern "C" struct Problem {
     const void *query, *key, *value;

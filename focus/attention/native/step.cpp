@@ -1,15 +1,15 @@
-// One decoding step: each query over a few stretches of keys that lie where they are, one softmax.
+// One decoding step: each query over a few runs of keys that lie where they are, one softmax.
 //
-// A stretch is read in chunks, any thread a chunk; each leaves its own maximum, norm and sum of
+// A run is read in chunks, any thread a chunk; each leaves its own maximum, norm and sum of
 // values, which are merged by query at the end. Keys and values are float32 or bfloat16, sums float32.
 
 #include <omp.h>
 
 #include "vectors.h"
 
-enum { CHUNK = 256, TOGETHER = 4, MOST = 512 };  // keys of a chunk, most queries of one, dimensions
+enum { CHUNK = 256, TOGETHER = 4 };  // keys of a chunk, most queries of one
 
-extern "C" struct Stretch {
+extern "C" struct KeyRun {
     const void *key, *value;  // (count, dim), rows side by side
     const float *mask;        // NULL, or what is added to the logits, a row of `count` for each query..
     int64_t mask_stride;      // ..so far apart; 0: one row for all
@@ -19,39 +19,29 @@ extern "C" struct Stretch {
 extern "C" struct StepProblem {
     const float *query;  // (queries, dim)
     float *out;
-    const Stretch *stretches;
+    const KeyRun *runs;
     int32_t number, queries, dim, bfloat16, threads;
     float scale;
 };
 
 struct Job {
-    int stretch, first, queries, from, count;  // queries and keys of the stretch
+    int run, first, queries, from, count;  // queries and keys of the run
 };
 
 static inline Vec row(const float *p) { return load(p); }
 static inline Vec row(const uint16_t *p) {
-    uint32_t wide[LANES];
-    for (int i = 0; i < LANES; i++) wide[i] = (uint32_t)p[i] << 16;
-    Vec x;
-    memcpy(&x, wide, sizeof x);
-    return x;
-}
-
-static inline float sum_of(Vec x) {
-    float parts[LANES];
-    store(parts, x);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) parts[i] += parts[i + width];
-    return parts[0];
+    float wide[LANES];
+    for (int i = 0; i < LANES; i++) wide[i] = from_bfloat16(p[i]);
+    return load(wide);
 }
 
 // partial: for each query maximum, norm and dim sums.
 template <class T, int QUERIES>
-static void run_some(const StepProblem &p, const Stretch &s, const Job &job, float *partial) {
+static void run_some(const StepProblem &p, const KeyRun &s, const Job &job, float *partial) {
     const int vectors = p.dim / LANES, size = p.dim + 2;
     const T *keys = (const T *)s.key + (ptrdiff_t)job.from * p.dim;
     const T *values = (const T *)s.value + (ptrdiff_t)job.from * p.dim;
-    float scores[QUERIES][CHUNK + LANES], query[QUERIES][MOST];
+    float scores[QUERIES][CHUNK + LANES], query[QUERIES][MOST_DIM];
     for (int r = 0; r < QUERIES; r++)
         for (int v = 0; v < vectors; v++)
             store(query[r] + v * LANES,
@@ -63,7 +53,7 @@ static void run_some(const StepProblem &p, const Stretch &s, const Job &job, flo
             const Vec key = row(keys + (ptrdiff_t)j * p.dim + v * LANES);
             for (int r = 0; r < QUERIES; r++) sum[r] += key * load(query[r] + v * LANES);
         }
-        for (int r = 0; r < QUERIES; r++) scores[r][j] = sum_of(sum[r]);
+        for (int r = 0; r < QUERIES; r++) scores[r][j] = total(sum[r]);
     }
     for (int r = 0; r < QUERIES; r++) {
         float *own = scores[r], *to = partial + r * size;
@@ -71,7 +61,7 @@ static void run_some(const StepProblem &p, const Stretch &s, const Job &job, flo
             const float *mask = s.mask + (job.first + r) * s.mask_stride + job.from;
             for (int j = 0; j < job.count; j++) own[j] += mask[j] * (1 / LN2);
         }
-        const int whole = (job.count + LANES - 1) / LANES * LANES;
+        const int whole = up(job.count, LANES);
         for (int j = job.count; j < whole; j++) own[j] = -INFINITY;
         Vec top = all(-3e38f), norm = {};
         for (int j = 0; j < whole; j += LANES) top = larger(load(own + j), top);
@@ -100,7 +90,7 @@ static void run_some(const StepProblem &p, const Stretch &s, const Job &job, flo
 }
 
 template <class T>
-static void run(const StepProblem &p, const Stretch &s, const Job &job, float *partial) {
+static void run(const StepProblem &p, const KeyRun &s, const Job &job, float *partial) {
     switch (job.queries) {
     case 1: return run_some<T, 1>(p, s, job, partial);
     case 2: return run_some<T, 2>(p, s, job, partial);
@@ -117,7 +107,7 @@ static void merge(const StepProblem &p, const Job *jobs, int number, const float
     memset(p.out, 0, (size_t)p.queries * p.dim * sizeof(float));
     for (int n = 0; n < number; n++)
         for (int r = 0; r < jobs[n].queries; r++) {
-            const int q = p.stretches[jobs[n].stretch].first + jobs[n].first + r;
+            const int q = p.runs[jobs[n].run].first + jobs[n].first + r;
             const float *part = partials + ((size_t)n * TOGETHER + r) * size;
             const float now = part[0] > most[q] ? part[0] : most[q];
             const float old = exp2f(most[q] - now), weight = exp2f(part[0] - now);
@@ -133,10 +123,10 @@ static void merge(const StepProblem &p, const Job *jobs, int number, const float
 // 0, or 1: no memory, 2: a head dimension that is not whole vectors or too great.
 extern "C" int focus_step(const StepProblem *problem) {
     const StepProblem &p = *problem;
-    if (p.dim % LANES || p.dim > MOST) return 2;
+    if (p.dim % LANES || p.dim > MOST_DIM) return 2;
     int number = 0;
     for (int n = 0; n < p.number; n++)
-        number += (p.stretches[n].count + CHUNK - 1) / CHUNK * ((p.stretches[n].queries + TOGETHER - 1) / TOGETHER);
+        number += up(p.runs[n].count, CHUNK) / CHUNK * (up(p.runs[n].queries, TOGETHER) / TOGETHER);
     Job *jobs = (Job *)malloc((number + 1) * sizeof(Job));
     float *partials = (float *)malloc(((size_t)number * TOGETHER * (p.dim + 2) + 1) * sizeof(float));
     float *state = (float *)malloc((2 * (size_t)p.queries + 1) * sizeof(float));
@@ -144,13 +134,13 @@ extern "C" int focus_step(const StepProblem *problem) {
     if (room) {
         int at = 0;
         for (int n = 0; n < p.number; n++)
-            for (int from = 0; from < p.stretches[n].count; from += CHUNK)
-                for (int first = 0; first < p.stretches[n].queries; first += TOGETHER)
-                    jobs[at++] = {n, first, min_of(TOGETHER, p.stretches[n].queries - first), from,
-                                  min_of(CHUNK, p.stretches[n].count - from)};
+            for (int from = 0; from < p.runs[n].count; from += CHUNK)
+                for (int first = 0; first < p.runs[n].queries; first += TOGETHER)
+                    jobs[at++] = {n, first, min_of(TOGETHER, p.runs[n].queries - first), from,
+                                  min_of(CHUNK, p.runs[n].count - from)};
 #pragma omp parallel for schedule(dynamic) num_threads(max_of(1, min_of(p.threads, number / 2)))
         for (int n = 0; n < number; n++) {
-            const Stretch &s = p.stretches[jobs[n].stretch];
+            const KeyRun &s = p.runs[jobs[n].run];
             float *partial = partials + (size_t)n * TOGETHER * (p.dim + 2);
             p.bfloat16 ? run<uint16_t>(p, s, jobs[n], partial) : run<float>(p, s, jobs[n], partial);
         }

@@ -1,4 +1,4 @@
-"""Calls the compiled decoding step: every query over stretches of keys that lie where they are.
+"""Calls the compiled decoding step: every query over runs of keys that lie where they are.
 
 Shape suffixes: B batch, H query heads, D head dimension, N keys.
 """
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from focus.attention.native.build import library
-from focus.attention.native.call import DTYPES, in_a_way, limits
+from focus.attention.native.call import limits, usable
 
 
-class Stretch(NamedTuple):
+class KeyRun(NamedTuple):
     """Consecutive queries (rows of (B * H, D)) over one contiguous run of keys and values (N, D) of
     one head; mask: (N,), or (queries, N), float32, added to the logits."""
 
@@ -31,34 +31,27 @@ class _Problem(ctypes.Structure):
     """As in step.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "out", "stretches")),
+        *((name, ctypes.c_void_p) for name in ("query", "out", "runs")),
         *((name, ctypes.c_int32) for name in ("number", "queries", "dim", "bfloat16", "threads")),
         ("scale", ctypes.c_float),
     )
 
 
-_STRETCH = struct.Struct("=QQQqiiii")  # as in step.cpp
+_RUN = struct.Struct("=QQQqiiii")  # as in step.cpp
 
 
 def computes(query: Tensor, softcap: float | None) -> bool:
     """Whether the kernel can take this step's query (B, H, 1, D)."""
-    if softcap is not None or query.device.type != "cpu" or query.dtype not in DTYPES:
-        return False
-    if in_a_way((query,)) is not None:
-        return False
-    kernel = library()
-    if kernel is None:
-        return False
-    lanes, _, most = limits(kernel)
-    return query.shape[-1] % lanes == 0 and query.shape[-1] <= most
+    kernel = None if softcap is not None else usable((query,))
+    return kernel is not None and query.shape[-1] <= limits(kernel)[2]
 
 
-def attend(query: Tensor, stretches: list[Stretch], scale: float) -> Tensor:
-    """Softmax of each query over all its stretches together.
+def attend(query: Tensor, runs: list[KeyRun], scale: float) -> Tensor:
+    """Softmax of each query over all its runs together.
 
     Args:
         query: (B, H, 1, D) that :func:`computes` allows; keys and values are of its dtype.
-        stretches: in any order; a query without any, or whose keys are all masked, gets zeros.
+        runs: in any order; a query without any, or whose keys are all masked, gets zeros.
         scale: factor of the logits.
 
     Returns:
@@ -74,18 +67,18 @@ def attend(query: Tensor, stretches: list[Stretch], scale: float) -> Tensor:
     batch, heads, _, dim = query.shape
     rows = query.detach().to(torch.float32).contiguous()
     out = torch.empty_like(rows)
-    packed = bytearray(_STRETCH.size * len(stretches))
-    if any(x.dtype != query.dtype for each in stretches for x in (each.key, each.value)):
+    packed = bytearray(_RUN.size * len(runs))
+    if any(x.dtype != query.dtype for each in runs for x in (each.key, each.value)):
         raise ValueError(f"key: must be of the query's dtype {query.dtype}, as must be the value")
-    for n, each in enumerate(stretches):
+    for n, each in enumerate(runs):
         mask, apart = (0, 0) if each.mask is None else _place(each.mask)
-        _STRETCH.pack_into(
-            packed, n * _STRETCH.size, each.key.data_ptr(), each.value.data_ptr(), mask, apart,
+        _RUN.pack_into(
+            packed, n * _RUN.size, each.key.data_ptr(), each.value.data_ptr(), mask, apart,
             each.first, each.queries, each.key.shape[0], 0,
         )  # fmt: skip
     room = (ctypes.c_char * len(packed)).from_buffer(packed)
     problem = _Problem(
-        rows.data_ptr(), out.data_ptr(), ctypes.addressof(room), len(stretches), batch * heads,
+        rows.data_ptr(), out.data_ptr(), ctypes.addressof(room), len(runs), batch * heads,
         dim, int(query.dtype == torch.bfloat16), torch.get_num_threads(), scale,
     )  # fmt: skip
     status = int(kernel.focus_step(ctypes.byref(problem)))

@@ -14,7 +14,7 @@ enum { LANES = 8, COLUMNS = 2 };  // 6 x 2 of 16
 #else
 enum { LANES = 4, COLUMNS = 4 };  // NEON: 6 x 4 of 32
 #endif
-enum { STRIP = 6, PANEL = LANES * COLUMNS };
+enum { STRIP = 6, PANEL = LANES * COLUMNS, MOST_DIM = 512 };
 
 typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
@@ -60,10 +60,12 @@ static inline float highest(Vec x) {
     return m;
 }
 
-static inline float total(Vec x) {
-    float s = 0;
-    for (int i = 0; i < LANES; i++) s += x[i];
-    return s;
+static inline float total(Vec x) {  // by halves: a sum in order would wait for every lane
+    float parts[LANES];
+    store(parts, x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) parts[i] += parts[i + width];
+    return parts[0];
 }
 
 static inline float from_bfloat16(uint16_t x) {
@@ -83,3 +85,4 @@ static inline uint16_t to_bfloat16(float x) {  // to nearest, ties to even
 static inline int min_of(int a, int b) { return a < b ? a : b; }
 static inline int max_of(int a, int b) { return a > b ? a : b; }
 static inline int down(int x, int to) { return x / to * to; }
+static inline int up(int x, int to) { return (x + to - 1) / to * to; }

@@ -1,0 +1,100 @@
+"""Pasts of random tensors that tests of decoding share, and the definition's answer to them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+import focus.attention.past as past_module
+from focus.attention.decode import decode_attention
+from focus.attention.dense import attend, pairs_kept
+from focus.attention.past import Past, Rule
+
+DIM = 8
+
+
+def file_early(patch: pytest.MonkeyPatch, slack: int = 3, margin: int = 2) -> None:
+    patch.setattr(past_module, "CALL_BYTES", {"cpu": 0, "cuda": 0})
+    patch.setattr(past_module, "SLACK", slack)
+    patch.setattr(past_module, "MARGIN", margin)
+
+
+def some_groups(shape: tuple[int, int, int], groups: int, count: int,
+                seed: int = 0) -> Tensor:  # fmt: skip
+    """(B, R, T, K) bool with ``count`` groups a token."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(*shape, groups, generator=generator)
+    chosen = scores.topk(count, -1).indices
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, chosen, True)
+
+
+class Case:
+    """Random tensors of one sequence batch, and the definition's answer."""
+
+    def __init__(self, rule: Rule, tokens: int = 60, batch: int = 2, heads: int = 4,
+                 key_heads: int = 2, routings: int = 1, padded: bool = False,
+                 dtype: torch.dtype = torch.float64, dim: int = DIM) -> None:  # fmt: skip
+        generator = torch.Generator().manual_seed(1)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+        self.rule, self.tokens = rule, tokens
+        self.query = draw(batch, heads, tokens, dim)
+        self.key, self.value = (draw(batch, key_heads, tokens, dim) for _ in range(2))
+        shape = (batch, routings, tokens)
+        self.query_groups = some_groups(shape, rule.groups, rule.query_groups)
+        shape = (batch, min(routings, key_heads), tokens)
+        self.key_groups = some_groups(shape, rule.groups, rule.key_groups, seed=5)
+        self.real: Tensor | None = None
+        if padded:
+            self.real = torch.ones(batch, tokens, dtype=torch.bool)
+            self.real[0, :7] = False
+            self.real[0, 30:33] = False
+
+    def kept(self) -> Tensor:
+        query, key = self.query_groups, self.key_groups
+        if self.real is not None:
+            own = self.real[:, None, :, None]
+            query, key = query & own, key & own
+        kept = pairs_kept(query, key, self.rule.window, self.rule.sinks, self.real)
+        if self.rule.limit is not None:
+            position = torch.arange(self.tokens)
+            kept = kept & (position[:, None] - position < self.rule.limit)
+        return kept
+
+    def expected(self, softcap: float | None = None) -> Tensor:
+        scale = self.query.shape[-1] ** -0.5
+        return attend(self.query, self.key, self.value, scale, kept=self.kept(), softcap=softcap)
+
+    def step(self, past: Past, start: int, stop: int, softcap: float | None = None,
+             rows: Tensor | None = None) -> tuple[Tensor, int]:  # fmt: skip
+        """Output of tokens start..stop-1, and the kept pairs that the call counted."""
+        own = slice(start, stop)
+        tensors = [x[:, :, own] for x in (self.query, self.key, self.value)]
+        groups = [x[:, :, own] for x in (self.query_groups, self.key_groups)]
+        real = None if self.real is None else self.real[:, own]
+        if rows is not None:
+            tensors, groups = [x[rows] for x in tensors], [x[rows] for x in groups]
+            real = None if real is None else real[rows]
+        out, reads = decode_attention(*tensors, *groups, past, real=real, softcap=softcap)
+        counts = reads.pair_counts()
+        return out, counts.near + counts.distant_kept
+
+    def run(self, chunks: list[int], softcap: float | None = None) -> tuple[Tensor, int, Past]:
+        past, outs, total = Past(self.rule), [], 0
+        start = 0
+        for count in chunks:
+            out, kept = self.step(past, start, start + count, softcap)
+            outs.append(out)
+            total += kept
+            start += count
+        return torch.cat(outs, 2), total, past
+
+
+STEPS = [1] * 60
+CHUNKS = [20, 1, 1, 17, 1, 20]
+GRID = list(itertools.product((1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))))
