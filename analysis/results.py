@@ -166,7 +166,9 @@ class Results:
             for path in sorted((self.root / stage).glob("*/table.csv"))
             if stage in FREE or self.variants is None or path.parent.name in self.variants
         ]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+        if not frames:
+            return pd.DataFrame(columns=[*columns, "evidence", "cell"])
+        return pd.concat(frames, ignore_index=True)
 
     @cached_property
     def speed(self) -> pd.DataFrame:
@@ -222,9 +224,10 @@ class Results:
 
     @cached_property
     def transfer(self) -> pd.DataFrame:
-        """Masks of a trial's routers, and of controls, on each other corpus."""
+        """Masks of the routers of one trial or several, and of controls, on each other corpus."""
         frame = self.cells("transfer", RECIPE_COLUMNS)
-        return frame.rename(columns={"cell": "corpus"})
+        named = zip(frame["cell"], frame["trial"], strict=True)
+        return frame.assign(corpus=[cell.removeprefix(f"{trial}-") for cell, trial in named])
 
     @cached_property
     def exactness(self) -> pd.DataFrame:

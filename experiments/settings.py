@@ -40,7 +40,7 @@ from experiments.recipe_settings import (
 from experiments.schema import at_least, build, read_yaml, refuse_unknown, scalar
 from focus.config import FocusConfig
 
-SCALES = ("smoke", "laptop", "books", "gpu", "cluster")
+SCALES = ("smoke", "laptop", "books", "prose", "gpu", "cluster")
 # Blocks that only one stage or the analysis reads; their owners check the values.
 FREE_BLOCKS = ("tolerances", "analysis")
 

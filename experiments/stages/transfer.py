@@ -3,10 +3,10 @@
 `python -m experiments.stages.transfer --cell SOURCE` loads the adapters that `recipe` left in
 data/adapters/recipe/TRIAL/ (the trial that `transfer.trial` names) and scores every hard mask of
 `recipe.readings` on held-out documents of SOURCE: one of `transfer.sources`, or any other corpus,
-say a folder of $FOCUS_DATA (fetch it first). That it shares no book with the training texts is not
-checked. Nothing is trained: what the routers gain here is routing, not adaptation to a kind of
-text. A killed run goes on from the last finished seed, and several processes can share the seeds,
-as those of `recipe` do: `--seed N`.
+say a folder of $FOCUS_DATA (fetch it first). `--trial NAME` takes another trial's, and every trial
+has results of its own (results/transfer/TRIAL-SOURCE/). That the documents share no book with the
+training texts is not checked; nothing is trained here. A killed run goes on from the last finished
+seed, and several processes can share the seeds, as those of `recipe` do: `--seed N`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ def main() -> None:
     """Command line of the stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", required=True, help="a corpus of sources.yaml or $FOCUS_DATA")
+    parser.add_argument("--trial", help="whose routers; without it those of `transfer.trial`")
     parser.add_argument("--seed", type=int, help="this one of the trial's seeds alone")
     options = parser.parse_args()
     cell, chosen = options.cell, settings.load()
+    if options.trial is not None:
+        chosen = with_trial(options.trial, chosen)
     torch.set_num_threads(chosen.threads)
     trial = chosen.recipe.trials[chosen.transfer.trial]
     if options.seed is not None and options.seed not in trial.seeds:
@@ -58,8 +61,16 @@ def main() -> None:
     if options.seed is not None:
         finished(cell, options.seed, folders[options.seed], documents, chosen)
         return
-    with Run("transfer", cell, chosen) as run:
+    with Run("transfer", f"{trial.name}-{cell}", chosen) as run:
         transfer(run, cell, folders, documents, chosen)
+
+
+def with_trial(name: str, chosen: Settings) -> Settings:
+    """The settings with another trial's routers; SystemExit where there is no such trial."""
+    if name not in chosen.recipe.trials:
+        known = ", ".join(chosen.recipe.trials)
+        raise SystemExit(f"recipe.trials.{name}: no such trial; there are {known}")
+    return replace(chosen, transfer=replace(chosen.transfer, trial=name))
 
 
 def transfer(run: Run, name: str, folders: dict[int, Path], documents: Documents,
@@ -70,7 +81,7 @@ def transfer(run: Run, name: str, folders: dict[int, Path], documents: Documents
     readings.record(run, trial, chosen, chosen.transfer.context, found)
     run.note("corpus", name)
     run.note("seeds", list(trial.seeds))
-    shutil.rmtree(PARTIAL / name)
+    shutil.rmtree(PARTIAL / trial.name / name)
 
 
 def finished(name: str, seed: int, folder: Path, documents: Documents,
@@ -87,8 +98,8 @@ def finished(name: str, seed: int, folder: Path, documents: Documents,
         return {"seed": seed, "rows": readings.scores(model, trial, documents, 1, here,
                                                       with_controls)}  # fmt: skip
 
-    own = Partial(PARTIAL / name / f"seed{seed}.json", fingerprint(documents, folder, chosen))
-    return own.get("scores", score)
+    path = PARTIAL / trial.name / name / f"seed{seed}.json"
+    return Partial(path, fingerprint(documents, folder, chosen)).get("scores", score)
 
 
 def adapter_folder(trial: Trial, seed: int) -> Path:

@@ -161,10 +161,10 @@ def write_recipe(root: Path, trial: str, *rows: dict[str, object]) -> None:
 
 
 def write_transfer(root: Path, corpus: str, *rows: dict[str, object]) -> None:
-    """A corpus's table, rows as of :func:`write_recipe`."""
+    """A corpus's table for the trial `default`, rows as of :func:`write_recipe`."""
     write_recipe(root, "default", *rows)
     (root / "transfer").mkdir(exist_ok=True)
-    (root / "recipe" / "default").rename(root / "transfer" / corpus)
+    (root / "recipe" / "default").rename(root / "transfer" / f"default-{corpus}")
 
 
 def _write_cell(folder: Path, base: dict[str, object], rows: tuple[dict[str, object], ...]) -> None:

@@ -60,14 +60,14 @@ def test_routers_are_read_on_texts_that_they_were_not_trained_on(
     (own / "train" / "seen.txt").write_text(" ".join(f"seen{n}" for n in range(90)))
     run(folder, "fetch", "letters")
     run(folder, "transfer", "--cell", "letters", "--seed", "1")
-    assert not (folder / "results/transfer/letters").exists()
+    assert not (folder / "results/transfer/finalist-letters").exists()
     run(folder, "transfer", "--cell", "letters")
-    table = pd.read_csv(folder / "results/transfer/letters/table.csv")
+    table = pd.read_csv(folder / "results/transfer/finalist-letters/table.csv")
     assert list(table["kind"]) == ["pretrained", "routed", "random", "window", "oracle"]
     assert list(table["seeds"]) == [2, 2, 1, 1, 1]
-    documents = pd.read_csv(folder / "results/transfer/letters/documents.csv")
+    documents = pd.read_csv(folder / "results/transfer/finalist-letters/documents.csv")
     assert set(documents["document"]) == {"long", "longer"}
-    assert not (folder / "checkpoints/transfer/letters").exists()
+    assert not (folder / "checkpoints/transfer/finalist/letters").exists()
 
 
 def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +75,9 @@ def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch)
     process = start(folder, "transfer", "--cell", "nowhere")
     assert process.wait(timeout=60) != 0
     assert "transfer: nowhere: no such source" in (folder / "log").read_text()
+    process = start(folder, "transfer", "--cell", "letters", "--trial", "nobody")
+    assert process.wait(timeout=60) != 0
+    assert "recipe.trials.nobody: no such trial; there are" in (folder / "log").read_text()
     (folder / "data/adapters/recipe/finalist/seed1").rename(folder / "data/away")
     process = start(folder, "transfer", "--cell", "nowhere")
     assert process.wait(timeout=60) != 0
