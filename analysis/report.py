@@ -20,6 +20,8 @@ TITLES = {
     "leak": "What Sinkhorn over the sequence leaks",
     "pareto": "Recipe, paper's way and controls",
     "transfer": "The recipe on other texts",
+    "decode": "Speed-up of a decoding step",
+    "training": "Speed-up of a training step's attention",
 }
 SHADES = {
     rules.REPRODUCED: "good",

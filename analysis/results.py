@@ -80,6 +80,22 @@ CONTROLS_COLUMNS = [
     "n_documents",
     "seed",
 ]
+DECODE_COLUMNS = [
+    "device", "context", "dtype", "K", "k", "probe", "routers", "method", "median_s", "low_s",
+    "high_s", "bytes_read", "speedup", "bound", "error", "repetitions",
+]  # fmt: skip
+TRAINING_COLUMNS = [
+    "device", "length", "method", "K", "k", "routers", "window", "sinks", "dtype", "median_s",
+    "speedup", "speedup_low", "speedup_high", "peak_mb", "repetitions",
+]  # fmt: skip
+PREFILL_COLUMNS = [
+    "variant", "length", "top_k", "dtype", "full_s", "hard_s", "speedup", "speedup_low",
+    "speedup_high", "density", "repetitions",
+]  # fmt: skip
+GENERATION_COLUMNS = [
+    "variant", "prompt_tokens", "tokens", "agreement_forced", "agreement_free",
+    "cache_differs_full", "cache_differs_hard",
+]  # fmt: skip
 EXACTNESS_COLUMNS = [
     "K",
     "k",
@@ -233,6 +249,26 @@ class Results:
     def exactness(self) -> pd.DataFrame:
         """Cases of the exactness stage."""
         return self.table("exactness", EXACTNESS_COLUMNS)
+
+    @cached_property
+    def decode(self) -> pd.DataFrame:
+        """Steps of the decode stage, by context, dtype and routing."""
+        return self.table("decode", DECODE_COLUMNS)
+
+    @cached_property
+    def training(self) -> pd.DataFrame:
+        """The attention of a training step, by length and gate."""
+        return self.table("training", TRAINING_COLUMNS)
+
+    @cached_property
+    def prefill(self) -> pd.DataFrame:
+        """Whole forward passes over a long text."""
+        return self.table("prefill", PREFILL_COLUMNS)
+
+    @cached_property
+    def generation(self) -> pd.DataFrame:
+        """Questions of the generation stage, answered with the cache in both modes."""
+        return self.table("generation", GENERATION_COLUMNS)
 
     @cached_property
     def leak(self) -> pd.DataFrame:

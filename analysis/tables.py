@@ -144,6 +144,28 @@ def transfer(results: Results) -> pd.DataFrame:
     return results.transfer.reindex(columns=["corpus", *RECIPE_COLUMNS, *VERSUS])
 
 
+def decode(results: Results) -> pd.DataFrame:
+    """One row a method, context and dtype: a decoding step beside full attention's."""
+    return results.decode.drop(columns="evidence")
+
+
+def training(results: Results) -> pd.DataFrame:
+    """One row a gate and length: the attention of a training step beside full attention's."""
+    return results.training.drop(columns="evidence")
+
+
+def prefill(results: Results) -> pd.DataFrame:
+    """One row a length: a whole forward pass, hard and as pretrained."""
+    return results.prefill.drop(columns="evidence")
+
+
+def generation(results: Results) -> pd.DataFrame:
+    """One row a question: how far hard mode goes with the pretrained model, and what the cache
+    changes; without the texts themselves."""
+    texts = ["evidence", "text_full", "text_hard"]
+    return results.generation.drop(columns=texts, errors="ignore")
+
+
 TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "topk": topk,
     "speed": speed,
@@ -152,6 +174,10 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "controls": controls,
     "recipe": recipe,
     "transfer": transfer,
+    "decode": decode,
+    "training": training,
+    "prefill": prefill,
+    "generation": generation,
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
     "parameters": arithmetic.counts,

@@ -102,6 +102,8 @@ class GenerationSettings:
         questions: the first so many of the test set, with eight worked examples before each.
         batch_size: questions generated together, padded on the left.
         new_tokens: tokens generated for each, whatever they say.
+        dtype: of the model here: in bfloat16 the rounding of a step and of a whole pass differ so
+            much that either may choose another token.
         long_documents, long_prompt, long_tokens: held-out books that are gone on with, tokens of
             each that are given, and tokens generated.
     """
@@ -110,6 +112,7 @@ class GenerationSettings:
     questions: int = 8
     batch_size: int = 4
     new_tokens: int = 64
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     long_documents: int = 1
     long_prompt: int = 4096
     long_tokens: int = 256

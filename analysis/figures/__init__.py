@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from analysis.figures import leak, pareto, speed, style, topk, transfer
+from analysis.figures import decode, leak, pareto, speed, style, topk, training, transfer
 from analysis.results import Results
 
 FIGURES: dict[str, Callable[[Results], Figure | None]] = {
@@ -16,6 +16,8 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "leak": leak.draw,
     "pareto": pareto.draw,
     "transfer": transfer.draw,
+    "decode": decode.draw,
+    "training": training.draw,
 }
 CAPTIONS = {
     "topk": topk.CAPTION,
@@ -23,6 +25,8 @@ CAPTIONS = {
     "leak": leak.CAPTION,
     "pareto": pareto.CAPTION,
     "transfer": transfer.CAPTION,
+    "decode": decode.CAPTION,
+    "training": training.CAPTION,
 }
 
 

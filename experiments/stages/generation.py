@@ -53,7 +53,7 @@ def generation(run: Run, chosen: Settings) -> None:
         task = bar.add_task("generation", total=len(plan.variants) * (len(batches) + len(books)))
         for variant in plan.variants:
             chosen.variant(variant)
-            model, tokenizer = models.load(chosen.model.name, chosen.model.dtype)
+            model, tokenizer = models.load(chosen.model.name, plan.dtype)
             focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
             for title, ids in books:
                 bar.update(task, description=f"generation {variant} {title}")
@@ -170,6 +170,7 @@ def record(run: Run, chosen: Settings, table: pd.DataFrame) -> None:
             run.metric(f"{variant}.cache_differs_{mode}", differs)
             run.metric(f"{variant}.seconds_a_token_{mode}", own[f"seconds_{mode}"].sum() / tokens)
     run.note("seed", chosen.seed)
+    run.note("dtype", chosen.generation.dtype)
 
 
 def record_long(run: Run, table: pd.DataFrame) -> None:

@@ -9,15 +9,18 @@ import pytest
 
 from analysis import __main__ as command
 from analysis import figures, tables
-from analysis.figures import pareto, style, transfer
+from analysis.figures import decode, pareto, style, training, transfer
 from tests.analysis.result_files import (
     pretrained,
     row,
+    write_decode,
     write_exactness,
+    write_generation,
     write_leak,
     write_recipe,
     write_speed,
     write_topk,
+    write_training,
     write_transfer,
 )
 
@@ -85,6 +88,43 @@ def test_other_texts_stand_beside_each_other(results):
     figure = transfer.draw(results)
     assert [axis.get_title("left").split(":")[0] for axis in figure.axes] == ["pg19", "wikitext-2"]
     assert list(tables.transfer(results)["corpus"]) == ["pg19"] * 2 + ["wikitext-2"] * 3
+
+
+def test_steps_of_decoding_stand_beside_full_attention(results):
+    assert decode.draw(results) is None
+    full = {"K": None, "k": None, "probe": None, "routers": None, "speedup": 1.0, "bound": 1.0}
+    write_decode(
+        results.root, full | {"method": "full"}, full | {"method": "full_copy", "speedup": 0.5},
+        *({"context": t, "speedup": s} for t, s in ((2048, 1.5), (8192, 3.0))),
+        {"k": 2, "probe": "multi_probe", "routers": "query_heads"}, {"dtype": "bfloat16"},
+    )  # fmt: skip
+    del results.__dict__["decode"]
+    figure = decode.draw(results)
+    assert [axis.get_title("left") for axis in figure.axes] == ["cpu, float32", "cpu, bfloat16"]
+    labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert labels == {
+        "K = 8, 1 group a token, a router a layer",
+        "K = 8, 2 groups a query, 1 a key, a router a query head",
+        "full attention", "full attention, cache copied at every step",
+    }  # fmt: skip
+    assert len(tables.decode(results)) == 6
+
+
+def test_training_steps_stand_beside_full_attention(results):
+    assert training.draw(results) is None
+    full = {"method": "full", "speedup": 1.0}
+    write_training(results.root, full, {}, {"method": "sparse_log", "length": 4096, "speedup": 2.0})
+    del results.__dict__["training"]
+    labels = {text.get_text() for text in training.draw(results).legends[0].get_texts()}
+    assert labels == {"full attention", "gate log", "gate sparse_log"}
+
+
+def test_answers_stand_in_a_table_without_their_text(results):
+    write_generation(results.root, {}, {"question": 1})
+    tables.write(results, results.root / "tables")
+    frame = pd.read_csv(results.root / "tables" / "generation.csv")
+    assert list(frame["question"]) == [0, 1]
+    assert not {"text_full", "text_hard", "evidence"} & set(frame)
 
 
 def test_figures_are_drawn_and_not_empty(filled):

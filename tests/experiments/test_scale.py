@@ -97,7 +97,7 @@ def test_an_overlay_that_makes_nonsense_changes_nothing(params_file, tmp_path):
 
 
 def test_an_unknown_scale_is_refused(params_file):
-    with pytest.raises(ValueError, match=r"^SCALE: must be one of smoke, laptop, books, prose, gpu,"):
+    with pytest.raises(ValueError, match=r"^SCALE: must be one of smoke, laptop, books, prose,"):
         apply("huge", params_file)
 
 

@@ -1,0 +1,79 @@
+"""Speed-up of a decoding step's attention against the tokens in the cache."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures import style
+from analysis.results import Results
+
+CAPTION = (
+    "One new token's attention over a cache, times as fast as torch's full attention over a "
+    "contiguous one; the methods take turns in one run (median; bars: 10th and 90th percentile of "
+    "the steps). Dashed, in the same colour: the bound by the bytes of keys and values that are "
+    "read. Grey: the cache copied at every step, as transformers' DynamicCache does. All ours."
+)
+ROUTING = ["K", "k", "probe", "routers"]
+ROUTERS = {
+    "layer": "a router a layer",
+    "kv_head": "a router a key head",
+    "query_heads": "a router a query head",
+}
+
+
+def draw(results: Results) -> Figure | None:
+    """A panel a device and dtype, None without results of the decode stage."""
+    frame = results.decode
+    if frame.empty:
+        return None
+    panels = list(frame.groupby(["device", "dtype"], sort=False))
+    figure, grid = style.grid(1, len(panels), 1.0 + 4.8 * len(panels), 5.2)
+    axes = list(grid[0])
+    for axis, ((device, dtype), rows) in zip(axes, panels, strict=True):
+        _panel(axis, rows)
+        axis.set_title(f"{device}, {dtype}", loc="left", fontweight="bold")
+    axes[0].set_ylabel("speed-up over full attention (x)")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _panel(axis: Axes, rows: pd.DataFrame) -> None:
+    ours = rows[rows["method"] == "ours"]
+    for n, (routing, line) in enumerate(ours.groupby(ROUTING, sort=False)):
+        colour, ordered = style.CYCLE[n % 6], line.sort_values("context")
+        axis.errorbar(
+            ordered["context"], ordered["speedup"], _spread(ordered), color=colour,
+            marker=style.MARKERS[n % 6], markersize=5.5, capsize=2.5, elinewidth=1,
+            label=_name(*routing), zorder=3,
+        )  # fmt: skip
+        axis.plot(ordered["context"], ordered["bound"], "--", color=colour, linewidth=0.9, zorder=2)
+    copied = rows[rows["method"] == "full_copy"].sort_values("context")
+    axis.plot(
+        copied["context"], copied["speedup"], ":", color=style.GREY, marker="x", markersize=6,
+        label="full attention, cache copied at every step", zorder=2,
+    )  # fmt: skip
+    axis.axhline(1, color=style.INK, linewidth=1.3, label="full attention", zorder=2)
+    axis.set_yscale("log", base=2)
+    bottom, top = axis.get_ylim()
+    ticks = [t for t in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32) if bottom <= t <= top]
+    axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    style.lengths(axis, sorted({int(v) for v in rows["context"]}))
+    axis.set_xlabel("tokens in the cache")
+
+
+def _spread(line: pd.DataFrame) -> list[pd.Series]:
+    """Bars of a speed-up from those of the step's own time."""
+    full = line["speedup"] * line["median_s"]  # what full attention took beside it
+    below = (line["speedup"] - full / line["high_s"]).clip(lower=0)
+    above = (full / line["low_s"] - line["speedup"]).clip(lower=0)
+    return [below, above]
+
+
+def _name(groups: float, top_k: float, probe: str, routers: str) -> str:
+    count = "1 group a token" if top_k == 1 else f"{top_k:.0f} groups a token"
+    if probe == "multi_probe" and top_k > 1:
+        count = f"{top_k:.0f} groups a query, 1 a key"
+    return f"K = {groups:.0f}, {count}, {ROUTERS.get(routers, routers)}"
