@@ -140,6 +140,7 @@ RECIPE_COLUMNS = [
 ]  # fmt: skip
 
 
+DOCUMENT_COLUMNS = ["trial", "kind", "reading", "seed", "document", "nll", "tokens"]
 FREE = ("recipe", "transfer")  # stages whose cells are no variants
 
 
@@ -237,6 +238,17 @@ class Results:
     def recipe(self) -> pd.DataFrame:
         """Masks of every trial of the recipe stage, and of the controls beside finalists."""
         return self.cells("recipe", RECIPE_COLUMNS)
+
+    @cached_property
+    def search_documents(self) -> pd.DataFrame:
+        """Losses of each document under each mask of the trials that are no finalists."""
+        frame = self.recipe
+        trials = frame[~frame["final"].astype(bool)]["cell"].unique() if len(frame) else []
+        paths = [self.root / "recipe" / trial / "documents.csv" for trial in trials]
+        frames = [read_csv(path, DOCUMENT_COLUMNS) for path in paths if path.is_file()]
+        if not frames:
+            return pd.DataFrame(columns=DOCUMENT_COLUMNS)
+        return pd.concat(frames, ignore_index=True)
 
     @cached_property
     def transfer(self) -> pd.DataFrame:

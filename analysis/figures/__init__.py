@@ -7,7 +7,17 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from analysis.figures import decode, leak, pareto, speed, style, topk, training, transfer
+from analysis.figures import (
+    decode,
+    leak,
+    pareto,
+    search,
+    speed,
+    style,
+    topk,
+    training,
+    transfer,
+)
 from analysis.results import Results
 
 FIGURES: dict[str, Callable[[Results], Figure | None]] = {
@@ -16,6 +26,7 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "leak": leak.draw,
     "pareto": pareto.draw,
     "transfer": transfer.draw,
+    "search": search.draw,
     "decode": decode.draw,
     "training": training.draw,
 }
@@ -25,6 +36,7 @@ CAPTIONS = {
     "leak": leak.CAPTION,
     "pareto": pareto.CAPTION,
     "transfer": transfer.CAPTION,
+    "search": search.CAPTION,
     "decode": decode.CAPTION,
     "training": training.CAPTION,
 }

@@ -160,6 +160,16 @@ def write_recipe(root: Path, trial: str, *rows: dict[str, object]) -> None:
     _write_cell(root / "recipe" / trial, base, rows)
 
 
+def write_losses(root: Path, trial: str, losses: dict[str, dict[str, float]]) -> None:
+    """Loss a token of each document under each reading, as a trial's documents.csv has them."""
+    rows = [
+        {"trial": trial, "kind": "routed", "reading": reading, "seed": 0, "document": name,
+         "nll": 100 * loss, "tokens": 100}
+        for reading, own in losses.items() for name, loss in own.items()
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(root / "recipe" / trial / "documents.csv", index=False)
+
+
 def write_transfer(root: Path, corpus: str, *rows: dict[str, object]) -> None:
     """A corpus's table for the trial `default`, rows as of :func:`write_recipe`."""
     write_recipe(root, "default", *rows)

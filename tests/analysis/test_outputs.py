@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pandas as pd
 import pytest
 
 from analysis import __main__ as command
 from analysis import figures, tables
-from analysis.figures import decode, pareto, style, training, transfer
+from analysis.figures import decode, pareto, search, style, training, transfer
 from tests.analysis.result_files import (
     pretrained,
     row,
@@ -17,6 +18,7 @@ from tests.analysis.result_files import (
     write_exactness,
     write_generation,
     write_leak,
+    write_losses,
     write_recipe,
     write_speed,
     write_topk,
@@ -88,6 +90,22 @@ def test_other_texts_stand_beside_each_other(results):
     figure = transfer.draw(results)
     assert [axis.get_title("left").split(":")[0] for axis in figure.axes] == ["pg19", "wikitext-2"]
     assert list(tables.transfer(results)["corpus"]) == ["pg19"] * 2 + ["wikitext-2"] * 3
+
+
+def test_searched_trials_are_compared_with_their_base_by_document(results):
+    assert search.draw(results) is None
+    for trial, losses in (("search", (3.0, 4.0)), ("search_eq2", (3.1, 4.3))):
+        write_recipe(results.root, trial, {"final": False})
+        write_losses(results.root, trial, {"symmetric.k1": dict(zip("ab", losses, strict=True))})
+    write_recipe(results.root, "default", {})
+    write_losses(results.root, "default", {"symmetric.k1": {"a": 1.0}})
+    del results.__dict__["recipe"], results.__dict__["search_documents"]
+    (row,) = search.compared(results).to_dict("records")
+    assert row["trial"] == "search_eq2"
+    assert row["change"] == pytest.approx(math.expm1(0.2))
+    assert row["documents"] == pytest.approx([math.expm1(0.1), math.expm1(0.3)])
+    (axis,) = search.draw(results).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["eq2"]
 
 
 def test_steps_of_decoding_stand_beside_full_attention(results):
