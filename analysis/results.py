@@ -255,7 +255,15 @@ class Results:
         """Masks of the routers of one trial or several, and of controls, on each other corpus."""
         frame = self.cells("transfer", RECIPE_COLUMNS)
         named = zip(frame["cell"], frame["trial"], strict=True)
-        return frame.assign(corpus=[cell.removeprefix(f"{trial}-") for cell, trial in named])
+        return frame.assign(
+            corpus=[cell.removeprefix(f"{trial}-") for cell, trial in named],
+            trained_on=[self._trained_on(cell) for cell in frame["cell"]],
+        )
+
+    def _trained_on(self, cell: str) -> str:
+        """Corpora whose texts the routers of a cell of transfer saw, "" where no record says so."""
+        run = self.run("transfer", cell)
+        return " + ".join(run.get("notes", {}).get("trained_on", ()))
 
     @cached_property
     def exactness(self) -> pd.DataFrame:

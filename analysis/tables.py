@@ -141,7 +141,7 @@ def recipe(results: Results) -> pd.DataFrame:
 
 def transfer(results: Results) -> pd.DataFrame:
     """The recipe's routers, and controls, on each corpus that they were not trained on."""
-    return results.transfer.reindex(columns=["corpus", *RECIPE_COLUMNS, *VERSUS])
+    return results.transfer.reindex(columns=["corpus", "trained_on", *RECIPE_COLUMNS, *VERSUS])
 
 
 def decode(results: Results) -> pd.DataFrame:

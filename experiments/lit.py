@@ -6,6 +6,7 @@ Shapes: B batch, T tokens.
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytorch_lightning as pl
@@ -37,6 +38,8 @@ class Centroids(pl.LightningModule):
         self.routers = torch.nn.ParameterList(focus.trainable_parameters(model))
         self.settings = settings
         self.losses: list[float] = []
+        self._before: float = 0.0
+        self._started: float | None = None
         self.model.eval()
         for layer in model.focus_state.layers.values():
             if layer.router is not None:
@@ -97,13 +100,26 @@ class Centroids(pl.LightningModule):
         for name, tensor in own.items():
             tensor.copy_(state_dict[name])
 
+    @property
+    def seconds(self) -> float:
+        """Wall time of the training, with that before the checkpoint it went on from."""
+        return self._before + (time.monotonic() - self._started if self._started else 0.0)
+
+    def on_train_start(self) -> None:
+        """The clock runs from here."""
+        self._started = time.monotonic()
+
+    def on_train_end(self) -> None:
+        """The clock stops: what follows is no training."""
+        self._before, self._started = self.seconds, None
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the losses so far."""
-        checkpoint["losses"] = list(self.losses)
+        """Adds the losses and the wall time so far."""
+        checkpoint["losses"], checkpoint["seconds"] = list(self.losses), self.seconds
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes up the losses where the checkpoint left them."""
-        self.losses = list(checkpoint["losses"])
+        """Takes up the losses and the wall time where the checkpoint left them."""
+        self.losses, self._before = list(checkpoint["losses"]), checkpoint.get("seconds", 0.0)
 
 
 def gated_next_token_loss(model: PreTrainedModel, input_ids: Tensor, **how: Any) -> Tensor:

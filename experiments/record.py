@@ -38,6 +38,7 @@ class Run:
     Attributes:
         folder: where the files go: results/<stage>/[<cell>/]; made on entry.
         metrics: the numbers so far.
+        dtype: number format of the model, ``model.dtype`` unless the stage takes another.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Run:
         self.stage, self.cell, self.settings = stage, cell, settings
         self.folder = Path(root) / stage / cell if cell else Path(root) / stage
         self.metrics: dict[str, float | int | str | None] = {}
+        self.dtype = settings.model.dtype if settings else None
         self._notes: dict[str, Any] = {}
         self._started = 0.0
 
@@ -125,12 +127,12 @@ class Run:
         }
 
     def _dtype(self) -> str | None:
-        """The number format that model.dtype meant on this machine."""
-        if self.settings is None or "torch" not in sys.modules:
+        """What the wanted number format meant on this machine."""
+        if self.dtype is None or "torch" not in sys.modules:
             return None
         from experiments import models  # it takes seconds, and not every stage loads a model
 
-        return str(models.resolve_dtype(self.settings.model.dtype)).removeprefix("torch.")
+        return str(models.resolve_dtype(self.dtype)).removeprefix("torch.")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -12,8 +12,9 @@ from analysis.results import Results
 CAPTION = (
     "One new token's attention over a cache, times as fast as torch's full attention over a "
     "contiguous one; the methods take turns in one run (median; bars: 10th and 90th percentile of "
-    "the steps). Dashed, in the same colour: the bound by the bytes of keys and values that are "
-    "read. Grey: the cache copied at every step, as transformers' DynamicCache does. All ours."
+    "the steps). Dashed, in the same colour: the bytes of keys and values that full attention "
+    "reads over those that ours does, which equal bandwidth would give. Grey: the cache copied at "
+    "every step, as transformers' DynamicCache does, timed right after. All ours."
 )
 ROUTING = ["K", "k", "probe", "routers"]
 ROUTERS = {

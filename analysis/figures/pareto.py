@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,7 +38,7 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, axes = style.row(2, 11.0, 5.0)
     for axis in axes:
-        lines(axis, frame)
+        lines(axis, frame, list(dict.fromkeys(frame["trial"])))
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlabel("distant pairs kept (%)")
         axis.set_xlim(left=0)
@@ -61,15 +63,18 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-def lines(axis: Axes, frame: pd.DataFrame) -> None:
-    """One line with error bars for every trial, and for every control in grey."""
-    trials = list(dict.fromkeys(frame["trial"]))
+def lines(axis: Axes, frame: pd.DataFrame, trials: list[str],
+          told: Mapping[str, str] | None = None) -> None:  # fmt: skip
+    """One line with error bars for every trial, which looks as its place among ``trials`` says
+    (panels of one figure share them), and for every control in grey; ``told``: more about a trial.
+    """
     for (trial, kind), rows in frame.groupby(["trial", "kind"], sort=False):
         if kind == "routed":
             n = trials.index(trial)
             look = {"color": style.CYCLE[n % 6], "marker": style.MARKERS[n % 6], "zorder": 3}
             count = int(rows["seeds"].max())
-            label = f"{trial} (K = {rows['K'].iloc[0]}, {count} seed{'s' * (count > 1)})"
+            more = f"{told[trial]}, " if told and trial in told else ""
+            label = f"{trial} ({more}K = {rows['K'].iloc[0]}, {count} seed{'s' * (count > 1)})"
         else:
             n = list(CONTROLS).index(kind)
             look = {"color": SHADES[n], "marker": "x+dv*"[n], "linestyle": ":"}

@@ -8,12 +8,11 @@ from analysis.figures import pareto, style
 from analysis.results import Results
 
 CAPTION = (
-    "Routers on documents that they were not trained on, of other corpora than the recipe's (which "
-    "other texts of these they saw, the trial says), all ours: perplexity relative to the "
-    "pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
-    "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
-    "routings that learnt nothing: random routers, the window widened to as many "
-    "pairs. All causal."
+    "Routers on held-out documents of other corpora than the recipe's, all ours (in brackets the "
+    "corpora whose training texts a trial saw): perplexity relative to the pretrained model "
+    "against the share of distant pairs kept (window and sinks aside). Bars: bootstrap interval "
+    "over documents, paired with pretrained, of the mean over seeds. Grey: routings that learnt "
+    "nothing: random routers, the window widened to as many pairs. All causal."
 )
 
 
@@ -24,10 +23,13 @@ def draw(results: Results) -> Figure | None:
     if frame.empty:
         return None
     corpora = list(dict.fromkeys(frame["corpus"]))
+    trials = list(dict.fromkeys(frame["trial"]))
+    told = {trial: f"saw {texts}" for trial, texts in zip(frame["trial"], frame["trained_on"],
+                                                          strict=True) if texts}  # fmt: skip
     figure, axes = style.row(len(corpora), 5.5 * len(corpora), 4.8)
     for axis, corpus in zip(axes, corpora, strict=True):
         own = frame[frame["corpus"] == corpus]
-        pareto.lines(axis, own)
+        pareto.lines(axis, own, trials, told)
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlim(left=0)
         axis.set_xlabel("distant pairs kept (%)")

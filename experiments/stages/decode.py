@@ -1,7 +1,8 @@
 """Stage decode: the attention of one decoding step over grouped pages, against full attention's.
 
-In one run, taking turns, at every context: torch's SDPA over a contiguous cache, transformers' way
-of appending, and the library's step for each routing; seconds and bytes of keys and values read.
+In one run, at every context: torch's SDPA over a contiguous cache and the library's step for each
+routing, taking turns, and right after them transformers' way of appending; seconds and bytes of
+keys and values read. `bound` is full attention's bytes over a method's.
 
 `python -m experiments.stages.decode` writes results/decode/table.csv and metrics.json.
 """

@@ -41,6 +41,7 @@ def main() -> None:
 def generation(run: Run, chosen: Settings) -> None:
     """Generates for every variant and writes one row a question."""
     plan, rows, long_rows = chosen.generation, [], []
+    run.dtype = plan.dtype
     questions = gsm8k.load(plan.questions)
     batches = [
         questions[i : i + plan.batch_size] for i in range(0, len(questions), plan.batch_size)
@@ -170,7 +171,6 @@ def record(run: Run, chosen: Settings, table: pd.DataFrame) -> None:
             run.metric(f"{variant}.cache_differs_{mode}", differs)
             run.metric(f"{variant}.seconds_a_token_{mode}", own[f"seconds_{mode}"].sum() / tokens)
     run.note("seed", chosen.seed)
-    run.note("dtype", chosen.generation.dtype)
 
 
 def record_long(run: Run, table: pd.DataFrame) -> None:

@@ -2,9 +2,10 @@
 
 `python -m experiments.stages.recipe --cell TRIAL` trains the trial once with each of its seeds
 (adapters stay in data/adapters/recipe/TRIAL/) and scores every hard mask of `recipe.readings`: on
-validation books while searching; on test books for finalists. `controls: true` adds controls at the
-first seed's density. Scores are averaged over seeds before documents are resampled, and every
-change is paired over documents. A killed run goes on from the last checkpoint and finished seed.
+validation books while searching; on test books for finalists. `controls: true` adds controls: the
+window widened to the first seed's density, random routers that keep no fewer pairs. Scores are
+averaged over seeds before documents are resampled, and every change is paired over documents. A
+killed run goes on from the last checkpoint and finished seed.
 
 Several processes can share the seeds: `--seed N` trains and scores that one and leaves the rest to
 the plain command, which then finds it done.
@@ -30,12 +31,13 @@ from experiments.data import TRAINING, manifest
 from experiments.evaluation import Partial
 from experiments.readings import Documents
 from experiments.recipe_settings import Trial
-from experiments.record import Run
+from experiments.record import Run, write_json
 from experiments.settings import ProtocolSettings, Settings
 from experiments.stages.retrofit import fingerprint, train
 
 CHECKPOINTS = Path("checkpoints/recipe")
 ADAPTERS = Path("data/adapters/recipe")  # too large for git
+TRAINED = "training.json"  # beside a seed's routers
 
 
 def main() -> None:
@@ -93,11 +95,19 @@ def one_seed(trial: Trial, seed: int, documents: Documents, chosen: Settings,
     here = replace(chosen, seed=seed)
     folder = CHECKPOINTS / trial.name / fingerprint(trial.focus, trial.retrofit, here)
     trained = train(model, trial.focus, trial.retrofit, seed, folder, folder / "dvclive")
-    focus.save_adapter(model, ADAPTERS / trial.name / f"seed{seed}")
+    adapter = ADAPTERS / trial.name / f"seed{seed}"
+    focus.save_adapter(model, adapter)
+    write_json(adapter / TRAINED, trained_on(trial))
     score_from = protocol_of(trial, chosen).score_from
     rows = readings.scores(model, trial, documents, score_from, here, with_controls)
-    losses = trained.module.losses
-    return {"seed": seed, "losses": losses, "train_seconds": trained.seconds, "rows": rows}
+    module = trained.module
+    return {"seed": seed, "losses": module.losses, "train_seconds": module.seconds, "rows": rows}
+
+
+def trained_on(trial: Trial) -> dict[str, Any]:
+    """How a trial is trained under the present settings, and on which texts."""
+    training = json.loads(json.dumps(asdict(trial.retrofit)))  # lists, as they are read again
+    return {"retrofit": training, "texts": manifest(TRAINING[trial.retrofit.texts])}
 
 
 def parts_fingerprint(trial: Trial, protocol: ProtocolSettings, chosen: Settings) -> str:

@@ -12,7 +12,6 @@ import argparse
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,10 +58,9 @@ def retrofit(run: Run, cell: str, chosen: Settings) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training: its module, wall time of this run, and where it went on from."""
+    """A finished training: its module, and where it went on from."""
 
     module: Centroids
-    seconds: float
     resumed: str | None
 
 
@@ -93,13 +91,11 @@ def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitS
         focus.initialise(model, batches, seed=seed)
     module = Centroids(model, training)
     data = BooksDataModule(training.context, training.batch_size, training.steps, seed, texts)
-    started = time.monotonic()
     trainer(training, folder, live).fit(module, data, ckpt_path=resumed)
-    seconds = time.monotonic() - started
     if weights_hash(frozen(model)) != before:
         raise RuntimeError("a frozen weight changed during training: this is a bug, not a result")
     model.eval()  # in training mode, routers balance over the whole sequence
-    return Trained(module, seconds, resumed)
+    return Trained(module, resumed)
 
 
 def trainer(training: RetrofitSettings, folder: Path, live: Path) -> pl.Trainer:
@@ -156,7 +152,7 @@ def record(run: Run, trained: Trained) -> None:
     run.metric("trained_parameters", sum(p.numel() for p in module.routers))
     run.metric("weights_unchanged", 1)
     run.note("seed", run.settings.seed if run.settings else None)
-    run.note("train_seconds", round(trained.seconds, 1))
+    run.note("train_seconds", round(module.seconds, 1))
     run.note("resumed_from_step", step_of(trained.resumed))
 
 

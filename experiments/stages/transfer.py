@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 import focus
 from experiments import models, readings, settings, sources, texts
+from experiments.data import TRAINING as TEXTS
 from experiments.data import manifest, windows
 from experiments.evaluation import Partial
 from experiments.readings import Documents
@@ -33,7 +34,7 @@ from experiments.recipe_settings import TransferSettings, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages import corpus
-from experiments.stages.recipe import ADAPTERS
+from experiments.stages.recipe import ADAPTERS, TRAINED, trained_on
 from experiments.texts import Text
 
 PARTIAL = Path("checkpoints/transfer")
@@ -81,6 +82,7 @@ def transfer(run: Run, name: str, folders: dict[int, Path], documents: Documents
     readings.record(run, trial, chosen, chosen.transfer.context, found)
     run.note("corpus", name)
     run.note("seeds", list(trial.seeds))
+    run.note("trained_on", sources_of(trial, chosen))
     shutil.rmtree(PARTIAL / trial.name / name)
 
 
@@ -106,7 +108,8 @@ def adapter_folder(trial: Trial, seed: int) -> Path:
     """Where the recipe stage left the routers of a seed.
 
     Raises:
-        ValueError: it has not been run here, or with other settings.
+        ValueError: it has not been run here, or with other routing, training or texts: params.yaml
+            would then say of these routers what is not so.
     """
     folder = ADAPTERS / trial.name / f"seed{seed}"
     if not folder.is_dir():
@@ -116,6 +119,13 @@ def adapter_folder(trial: Trial, seed: int) -> Path:
         raise ValueError(
             f"{folder}: its routers are not those of recipe.trials.{trial.name} in params.yaml; "
             f"run `dvc repro recipe@{trial.name}` again"
+        )
+    told, texts = folder / TRAINED, TEXTS[trial.retrofit.texts]
+    if not told.is_file() or json.loads(told.read_text(encoding="utf-8")) != trained_on(trial):
+        raise ValueError(
+            f"{folder}: its routers were not trained as params.yaml and {texts} say; bring these "
+            "back (`python -m experiments.scale NAME`, `dvc repro mixture`), or run "
+            f"`dvc repro recipe@{trial.name}` again"
         )
     return folder
 
@@ -128,21 +138,31 @@ def other_documents(name: str, chosen: Settings) -> Documents:
             fetched, or it has too few such documents.
     """
     source = sources.find(name, sources.sources())
-    trained_on = chosen.recipe.trials[chosen.transfer.trial].retrofit.texts
+    kind = chosen.recipe.trials[chosen.transfer.trial].retrofit.texts
     every = texts.read(sources.ROOT / name, source.layout) if name != chosen.corpus.source else []
-    refuse_training_texts(name, chosen, trained_on, [text.split is not None for text in every])
+    refuse_training_texts(name, chosen, kind, [text.split is not None for text in every])
     found, _, _ = texts.distinct(held_out(every), chosen.corpus.max_overlap)
     tokenizer = models.load_tokenizer(chosen.model.name, sources.ROOT)
     return take(sorted(found, key=corpus.fingerprint), tokenizer, chosen.transfer, name)
 
 
-def refuse_training_texts(name: str, chosen: Settings, trained_on: str,
+def sources_of(trial: Trial, chosen: Settings) -> list[str]:
+    """The corpora that a trial's routers were trained on."""
+    if trial.retrofit.texts == "corpus":
+        return [chosen.corpus.source]
+    return list(manifest(TEXTS["mixture"])["tokens"])
+
+
+def refuse_training_texts(name: str, chosen: Settings, kind: str,
                           sides: list[bool]) -> None:  # fmt: skip
     """Raises ValueError for texts that routers were trained on: the corpus, or a source of the
-    mixture whose documents have no test side of their own (``sides``: whether each has a side)."""
+    mixture whose documents have no test side of their own (``kind``: ``corpus`` or ``mixture``;
+    ``sides``: whether each document has a side)."""
     if name == chosen.corpus.source:
         raise ValueError(f"{name}: is what the routers were trained on; name another corpus")
-    if trained_on == "mixture" and name in chosen.mixture.sources and not all(sides):
+    if kind != "mixture" or all(sides):
+        return
+    if name in chosen.mixture.sources or name in manifest(TEXTS["mixture"])["tokens"]:
         raise ValueError(
             f"{name}: is among mixture.sources, and its documents have no sides of their own; name "
             "another corpus"
@@ -178,7 +198,7 @@ def fingerprint(documents: Documents, folder: Path, chosen: Settings) -> str:
     recipe, trial = chosen.recipe, chosen.recipe.trials[chosen.transfer.trial]
     known = [asdict(chosen.transfer), asdict(chosen.model), asdict(trial),
              [asdict(reading) for reading in recipe.readings], recipe.controls, recipe.calibration,
-             manifest()]  # fmt: skip
+             manifest(), manifest(TEXTS[trial.retrofit.texts])]  # fmt: skip
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     for _, each in documents:
         digest.update(each.numpy().tobytes())

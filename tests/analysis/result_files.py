@@ -170,11 +170,13 @@ def write_losses(root: Path, trial: str, losses: dict[str, dict[str, float]]) ->
     pd.DataFrame(rows).to_csv(root / "recipe" / trial / "documents.csv", index=False)
 
 
-def write_transfer(root: Path, corpus: str, *rows: dict[str, object]) -> None:
-    """A corpus's table for the trial `default`, rows as of :func:`write_recipe`."""
-    write_recipe(root, "default", *rows)
+def write_transfer(
+    root: Path, corpus: str, *rows: dict[str, object], trial: str = "default"
+) -> None:
+    """A corpus's table for a trial, rows as of :func:`write_recipe`."""
+    write_recipe(root, trial, *rows)
     (root / "transfer").mkdir(exist_ok=True)
-    (root / "recipe" / "default").rename(root / "transfer" / f"default-{corpus}")
+    (root / "recipe" / trial).rename(root / "transfer" / f"{trial}-{corpus}")
 
 
 def write_decode(root: Path, *rows: dict[str, object]) -> None:

@@ -145,6 +145,24 @@ def test_answers_stand_in_a_table_without_their_text(results):
     assert not {"text_full", "text_hard", "evidence"} & set(frame)
 
 
+def test_a_trial_looks_the_same_in_every_panel(results):
+    """Though one panel has it alone and another beside a second trial."""
+    pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}
+    for corpus, trial in (("pg19", "default"), ("pg19", "prose"), ("wikitext-2", "prose")):
+        write_transfer(results.root, corpus, pretrained_row, {"trial": trial}, trial=trial)
+    run = results.root / "transfer" / "prose-pg19" / "run.json"
+    run.write_text(json.dumps({"notes": {"trained_on": ["plays", "pg19"]}}))
+    first, second = transfer.draw(results).axes
+    looks = [
+        {line.get_label(): line.lines[0].get_color() for line in axis.containers}
+        for axis in (first, second)
+    ]
+    assert looks[1].items() <= looks[0].items()
+    assert set(looks[0]) == {
+        "default (K = 16, 3 seeds)", "prose (saw plays + pg19, K = 16, 3 seeds)"
+    }  # fmt: skip
+
+
 def test_figures_are_drawn_and_not_empty(filled):
     paths = figures.write(filled, filled.root / "figures")
     names = {path.name for path in paths}

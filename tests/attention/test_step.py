@@ -94,3 +94,19 @@ def test_compiled_steps_tell_what_is_not_finite(name: str, what: float) -> None:
     getattr(case, name)[0, 0, 20, 3] = what
     with pytest.raises(ValueError, match="NaN or infinity"):
         case.step(past, 20, 21)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("where", "what"), [("key", float("nan")), ("key", float("inf")), ("value", float("nan"))]
+)
+def test_the_compiled_step_itself_gives_nan_for_nan(where: str, what: float) -> None:
+    """Whatever decode_attention asks of its own tokens: what is in the cache is the kernel's."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.rand(1, 2, 1, 16, generator=generator)
+    key, value = torch.rand(2, 300, 16, generator=generator)
+    {"key": key, "value": value}[where][280, 3] = what
+    out = step.attend(query, [step.KeyRun(0, 1, key, value), step.KeyRun(1, 1, key[:9], value[:9])],
+                      0.25)  # fmt: skip
+    assert out[0, 0].isnan().any()
+    assert out[0, 1].isfinite().all()

@@ -83,6 +83,13 @@ def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert process.wait(timeout=60) != 0
     assert "is missing: run `dvc repro recipe@finalist` first" in (folder / "log").read_text()
     (folder / "data/away").rename(folder / "data/adapters/recipe/finalist/seed1")
+    told = folder / "data/adapters/recipe/finalist/seed1/training.json"
+    before = told.read_text()
+    told.write_text(before.replace('"steps": ', '"steps": 1'))
+    process = start(folder, "transfer", "--cell", "nowhere")
+    assert process.wait(timeout=60) != 0
+    assert "seed1: its routers were not trained as params.yaml and" in (folder / "log").read_text()
+    told.write_text(before)
 
 
 def test_a_search_is_scored_on_validation_books(folder: Path) -> None:

@@ -200,7 +200,7 @@ static bool forward_tile(const GateProblem &p, const Head &x, int first, float *
     bool good = true;
     for (int i = 0; i < rows; i++) {
         // Where every weight vanished, or logits overflowed, the caller takes another way.
-        good &= norm[i] > 0 && norm[i] < 3e38f;
+        good &= norm[i] > 0x1p-90f && norm[i] < 3e38f;  // less: kept pairs may have vanished
         lse[first + i] = most[i] + log2f(norm[i]);
         for (int d = 0; d < x.dim; d++)
             out[(ptrdiff_t)(first + i) * x.dim + d] = sums[i * x.dim + d] / norm[i];
