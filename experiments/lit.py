@@ -57,7 +57,7 @@ class Centroids(pl.LightningModule):
         loss = LOSSES[self.settings.loss](self.model, batch["input_ids"], **how)
         if not bool(torch.isfinite(loss)):
             raise ValueError(
-                f"loss is {float(loss)} at step {self.global_step}; lower "
+                f"loss is {float(loss.detach())} at step {self.global_step}; lower "
                 "retrofit.learning_rate or raise the temperature"
             )
         self.losses.append(float(loss.detach()))
