@@ -110,6 +110,8 @@ class RetrofitSettings:
             ``straight_through``), its gradient that of the ``log`` gate (null: never).
         hard_top_ks: groups a query, taken in turn by those steps; keys have one.
         texts: windows of the ``corpus``, or of the ``mixture`` of several.
+        copies: share of windows in which a passage comes twice, far apart: what texts rarely ask of
+            routers, to find a passage that is being copied, they learn from these.
     """
 
     steps: int
@@ -127,11 +129,14 @@ class RetrofitSettings:
     hard_from: float | None = None
     hard_top_ks: tuple[int, ...] = (1, 2, 4)
     texts: Literal["corpus", "mixture"] = "corpus"
+    copies: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, batch_size=self.batch_size)
         if self.hard_from is not None and not 0 <= self.hard_from <= 1:
             raise ValueError(f"hard_from: must be between 0 and 1, got {self.hard_from}")
+        if not 0 <= self.copies <= 1:
+            raise ValueError(f"copies: must be between 0 and 1, got {self.copies}")
         if not self.hard_top_ks or min(self.hard_top_ks) < 1:
             raise ValueError(f"hard_top_ks: must name numbers >= 1, got {list(self.hard_top_ks)}")
         at_least(1, checkpoint_every=self.checkpoint_every, start_windows=self.start_windows)

@@ -92,10 +92,12 @@ class WindowSequence(Dataset):
     """A fixed number of training windows in an order that the seed alone decides.
 
     Windows do not overlap. Every window comes once before any comes again; each pass has an order
-    of its own.
+    of its own. In a share ``copies`` of them, evenly spread, a passage comes twice
+    (:func:`with_copy`).
     """
 
-    def __init__(self, documents: list[Document], context: int, count: int, seed: int) -> None:
+    def __init__(self, documents: list[Document], context: int, count: int, seed: int,
+                 copies: float = 0.0) -> None:  # fmt: skip
         if not documents:
             raise ValueError("no training documents: check corpus.source and corpus.min_tokens")
         self.windows_NT = torch.cat([windows(document, context, context) for document in documents])
@@ -104,12 +106,32 @@ class WindowSequence(Dataset):
         passes = -(-count // total)
         orders = [torch.randperm(total, generator=generator) for _ in range(passes)]
         self.order = torch.cat(orders)[:count]
+        self.seed, self.copies = seed, copies
 
     def __len__(self) -> int:
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self.windows_NT[self.order[index]]}
+        ids = self.windows_NT[self.order[index]]
+        if int((index + 1) * self.copies) > int(index * self.copies):
+            ids = with_copy(ids, torch.Generator().manual_seed(self.seed * 1_000_003 + index))
+        return {"input_ids": ids}
+
+
+def with_copy(ids: Tensor, generator: torch.Generator, length: int | None = None) -> Tensor:
+    """A window (T,) in whose last third a passage of its first half stands again, in place of what
+    was there: ``length`` tokens, or a random number between a sixteenth and three of the window."""
+    total = len(ids)
+
+    def between(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (1,), generator=generator))
+
+    length = length or between(max(1, total // 16), max(1, 3 * total // 16))
+    start = between(0, total // 2 - length)
+    place = between(2 * total // 3, total - length)
+    out = ids.clone()
+    out[place : place + length] = ids[start : start + length]
+    return out
 
 
 class BooksDataModule(pl.LightningDataModule):
@@ -124,17 +146,19 @@ class BooksDataModule(pl.LightningDataModule):
         steps: batches in all.
         seed: of the order.
         folder: where the corpus stage wrote.
+        copies: share of windows in which a passage comes twice.
     """
 
     def __init__(
-        self, context: int, batch_size: int, steps: int, seed: int, folder: str | Path = FOLDER
-    ) -> None:
+        self, context: int, batch_size: int, steps: int, seed: int, folder: str | Path = FOLDER,
+        copies: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         for name, value in (("context", context), ("batch_size", batch_size), ("steps", steps)):
             if value < 1:
                 raise ValueError(f"{name}: must be >= 1, got {value}")
         self.context, self.batch_size, self.steps = context, batch_size, steps
-        self.seed, self.folder = seed, Path(folder)
+        self.seed, self.folder, self.copies = seed, Path(folder), copies
         self._windows: WindowSequence | None = None
 
     def setup(self, stage: str | None = None) -> None:
@@ -142,7 +166,7 @@ class BooksDataModule(pl.LightningDataModule):
         if self._windows is None:
             documents = load_split("train", self.folder)
             count = self.steps * self.batch_size
-            self._windows = WindowSequence(documents, self.context, count, self.seed)
+            self._windows = WindowSequence(documents, self.context, count, self.seed, self.copies)
 
     def train_dataloader(self) -> StatefulDataLoader:
         """A loader with `state_dict`; no workers, so its position is the trainer's."""

@@ -90,7 +90,8 @@ def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitS
         batches = [first[i]["input_ids"].unsqueeze(0) for i in range(len(first))]
         focus.initialise(model, batches, seed=seed)
     module = Centroids(model, training)
-    data = BooksDataModule(training.context, training.batch_size, training.steps, seed, texts)
+    data = BooksDataModule(training.context, training.batch_size, training.steps, seed, texts,
+                           training.copies)  # fmt: skip
     trainer(training, folder, live).fit(module, data, ckpt_path=resumed)
     if weights_hash(frozen(model)) != before:
         raise RuntimeError("a frozen weight changed during training: this is a bug, not a result")

@@ -89,6 +89,31 @@ def test_more_steps_begin_with_the_same_batches(corpus):
     assert many[:5] == few
 
 
+def test_a_share_of_the_windows_has_a_passage_twice(corpus):
+    plain, copied = (
+        [b["input_ids"][0] for b in BooksDataModule(30, 1, 8, 3, corpus, share).train_dataloader()]
+        for share in (0.0, 0.25)
+    )
+    changed = [n for n, (a, b) in enumerate(zip(plain, copied, strict=True)) if not a.equal(b)]
+    assert changed == [3, 7]
+    again = BooksDataModule(30, 1, 8, 3, corpus, 0.25).train_dataloader()
+    assert all(a["input_ids"][0].equal(b) for a, b in zip(again, copied, strict=True))
+
+
+@pytest.mark.parametrize("total", [2, 3, 64, 2048])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_passage_stands_in_the_first_half_and_in_the_last_third(total, seed):
+    ids = torch.arange(total)
+    copy = data.with_copy(ids, torch.Generator().manual_seed(seed))
+    (where,) = (copy != ids).nonzero(as_tuple=True)
+    assert len(where) == int(where[-1] - where[0]) + 1
+    assert max(1, total // 16) <= len(where) <= max(1, 3 * total // 16)
+    assert int(where[0]) >= 2 * total // 3
+    source = copy[where]
+    assert source.equal(torch.arange(int(source[0]), int(source[0]) + len(where)))
+    assert int(source[-1]) < max(1, total // 2)
+
+
 @pytest.mark.parametrize("field", ["context", "batch_size", "steps"])
 def test_a_module_refuses_counts_below_one(field):
     values = {"context": 4, "batch_size": 1, "steps": 1, field: 0}

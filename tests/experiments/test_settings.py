@@ -83,6 +83,7 @@ BAD = [
     ("variants.k4_sinks4.widow", 5, "variants.k4_sinks4.widow: unknown setting; did you mean win"),
     ("variants.k4_sinks4.retrofit", {"steps": 0}, "variants.k4_sinks4.retrofit.steps: must be >="),
     ("variants.k4_sinks4.retrofit", {"step": 1}, "variants.k4_sinks4.retrofit.step: unknown"),
+    ("retrofit.copies", 1.5, "retrofit.copies: must be between 0 and 1"),
     ("retrofit.hard_from", 1.5, "retrofit.hard_from: must be between 0 and 1"),
     ("retrofit.hard_top_ks", [], "retrofit.hard_top_ks: must name numbers >= 1"),
     (
