@@ -261,9 +261,13 @@ class Results:
         )
 
     def _trained_on(self, cell: str) -> str:
-        """Corpora whose texts the routers of a cell of transfer saw, "" where no record says so."""
+        """Corpora whose texts the routers of a cell of transfer saw, "" where no record says so.
+        Older records have them in their settings alone."""
         run = self.run("transfer", cell)
-        return " + ".join(run.get("notes", {}).get("trained_on", ()))
+        told = run.get("notes", {}).get("trained_on")
+        if told is None:
+            told = run.get("settings", {}).get("mixture", {}).get("sources", ())
+        return " + ".join(told)
 
     @cached_property
     def exactness(self) -> pd.DataFrame:
