@@ -57,10 +57,7 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
         label="full attention, cache copied at every step", zorder=2,
     )  # fmt: skip
     axis.axhline(1, color=style.INK, linewidth=1.3, label="full attention", zorder=2)
-    axis.set_yscale("log", base=2)
-    bottom, top = axis.get_ylim()
-    ticks = [t for t in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32) if bottom <= t <= top]
-    axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    style.speedups(axis)
     style.lengths(axis, sorted({int(v) for v in rows["context"]}))
     axis.set_xlabel("tokens in the cache")
 

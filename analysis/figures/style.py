@@ -72,6 +72,14 @@ def lengths(axis: Axes, values: list[int]) -> None:
     axis.minorticks_off()
 
 
+def speedups(axis: Axes) -> None:
+    """A logarithmic axis of ratios with ticks 0.5, 1, 2 ... where the data are."""
+    axis.set_yscale("log", base=2)
+    bottom, top = axis.get_ylim()
+    ticks = [2.0**n for n in range(-4, 6) if bottom <= 2.0**n <= top]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
 def short(tokens: int) -> str:
     """256, 1K, 64K, 1M."""
     for unit, size in (("M", 2**20), ("K", 2**10)):

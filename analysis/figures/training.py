@@ -30,10 +30,7 @@ def draw(results: Results) -> Figure | None:
             marker=marker, capsize=2.5, elinewidth=1, label=f"gate {method}",
         )  # fmt: skip
     axis.axhline(1, color=style.INK, linewidth=1.3, label="full attention", zorder=2)
-    axis.set_yscale("log", base=2)
-    bottom, top = axis.get_ylim()
-    ticks = [t for t in (0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16) if bottom <= t <= top]
-    axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    style.speedups(axis)
     style.lengths(axis, sorted({int(v) for v in frame["length"]}))
     axis.set_xlabel("tokens")
     axis.set_ylabel("speed-up over full attention (x)")
