@@ -144,6 +144,18 @@ DOCUMENT_COLUMNS = ["trial", "kind", "reading", "seed", "document", "nll", "toke
 FREE = ("recipe", "transfer")  # stages whose cells are no variants
 
 
+def texts_seen(run: dict[str, Any], trial: str) -> list[str]:
+    """Corpora that a trial was trained on, as the run.json of its scores says; [] where it does
+    not."""
+    settings = run.get("settings") or {}
+    known = settings.get("recipe", {}).get("trials", {}).get(trial)
+    if known is None:
+        return []
+    if known.get("retrofit", {}).get("texts") == "mixture":
+        return list(run.get("notes", {}).get("trained_on") or settings["mixture"]["sources"])
+    return [settings["corpus"]["source"]]
+
+
 class Results:
     """Everything below one `results/` folder, read once and lazily.
 
@@ -237,7 +249,8 @@ class Results:
     @cached_property
     def recipe(self) -> pd.DataFrame:
         """Masks of every trial of the recipe stage, and of the controls beside finalists."""
-        return self.cells("recipe", RECIPE_COLUMNS)
+        frame = self.cells("recipe", RECIPE_COLUMNS)
+        return frame.assign(trained_on=self._trained_on("recipe", frame))
 
     @cached_property
     def search_documents(self) -> pd.DataFrame:
@@ -257,17 +270,16 @@ class Results:
         named = zip(frame["cell"], frame["trial"], strict=True)
         return frame.assign(
             corpus=[cell.removeprefix(f"{trial}-") for cell, trial in named],
-            trained_on=[self._trained_on(cell) for cell in frame["cell"]],
+            trained_on=self._trained_on("transfer", frame),
         )
 
-    def _trained_on(self, cell: str) -> str:
-        """Corpora whose texts the routers of a cell of transfer saw, "" where no record says so.
-        Older records have them in their settings alone."""
-        run = self.run("transfer", cell)
-        told = run.get("notes", {}).get("trained_on")
-        if told is None:
-            told = run.get("settings", {}).get("mixture", {}).get("sources", ())
-        return " + ".join(told)
+    def _trained_on(self, stage: str, frame: pd.DataFrame) -> list[str]:
+        """Corpora whose texts each row's routers saw, "" where no record says so."""
+        told = {
+            cell: texts_seen(self.run(stage, cell), trial)
+            for cell, trial in zip(frame["cell"], frame["trial"], strict=True)
+        }
+        return [" + ".join(told[cell]) for cell in frame["cell"]]
 
     @cached_property
     def exactness(self) -> pd.DataFrame:

@@ -134,7 +134,7 @@ def controls(results: Results) -> pd.DataFrame:
 def recipe(results: Results) -> pd.DataFrame:
     """Trials of the recipe stage, finalists (on test books) first."""
     frame = results.recipe
-    wanted = [*RECIPE_COLUMNS, *VERSUS]
+    wanted = ["trained_on", *RECIPE_COLUMNS, *VERSUS]
     ordered = frame.sort_values("final", ascending=False, kind="stable")
     return ordered.reindex(columns=wanted)
 

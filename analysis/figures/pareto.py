@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,12 +11,13 @@ from analysis.figures import style
 from analysis.results import Results
 
 CAPTION = (
-    "Hard masks with the routers of the recipe stage's finalists, all ours: perplexity relative to "
-    "the pretrained model against the share of distant pairs kept (window and sinks aside). Bars: "
-    "bootstrap interval over documents, paired with pretrained, of the mean over seeds. Grey: "
-    "routings that learnt nothing: random routers, the window widened to as many "
-    "pairs (an oracle, where shown, keeps the distant keys that full attention weighs most). All "
-    "causal. Right: near the pretrained line."
+    "Hard masks with the routers of the recipe stage's finalists, all ours (in brackets the "
+    "corpora whose training texts they saw; read on held-out texts of the recipe's corpus): "
+    "perplexity relative to the pretrained model against the share of distant pairs kept (window "
+    "and sinks aside). Bars: bootstrap interval over documents, paired with pretrained, of the "
+    "mean over seeds. Grey: routings that learnt nothing: random routers, the window widened to as "
+    "many pairs (an oracle, where shown, keeps the distant keys that full attention weighs most). "
+    "All causal. Right: near the pretrained line."
 )
 CONTROLS = {
     "random": "random routers",
@@ -53,7 +52,7 @@ def draw(results: Results) -> Figure | None:
     axes[1].set_xlim(0, 115 * best["distant_density"].max())
     handles, labels = axes[0].get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))  # each trial's controls look alike
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=2, frameon=False)
     first = frame.iloc[0]
     figure.suptitle(
         f"Hard routing, all trained and measured by us: {first['context']:,} tokens, "
@@ -63,17 +62,16 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-def lines(axis: Axes, frame: pd.DataFrame, trials: list[str],
-          told: Mapping[str, str] | None = None) -> None:  # fmt: skip
+def lines(axis: Axes, frame: pd.DataFrame, trials: list[str]) -> None:
     """One line with error bars for every trial, which looks as its place among ``trials`` says
-    (panels of one figure share them), and for every control in grey; ``told``: more about a trial.
-    """
+    (panels of one figure share them), and for every control in grey."""
     for (trial, kind), rows in frame.groupby(["trial", "kind"], sort=False):
         if kind == "routed":
             n = trials.index(trial)
             look = {"color": style.CYCLE[n % 6], "marker": style.MARKERS[n % 6], "zorder": 3}
             count = int(rows["seeds"].max())
-            more = f"{told[trial]}, " if told and trial in told else ""
+            texts = rows["trained_on"].iloc[0]
+            more = f"saw {texts}, " if texts else ""
             label = f"{trial} ({more}K = {rows['K'].iloc[0]}, {count} seed{'s' * (count > 1)})"
         else:
             n = list(CONTROLS).index(kind)

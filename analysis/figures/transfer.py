@@ -24,12 +24,10 @@ def draw(results: Results) -> Figure | None:
         return None
     corpora = list(dict.fromkeys(frame["corpus"]))
     trials = list(dict.fromkeys(frame["trial"]))
-    told = {trial: f"saw {texts}" for trial, texts in zip(frame["trial"], frame["trained_on"],
-                                                          strict=True) if texts}  # fmt: skip
     figure, axes = style.row(len(corpora), 5.5 * len(corpora), 4.8)
     for axis, corpus in zip(axes, corpora, strict=True):
         own = frame[frame["corpus"] == corpus]
-        pareto.lines(axis, own, trials, told)
+        pareto.lines(axis, own, trials)
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlim(left=0)
         axis.set_xlabel("distant pairs kept (%)")

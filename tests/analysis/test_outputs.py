@@ -150,8 +150,11 @@ def test_a_trial_looks_the_same_in_every_panel(results):
     pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}
     for corpus, trial in (("pg19", "default"), ("pg19", "prose"), ("wikitext-2", "prose")):
         write_transfer(results.root, corpus, pretrained_row, {"trial": trial}, trial=trial)
-    run = results.root / "transfer" / "prose-pg19" / "run.json"
-    run.write_text(json.dumps({"notes": {"trained_on": ["plays", "pg19"]}}))
+    trials = {"prose": {"retrofit": {"texts": "mixture"}}}
+    notes = {"trained_on": ["plays", "pg19"]}
+    for cell in ("prose-pg19", "prose-wikitext-2"):
+        text = json.dumps({"notes": notes, "settings": {"recipe": {"trials": trials}}})
+        (results.root / "transfer" / cell / "run.json").write_text(text)
     first, second = transfer.draw(results).axes
     looks = [
         {line.get_label(): line.lines[0].get_color() for line in axis.containers}
