@@ -46,7 +46,7 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
     for n, (routing, line) in enumerate(ours.groupby(ROUTING, sort=False)):
         colour, ordered = style.CYCLE[n % 6], line.sort_values("context")
         axis.errorbar(
-            ordered["context"], ordered["speedup"], _spread(ordered), color=colour,
+            ordered["context"], ordered["speedup"], style.speedup_bars(ordered), color=colour,
             marker=style.MARKERS[n % 6], markersize=5.5, capsize=2.5, elinewidth=1,
             label=_name(*routing), zorder=3,
         )  # fmt: skip
@@ -60,14 +60,6 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
     style.speedups(axis)
     style.lengths(axis, sorted({int(v) for v in rows["context"]}))
     axis.set_xlabel("tokens in the cache")
-
-
-def _spread(line: pd.DataFrame) -> list[pd.Series]:
-    """Bars of a speed-up from those of the step's own time."""
-    full = line["speedup"] * line["median_s"]  # what full attention took beside it
-    below = (line["speedup"] - full / line["high_s"]).clip(lower=0)
-    above = (full / line["low_s"] - line["speedup"]).clip(lower=0)
-    return [below, above]
 
 
 def _name(groups: float, top_k: float, probe: str, routers: str) -> str:

@@ -72,11 +72,8 @@ def _panel(axis: Axes, rows: pd.DataFrame, groups: int) -> None:
         line = rows[rows["method"] == method].sort_values("length")
         if line.empty:
             continue
-        full = line["speedup"] * line["median_s"]  # what full attention took beside it
-        below = (line["speedup"] - full / line["high_s"]).clip(lower=0)
-        above = (full / line["low_s"] - line["speedup"]).clip(lower=0)
         axis.errorbar(
-            line["length"], line["speedup"], [below, above], color=colour, marker=marker,
+            line["length"], line["speedup"], style.speedup_bars(line), color=colour, marker=marker,
             markersize=5.5, capsize=2.5, elinewidth=1, label=label,
             zorder=4 if method == "ours" else 3,
         )  # fmt: skip
