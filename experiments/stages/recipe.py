@@ -47,10 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="this one of the trial's seeds alone")
     options = parser.parse_args()
     cell, chosen = options.cell, settings.load()
-    if cell not in chosen.recipe.trials:
-        known = ", ".join(chosen.recipe.trials)
-        raise SystemExit(f"recipe.trials.{cell}: no such trial; there are {known}")
-    trial = chosen.recipe.trials[cell]
+    trial = trial_named(cell, chosen)
     torch.set_num_threads(chosen.threads)
     if options.seed is None:
         with Run("recipe", cell, chosen) as run:
@@ -59,6 +56,14 @@ def main() -> None:
         finished(trial, options.seed, chosen)
     else:
         raise SystemExit(f"recipe.trials.{cell}.seeds: {options.seed} is not among {trial.seeds}")
+
+
+def trial_named(name: str, chosen: Settings) -> Trial:
+    """A trial of params.yaml; SystemExit with the names that there are."""
+    if name not in chosen.recipe.trials:
+        known = ", ".join(chosen.recipe.trials)
+        raise SystemExit(f"recipe.trials.{name}: no such trial; there are {known}")
+    return chosen.recipe.trials[name]
 
 
 def recipe(run: Run, trial: Trial, chosen: Settings) -> None:

@@ -34,7 +34,7 @@ from experiments.recipe_settings import TransferSettings, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages import corpus
-from experiments.stages.recipe import ADAPTERS, TRAINED, trained_on
+from experiments.stages.recipe import ADAPTERS, TRAINED, trained_on, trial_named
 from experiments.texts import Text
 
 PARTIAL = Path("checkpoints/transfer")
@@ -48,10 +48,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="this one of the trial's seeds alone")
     options = parser.parse_args()
     cell, chosen = options.cell, settings.load()
-    if options.trial is not None:
-        chosen = with_trial(options.trial, chosen)
+    trial = trial_named(options.trial or chosen.transfer.trial, chosen)
+    chosen = replace(chosen, transfer=replace(chosen.transfer, trial=trial.name))
     torch.set_num_threads(chosen.threads)
-    trial = chosen.recipe.trials[chosen.transfer.trial]
     if options.seed is not None and options.seed not in trial.seeds:
         raise SystemExit(f"recipe.trials.{trial.name}.seeds: {options.seed} is not among them")
     try:
@@ -64,14 +63,6 @@ def main() -> None:
         return
     with Run("transfer", f"{trial.name}-{cell}", chosen) as run:
         transfer(run, cell, folders, documents, chosen)
-
-
-def with_trial(name: str, chosen: Settings) -> Settings:
-    """The settings with another trial's routers; SystemExit where there is no such trial."""
-    if name not in chosen.recipe.trials:
-        known = ", ".join(chosen.recipe.trials)
-        raise SystemExit(f"recipe.trials.{name}: no such trial; there are {known}")
-    return replace(chosen, transfer=replace(chosen.transfer, trial=name))
 
 
 def transfer(run: Run, name: str, folders: dict[int, Path], documents: Documents,
@@ -194,11 +185,12 @@ def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: Transfe
 
 
 def fingerprint(documents: Documents, folder: Path, chosen: Settings) -> str:
-    """Names everything that the scores of one seed's routers depend on."""
+    """Names everything that the scores of one seed's routers depend on; the files of ``folder``
+    tell of the training texts too."""
     recipe, trial = chosen.recipe, chosen.recipe.trials[chosen.transfer.trial]
     known = [asdict(chosen.transfer), asdict(chosen.model), asdict(trial),
              [asdict(reading) for reading in recipe.readings], recipe.controls, recipe.calibration,
-             manifest(), manifest(TEXTS[trial.retrofit.texts])]  # fmt: skip
+             manifest()]  # fmt: skip
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     for _, each in documents:
         digest.update(each.numpy().tobytes())
