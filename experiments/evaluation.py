@@ -154,6 +154,17 @@ def _resampled_log_perplexity(
     return nll[drawn].sum(-1) / tokens[drawn].sum(-1)
 
 
+def ratio_interval(
+    above: Sequence[float], below: Sequence[float], bootstrap: BootstrapSettings, seed: int
+) -> Interval:
+    """Ratio of two sums over documents, with a percentile interval over resampled documents
+    (paired)."""
+    tops, bottoms = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
+    drawn = np.random.default_rng(seed).integers(len(tops), size=(bootstrap.samples, len(tops)))
+    resampled = tops[drawn].sum(-1) / bottoms[drawn].sum(-1)
+    return _interval(float(tops.sum() / bottoms.sum()), resampled, bootstrap)
+
+
 def mean_interval(values: Sequence[float], bootstrap: BootstrapSettings, seed: int) -> Interval:
     """Mean over documents with a percentile interval over resampled documents."""
     array = np.asarray(values, dtype=float)

@@ -164,7 +164,7 @@ def record(run: Run, trial: Trial, chosen: Settings, context: int,
     groups = grouped(found)
     # Controls were made with the first seed, to its density: that seed is what they stand beside.
     routed = {
-        reading: _scores(rows[0]) for (kind, reading), rows in groups.items() if kind == ROUTED
+        reading: scores_of(rows[0]) for (kind, reading), rows in groups.items() if kind == ROUTED
     }
     baseline = mean_scores(groups[PRETRAINED, PRETRAINED])
     table = []
@@ -173,7 +173,7 @@ def record(run: Run, trial: Trial, chosen: Settings, context: int,
         intervals = {"delta": _change(own, baseline, chosen)}
         if kind not in (PRETRAINED, ROUTED):
             intervals["versus_routed"] = _change(own, routed[reading], chosen)
-        by_seed = [evaluation.perplexity(_scores(r)) / evaluation.perplexity(baseline) - 1
+        by_seed = [evaluation.perplexity(scores_of(r)) / evaluation.perplexity(baseline) - 1
                    for r in rows]  # fmt: skip
         flat: dict[str, float] = {"ppl": evaluation.perplexity(own)}
         for key, each in intervals.items():
@@ -202,7 +202,7 @@ def grouped(found: Sequence[dict[str, Any]]) -> Groups:
 
 def mean_scores(rows: Sequence[dict[str, Any]]) -> list[DocumentScore]:
     """Each document's nats averaged over seeds."""
-    seeds = [_scores(row) for row in rows]
+    seeds = [scores_of(row) for row in rows]
     return [
         replace(each[0], nll=sum(score.nll for score in each) / len(each))
         for each in zip(*seeds, strict=True)
@@ -216,11 +216,12 @@ def documents_table(trial: Trial, groups: Groups) -> pd.DataFrame:
          "document": score.title, "nll": score.nll, "tokens": score.tokens}
         for (kind, reading), rows in groups.items()
         for seed, row in zip(trial.seeds, rows, strict=False)  # controls: the first seed alone
-        for score in _scores(row)
+        for score in scores_of(row)
     ])  # fmt: skip
 
 
-def _scores(row: dict[str, Any]) -> list[DocumentScore]:
+def scores_of(row: dict[str, Any]) -> list[DocumentScore]:
+    """A row's scores, document by document."""
     return evaluation.score_from_plain(row["scores"])
 
 

@@ -1,5 +1,5 @@
-"""The blocks `recipe` and `transfer` of params.yaml: trials of ways to train routers for the hard
-mask, and other texts to read them on."""
+"""The blocks `recipe`, `transfer` and `copying` of params.yaml: trials of ways to train routers for
+the hard mask, other texts to read them on, and passages that come twice."""
 
 from __future__ import annotations
 
@@ -135,6 +135,48 @@ class TransferSettings:
         if not self.sources or len(set(self.sources)) != len(self.sources):
             raise ValueError(
                 f"sources: must name at least one, and none twice, got {list(self.sources)}"
+            )
+
+
+@dataclass(frozen=True)
+class CopyingSettings:
+    """Trials' routers on passages of the test documents that a window holds twice.
+
+    Attributes:
+        trials: names under ``recipe.trials``.
+        context: tokens of a window; the second reading is its end.
+        documents: test documents, a window of each at every distance.
+        passage: tokens of a passage.
+        lead: of these, how many at the start are not scored: nothing says yet that they come again.
+        distances: tokens from the first reading to the second.
+        controls: scored beside the routers, with the first seed.
+    """
+
+    trials: tuple[str, ...]
+    context: int
+    documents: int
+    passage: int
+    lead: int
+    distances: tuple[int, ...]
+    controls: tuple[Control, ...] = ()
+
+    def __post_init__(self) -> None:
+        at_least(2, documents=self.documents)
+        at_least(1, lead=self.lead)
+        if not self.lead < self.passage < self.context:
+            raise ValueError(
+                f"passage: must be above lead = {self.lead} and below context = {self.context}, "
+                f"got {self.passage}"
+            )
+        for name in ("trials", "distances"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name}: must name at least one, and none twice, got {values}")
+        farthest = self.context - self.passage
+        if min(self.distances) < self.passage or max(self.distances) > farthest:
+            raise ValueError(
+                f"distances: must be at least passage = {self.passage} and at most context - "
+                f"passage = {farthest}, got {self.distances}"
             )
 
 

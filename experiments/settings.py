@@ -31,6 +31,7 @@ from experiments.blocks import (
 from experiments.decode_settings import DecodeSettings, GenerationSettings, PrefillSettings
 from experiments.kernel_settings import ExactnessSettings, SpeedSettings, TrainingSettings
 from experiments.recipe_settings import (
+    CopyingSettings,
     RecipeSettings,
     TransferSettings,
     parse_recipe,
@@ -72,6 +73,7 @@ class Settings:
     controls: ControlsSettings
     recipe: RecipeSettings
     transfer: TransferSettings
+    copying: CopyingSettings
     mixture: MixtureSettings
     fetch: FetchSettings
     tolerances: Block
@@ -129,7 +131,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
         "exactness": ExactnessSettings, "speed": SpeedSettings, "training": TrainingSettings,
         "decode": DecodeSettings, "prefill": PrefillSettings, "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
-        "transfer": TransferSettings, "mixture": MixtureSettings,
+        "transfer": TransferSettings, "copying": CopyingSettings, "mixture": MixtureSettings,
     }  # fmt: skip
     refuse_unknown(values, [item.name for item in dataclasses.fields(Settings)], "")
     ready: dict[str, Any] = {"scale": _scale(values), **_counts(values)}
@@ -211,11 +213,14 @@ def _check_together(settings: Settings) -> None:
             if name not in settings.variants:
                 raise ValueError(f"{block}.variants: {name!r} is no variant of this file")
     _check_controls(settings)
-    if settings.transfer.trial not in settings.recipe.trials:
-        raise ValueError(
-            f"transfer.trial: {settings.transfer.trial!r} is no trial of recipe.trials; there are "
-            f"{', '.join(settings.recipe.trials)}"
-        )
+    named = {"transfer.trial": [settings.transfer.trial], "copying.trials": settings.copying.trials}
+    for path, names in named.items():
+        for name in names:
+            if name not in settings.recipe.trials:
+                raise ValueError(
+                    f"{path}: {name!r} is no trial of recipe.trials; there are "
+                    f"{', '.join(settings.recipe.trials)}"
+                )
     for variant in settings.variants.values():
         groups = variant.focus.num_groups
         for k in settings.topk.ks:
@@ -233,6 +238,7 @@ def _check_together(settings: Settings) -> None:
                  "recipe.protocol": settings.recipe.protocol}  # fmt: skip
     for name, protocol in protocols.items():
         _check_length(name, protocol, settings.corpus.min_tokens)
+    _check_copying(settings)
     for block, every in (
         ("variants", settings.variants),
         ("recipe.trials", settings.recipe.trials),
@@ -255,6 +261,15 @@ def _check_hard_phase(path: str, training: RetrofitSettings, groups: int) -> Non
         raise ValueError(
             f"{path}.retrofit.hard_top_ks: {max(training.hard_top_ks)} is above num_groups = "
             f"{groups}"
+        )
+
+
+def _check_copying(settings: Settings) -> None:
+    needed = settings.copying.context + settings.copying.passage
+    if needed > settings.corpus.min_tokens:
+        raise ValueError(
+            f"copying.context: with copying.passage it needs {needed} tokens of each document, but "
+            f"corpus.min_tokens is {settings.corpus.min_tokens}"
         )
 
 

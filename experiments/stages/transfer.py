@@ -92,7 +92,7 @@ def finished(name: str, seed: int, folder: Path, documents: Documents,
                                                       with_controls)}  # fmt: skip
 
     path = PARTIAL / trial.name / name / f"seed{seed}.json"
-    return Partial(path, fingerprint(documents, folder, chosen)).get("scores", score)
+    return Partial(path, fingerprint(trial, documents, folder, chosen)).get("scores", score)
 
 
 def adapter_folder(trial: Trial, seed: int) -> Path:
@@ -184,13 +184,12 @@ def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: Transfe
     )
 
 
-def fingerprint(documents: Documents, folder: Path, chosen: Settings) -> str:
+def fingerprint(trial: Trial, documents: Documents, folder: Path, chosen: Settings) -> str:
     """Names everything that the scores of one seed's routers depend on; the files of ``folder``
     tell of the training texts too."""
-    recipe, trial = chosen.recipe, chosen.recipe.trials[chosen.transfer.trial]
-    known = [asdict(chosen.transfer), asdict(chosen.model), asdict(trial),
-             [asdict(reading) for reading in recipe.readings], recipe.controls, recipe.calibration,
-             manifest()]  # fmt: skip
+    recipe = chosen.recipe
+    known = [asdict(chosen.model), asdict(trial), [asdict(reading) for reading in recipe.readings],
+             recipe.controls, recipe.calibration, manifest()]  # fmt: skip
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     for _, each in documents:
         digest.update(each.numpy().tobytes())

@@ -92,6 +92,26 @@ def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch)
     told.write_text(before)
 
 
+def test_copied_passages_are_scored_with_every_seed_and_distance(folder: Path) -> None:
+    run(folder, "copying", "--cell", "finalist", "--seed", "1")
+    assert not (folder / "results/copying/finalist").exists()
+    run(folder, "copying", "--cell", "finalist")
+    table = pd.read_csv(folder / "results/copying/finalist/table.csv").set_index("kind")
+    assert list(table.index) == ["pretrained", "routed", "random", "new"]
+    assert list(table["seeds"]) == [2, 2, 1, 2]
+    assert table.loc["pretrained", ["copied", "above"]].tolist() == [1.0, 0.0]
+    assert table.loc["new", "copied"] == 0.0
+    apart = pd.read_csv(folder / "results/copying/finalist/distances.csv")
+    assert list(apart["distance"]) == [20] * 4 + [44] * 4
+    routed = apart[apart["kind"] == "routed"]["nats"]
+    assert routed.nunique() == 2
+    assert table.loc["routed", "nats"] == pytest.approx(routed.mean())
+    assert not (folder / "checkpoints/copying/finalist").exists()
+    process = start(folder, "copying", "--cell", "finalist", "--seed", "7")
+    assert process.wait(timeout=60) != 0
+    assert "recipe.trials.finalist.seeds: 7 is not among them" in (folder / "log").read_text()
+
+
 def test_a_search_is_scored_on_validation_books(folder: Path) -> None:
     run(folder, "recipe", "--cell", "searched")
     documents = pd.read_csv(folder / "results/recipe/searched/documents.csv")

@@ -51,6 +51,8 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
     }  # fmt: skip
     params["transfer"] = {"trial": "finalist", "sources": ["letters"], "context": 64,
                           "documents": 2, "windows_per_document": 1}  # fmt: skip
+    params["copying"] = {"trials": ["finalist"], "context": 64, "documents": 3, "passage": 12,
+                         "lead": 2, "distances": [20, 44], "controls": ["random"]}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "params.yaml").open("w") as file:
         YAML().dump(params, file)
