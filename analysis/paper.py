@@ -44,7 +44,7 @@ def paper() -> dict[str, Any]:
 
 @cache
 def audit() -> list[dict[str, str]]:
-    """The ten doubts of `audit.yaml`."""
+    """The doubts of `audit.yaml`."""
     return yaml.safe_load((HERE / "audit.yaml").read_text(encoding="utf-8"))
 
 

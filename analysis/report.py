@@ -20,6 +20,7 @@ TITLES = {
     "leak": "What Sinkhorn over the sequence leaks",
     "pareto": "Recipe, paper's way and controls",
     "transfer": "The recipe on other texts",
+    "copying": "What perplexity hides: a passage that comes twice",
     "search": "One change of the recipe at a time",
     "decode": "Speed-up of a decoding step",
     "training": "Speed-up of a training step's attention",

@@ -140,8 +140,13 @@ RECIPE_COLUMNS = [
 ]  # fmt: skip
 
 
+COPYING_COLUMNS = [
+    "trial", "kind", "reading", "K", "top_k", "probe", "window", "distant_density", "nats", "above",
+    "copied", "copied_low", "copied_high", "copied_least", "copied_most", "seeds", "context",
+    "passage", "n_documents",
+]  # fmt: skip
 DOCUMENT_COLUMNS = ["trial", "kind", "reading", "seed", "document", "nll", "tokens"]
-FREE = ("recipe", "transfer")  # stages whose cells are no variants
+FREE = ("recipe", "transfer", "copying")  # stages whose cells are no variants
 
 
 def texts_seen(run: dict[str, Any], trial: str) -> list[str]:
@@ -272,6 +277,12 @@ class Results:
             corpus=[cell.removeprefix(f"{trial}-") for cell, trial in named],
             trained_on=self._trained_on("transfer", frame),
         )
+
+    @cached_property
+    def copying(self) -> pd.DataFrame:
+        """Masks of each trial's routers on passages that a window holds twice."""
+        frame = self.cells("copying", COPYING_COLUMNS)
+        return frame.assign(trained_on=self._trained_on("copying", frame))
 
     def _trained_on(self, stage: str, frame: pd.DataFrame) -> list[str]:
         """Corpora whose texts each row's routers saw, "" where no record says so."""

@@ -20,6 +20,8 @@ class Tolerances:
     subtraction_cosine: greatest distance from the paper's cosine of merging by subtraction.
     speedup: relative difference within which a speed-up on the paper's hardware is reproduced.
     leak_share: share of earlier assignments that may change before it counts as a leak.
+    copied: share of the pretrained model's gain from having read a passage before, from which on a
+        mask counts as one that copies.
     rounding: relative difference between exact arithmetic and a figure printed to few digits.
     """
 
@@ -31,6 +33,7 @@ class Tolerances:
     subtraction_cosine: float
     speedup: float
     leak_share: float
+    copied: float
     rounding: float
 
     def __post_init__(self) -> None:

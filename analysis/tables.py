@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import arithmetic
 from analysis.paper import model_name, table
-from analysis.results import RECIPE_COLUMNS, Results
+from analysis.results import COPYING_COLUMNS, RECIPE_COLUMNS, Results
 
 TOPK = [
     "whose",
@@ -144,6 +144,11 @@ def transfer(results: Results) -> pd.DataFrame:
     return results.transfer.reindex(columns=["corpus", "trained_on", *RECIPE_COLUMNS, *VERSUS])
 
 
+def copying(results: Results) -> pd.DataFrame:
+    """One row a mask: what is found again of a passage that the window has held before."""
+    return results.copying.reindex(columns=["trained_on", *COPYING_COLUMNS])
+
+
 def decode(results: Results) -> pd.DataFrame:
     """One row a method, context and dtype: a decoding step beside full attention's."""
     return results.decode.drop(columns="evidence")
@@ -174,6 +179,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "controls": controls,
     "recipe": recipe,
     "transfer": transfer,
+    "copying": copying,
     "decode": decode,
     "training": training,
     "prefill": prefill,

@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis.figures import (
+    copying,
     decode,
     leak,
     pareto,
@@ -26,6 +27,7 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "leak": leak.draw,
     "pareto": pareto.draw,
     "transfer": transfer.draw,
+    "copying": copying.draw,
     "search": search.draw,
     "decode": decode.draw,
     "training": training.draw,
@@ -36,6 +38,7 @@ CAPTIONS = {
     "leak": leak.CAPTION,
     "pareto": pareto.CAPTION,
     "transfer": transfer.CAPTION,
+    "copying": copying.CAPTION,
     "search": search.CAPTION,
     "decode": decode.CAPTION,
     "training": training.CAPTION,

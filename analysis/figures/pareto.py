@@ -37,7 +37,7 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, axes = style.row(2, 11.0, 5.0)
     for axis in axes:
-        lines(axis, frame, list(dict.fromkeys(frame["trial"])))
+        lines(axis, relative(frame), list(dict.fromkeys(frame["trial"])))
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlabel("distant pairs kept (%)")
         axis.set_xlim(left=0)
@@ -62,9 +62,16 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
+def relative(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with perplexity over the pretrained model's as what is drawn."""
+    drawn = {"y": "delta", "y_low": "delta_low", "y_high": "delta_high"}
+    return frame.assign(**{y: 1 + frame[column] for y, column in drawn.items()})
+
+
 def lines(axis: Axes, frame: pd.DataFrame, trials: list[str]) -> None:
-    """One line with error bars for every trial, which looks as its place among ``trials`` says
-    (panels of one figure share them), and for every control in grey."""
+    """One line with error bars (columns y, y_low, y_high over distant_density) for every trial,
+    which looks as its place among ``trials`` says (panels of one figure share them), and for every
+    control in grey."""
     for (trial, kind), rows in frame.groupby(["trial", "kind"], sort=False):
         if kind == "routed":
             n = trials.index(trial)
@@ -78,9 +85,9 @@ def lines(axis: Axes, frame: pd.DataFrame, trials: list[str]) -> None:
             look = {"color": SHADES[n], "marker": "x+dv*"[n], "linestyle": ":"}
             label = CONTROLS[kind]
         line = rows.sort_values("distant_density")
-        spread = [line["delta"] - line["delta_low"], line["delta_high"] - line["delta"]]
+        spread = [line["y"] - line["y_low"], line["y_high"] - line["y"]]
         axis.errorbar(
-            100 * line["distant_density"], 1 + line["delta"], [s.clip(lower=0) for s in spread],
+            100 * line["distant_density"], line["y"], [s.clip(lower=0) for s in spread],
             label=label, capsize=2.5, elinewidth=1.1, linewidth=1.3, **look,
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ def draw(results: Results) -> Figure | None:
     figure, axes = style.row(len(corpora), 5.5 * len(corpora), 4.8)
     for axis, corpus in zip(axes, corpora, strict=True):
         own = frame[frame["corpus"] == corpus]
-        pareto.lines(axis, own, trials)
+        pareto.lines(axis, pareto.relative(own), trials)
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlim(left=0)
         axis.set_xlabel("distant pairs kept (%)")

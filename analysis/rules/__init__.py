@@ -1,6 +1,16 @@
 """Rules of the claims ledger. Importing the package registers all of them."""
 
-from analysis.rules import arithmetic, consistency, controls, exactness, leak, seeds, speed, topk
+from analysis.rules import (
+    arithmetic,
+    consistency,
+    controls,
+    copying,
+    exactness,
+    leak,
+    seeds,
+    speed,
+    topk,
+)
 from analysis.rules.registry import (
     ARITHMETIC,
     DIRECTION,

@@ -22,6 +22,7 @@ def limits() -> Tolerances:
         subtraction_cosine=0.05,
         speedup=0.15,
         leak_share=0.001,
+        copied=0.9,
         rounding=0.05,
     )
 

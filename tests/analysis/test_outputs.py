@@ -10,10 +10,11 @@ import pytest
 
 from analysis import __main__ as command
 from analysis import figures, tables
-from analysis.figures import decode, pareto, search, style, training, transfer
+from analysis.figures import copying, decode, pareto, search, style, training, transfer
 from tests.analysis.result_files import (
     pretrained,
     row,
+    write_copying,
     write_decode,
     write_exactness,
     write_generation,
@@ -90,6 +91,23 @@ def test_other_texts_stand_beside_each_other(results):
     figure = transfer.draw(results)
     assert [axis.get_title("left").split(":")[0] for axis in figure.axes] == ["pg19", "wikitext-2"]
     assert list(tables.transfer(results)["corpus"]) == ["pg19"] * 2 + ["wikitext-2"] * 3
+
+
+def test_what_is_copied_stands_between_unread_and_pretrained(results):
+    assert copying.draw(results) is None
+    for trial in ("prose", "copies"):
+        write_copying(
+            results.root, trial, {"kind": "pretrained", "copied": 1.0}, {},
+            {"reading": "symmetric.k2", "distant_density": 0.2, "copied": 0.5},
+            {"kind": "random", "copied": 0.01}, {"kind": "new", "copied": 0.0},
+        )  # fmt: skip
+    del results.__dict__["copying"]
+    figure = copying.draw(results)
+    labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert labels == {"prose (K = 18, 3 seeds)", "copies (K = 18, 3 seeds)", "random routers"}
+    line = figure.axes[0].containers[0].lines[0]
+    assert list(line.get_ydata()) == [20.0, 50.0]
+    assert len(tables.copying(results)) == 10
 
 
 def test_searched_trials_are_compared_with_their_base_by_document(results):
@@ -205,7 +223,7 @@ def test_the_command_writes_everything_below_its_folder(filled):
     assert "http" not in page.replace("http-equiv", "")
     assert "{{" not in page
     assert 'id="table7.' not in page
-    assert page.count("<tr data-verdict=") == 375
+    assert page.count("<tr data-verdict=") == 376
 
 
 def test_without_any_result_the_command_still_says_what_is_missing(tmp_path, capsys):

@@ -18,6 +18,7 @@ from analysis.rules import (
 )
 from tests.analysis.result_files import (
     write_controls,
+    write_copying,
     write_exactness,
     write_leak,
     write_recipe,
@@ -183,3 +184,23 @@ def test_one_seed_is_held_against_the_spread_of_several(results, settings, worst
 def test_seeds_of_trials_in_search_do_not_count(results, settings):
     write_recipe(results.root, "searched", {"final": False, "delta_most": 0.5})
     assert verdict("audit.10", results, settings) is None
+
+
+@pytest.mark.parametrize(
+    ("best", "low", "high", "expected"),
+    [(0.5, 0.4, 0.6, DIRECTION), (0.9, 0.8, 1.0, INCONCLUSIVE), (0.96, 0.93, 0.99, NOT_REPRODUCED)],
+)
+def test_copying_is_judged_by_the_best_mask_of_good_perplexity(
+    results, settings, best, low, high, expected
+):
+    write_recipe(results.root, "prose", {}, {"reading": "symmetric.k2", "delta": 0.3})
+    assert verdict("audit.11", results, settings) is None
+    write_copying(
+        results.root, "prose", {"copied": best, "copied_low": low, "copied_high": high},
+        {"reading": "symmetric.k2", "copied": 1.0, "copied_low": 1.0},  # its perplexity is far off
+        {"kind": "random", "copied": 1.0, "copied_low": 1.0},
+    )  # fmt: skip
+    del results.__dict__["copying"]
+    outcome = decide(CLAIMS["audit.11"], results, settings)
+    assert (outcome.verdict, outcome.ours) == (expected, best)
+    assert "+2.0% perplexity" in outcome.why
