@@ -18,7 +18,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 
 import focus
 from experiments import evaluation, models, readings, settings
+from experiments.blocks import RetrofitSettings
 from experiments.data import TRAINING, manifest
 from experiments.evaluation import Partial
 from experiments.readings import Documents
@@ -113,6 +114,21 @@ def trained_on(trial: Trial) -> dict[str, Any]:
     """How a trial is trained under the present settings, and on which texts."""
     training = json.loads(json.dumps(asdict(trial.retrofit)))  # lists, as they are read again
     return {"retrofit": training, "texts": manifest(TRAINING[trial.retrofit.texts])}
+
+
+def trained_so(folder: Path, trial: Trial) -> bool:
+    """Whether the routers of a folder were trained as :func:`trained_on` says of the trial.
+
+    A setting that there was not yet when they were had the effect of its default.
+    """
+    path = folder / TRAINED
+    if not path.is_file():
+        return False
+    told = json.loads(path.read_text(encoding="utf-8"))
+    since = {each.name: each.default for each in fields(RetrofitSettings)
+             if each.default is not MISSING}  # fmt: skip
+    told["retrofit"] = json.loads(json.dumps(since)) | told["retrofit"]
+    return told == trained_on(trial)
 
 
 def parts_fingerprint(trial: Trial, protocol: ProtocolSettings, chosen: Settings) -> str:

@@ -34,7 +34,7 @@ from experiments.recipe_settings import TransferSettings, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages import corpus
-from experiments.stages.recipe import ADAPTERS, TRAINED, trained_on, trial_named
+from experiments.stages.recipe import ADAPTERS, trained_so, trial_named
 from experiments.texts import Text
 
 PARTIAL = Path("checkpoints/transfer")
@@ -111,8 +111,8 @@ def adapter_folder(trial: Trial, seed: int) -> Path:
             f"{folder}: its routers are not those of recipe.trials.{trial.name} in params.yaml; "
             f"run `dvc repro recipe@{trial.name}` again"
         )
-    told, texts = folder / TRAINED, TEXTS[trial.retrofit.texts]
-    if not told.is_file() or json.loads(told.read_text(encoding="utf-8")) != trained_on(trial):
+    if not trained_so(folder, trial):
+        texts = TEXTS[trial.retrofit.texts]
         raise ValueError(
             f"{folder}: its routers were not trained as params.yaml and {texts} say; bring these "
             "back (`python -m experiments.scale NAME`, `dvc repro mixture`), or run "

@@ -1,5 +1,6 @@
 """The recipe stage on a tiny model: search on validation books, finalists beside controls."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 
 import focus
+from experiments import settings
 from experiments.lit import cooled, distillation_loss, gate_at
 from experiments.schema import read_yaml
 from experiments.settings import RetrofitSettings
+from experiments.stages.recipe import trained_so
 from experiments.stages.retrofit import train
 from tests.experiments.test_retrofit import ROOT, run, start, workspace
 from tests.models import tiny, token_ids
@@ -90,6 +93,21 @@ def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert process.wait(timeout=60) != 0
     assert "seed1: its routers were not trained as params.yaml and" in (folder / "log").read_text()
     told.write_text(before)
+
+
+def test_a_setting_younger_than_the_routers_had_its_default(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    trial = settings.load().recipe.trials["finalist"]
+    own = folder / "data/adapters/recipe/finalist/seed1"
+    told = own / "training.json"
+    before = json.loads(told.read_text())
+    for left_out, same in (("copies", True), ("steps", False)):  # of steps the trial has its own
+        values = {name: each for name, each in before["retrofit"].items() if name != left_out}
+        told.write_text(json.dumps({**before, "retrofit": values}))
+        assert trained_so(own, trial) is same
+    told.write_text(json.dumps(before))
 
 
 def test_copied_passages_are_scored_with_every_seed_and_distance(folder: Path) -> None:
