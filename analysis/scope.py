@@ -61,20 +61,28 @@ def differences(claim: Claim, run: dict[str, Any], cell: str | None = None) -> l
 
 
 def describe(run: dict[str, Any], fallback: str, cell: str | None = None) -> str:
-    """The scale of a run in one line: scale, model, text, context, steps, seed."""
+    """The scale of a run in one line: scale, model, text, context, steps, seeds."""
     settings = config(run)
     if not settings:
         return fallback
-    parts = [settings.get("scale", fallback)]
-    for block, key, form in (
-        ("model", "name", "{}"),
-        ("corpus", "source", "{}"),
-        ("protocol", "context", "T = {}"),
-    ):
-        if (value := settings.get(block, {}).get(key)) is not None:
-            parts.append(form.format(value))
-    if (trained := steps(run, cell)) is not None:
+    context, trained, seeds = _protocol(run, cell)
+    text = settings.get("corpus", {}).get("source")
+    parts = [settings.get("scale", fallback), settings.get("model", {}).get("name"), text]
+    if context is not None:
+        parts.append(f"T = {context}")
+    if trained is not None:
         parts.append(f"{trained} steps")
-    if (seed := settings.get("seed")) is not None:
-        parts.append(f"seed {seed}")
-    return "; ".join(map(str, parts))
+    if seeds:
+        parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}")
+    return "; ".join(str(part) for part in parts if part is not None)
+
+
+def _protocol(run: dict[str, Any], cell: str | None) -> tuple[int | None, int | None, list[int]]:
+    """Context, training steps and seeds: of a trial its own, else those of all stages."""
+    settings = config(run)
+    trial = settings.get("recipe", {}).get("trials", {}).get(cell or "")
+    if run.get("stage") in ("recipe", "copying") and trial:
+        block = settings["recipe"]["protocol"] if run["stage"] == "recipe" else settings["copying"]
+        return block["context"], trial["retrofit"]["steps"], list(trial["seeds"])
+    seeds = [] if settings.get("seed") is None else [settings["seed"]]
+    return settings.get("protocol", {}).get("context"), steps(run, cell), seeds

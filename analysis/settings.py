@@ -14,7 +14,7 @@ class Tolerances:
     identity_logits: greatest difference of logits that still counts as the same model (absolute).
     far_worse: relative rise of perplexity from which on hard top-1 counts as far worse.
     same_ppl: relative difference within which a perplexity of the same model, text and steps as
-        the paper's counts as reproduced.
+        the paper's counts as reproduced, and a mask's as near the pretrained model's.
     density_points: percentage points within which a share of retained pairs agrees.
     cosine: least cosine similarity that counts as 1.0000.
     subtraction_cosine: greatest distance from the paper's cosine of merging by subtraction.

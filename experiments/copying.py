@@ -51,7 +51,7 @@ def windows(document: Document, how: CopyingSettings) -> tuple[Tensor, Tensor]:
 
 def together(parts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The same masks' rows at several distances as one: losses added up document by document,
-    shares of pairs averaged."""
+    shares of pairs averaged, and None for what differs (groups of random routers)."""
     joined = []
     for rows in zip(*parts, strict=True):
         scores = [
@@ -60,21 +60,29 @@ def together(parts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
         ]
         means = {key: sum(row[key] for row in rows) / len(rows)
                  for key in ("density", "distant_density")}  # fmt: skip
-        joined.append({**rows[0], **means, "scores": scores})
+        same = {key: value if all(row[key] == value for row in rows) else None
+                for key, value in rows[0].items()}  # fmt: skip
+        joined.append({**same, **means, "scores": scores})
     return joined
 
 
 def found(masked: Sequence[DocumentScore], seen: Sequence[DocumentScore],
           new: Sequence[DocumentScore], bootstrap: BootstrapSettings,
           seed: int) -> Interval:  # fmt: skip
-    """Share of what the pretrained model gains from the first reading that a mask still gains: 1
-    where it copies as well, 0 where the passage is as new to it, paired over documents.
+    """Share of what the pretrained model gains from the first reading that is left under a mask: 1
+    where it copies as well, 0 where the passage costs as much as a new one costs the pretrained
+    model, paired over documents. What a mask loses on any text counts too.
 
     Args:
         masked: of the passage read again, under the mask.
         seen: of the same, as pretrained.
         new: of the passage read for the first time, as pretrained.
+
+    Raises:
+        ValueError: the three were not scored on the same documents and tokens.
     """
+    if len({tuple((s.title, s.tokens) for s in scores) for scores in (masked, seen, new)}) > 1:
+        raise ValueError("a paired comparison needs the same documents and tokens on all sides")
     return ratio_interval(
         [n.nll - m.nll for n, m in zip(new, masked, strict=True)],
         [n.nll - s.nll for n, s in zip(new, seen, strict=True)],

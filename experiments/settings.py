@@ -254,6 +254,7 @@ def _check_together(settings: Settings) -> None:
                 f"recipe.trials.{trial.name}.retrofit.context: {trial.retrofit.context} is above "
                 f"mixture.piece = {settings.mixture.piece}; some pieces would give no window"
             )
+    _check_calibration(settings)
 
 
 def _check_hard_phase(path: str, training: RetrofitSettings, groups: int) -> None:
@@ -265,12 +266,34 @@ def _check_hard_phase(path: str, training: RetrofitSettings, groups: int) -> Non
 
 
 def _check_copying(settings: Settings) -> None:
-    needed = settings.copying.context + settings.copying.passage
+    how = settings.copying
+    needed = how.context + how.passage
     if needed > settings.corpus.min_tokens:
         raise ValueError(
             f"copying.context: with copying.passage it needs {needed} tokens of each document, but "
             f"corpus.min_tokens is {settings.corpus.min_tokens}"
         )
+    for name in how.trials:
+        window = settings.recipe.trials[name].focus.window
+        if min(how.distances) <= window:
+            raise ValueError(
+                f"copying.distances: {min(how.distances)} is within the window of {window} of "
+                f"recipe.trials.{name}: every mask would see the first reading"
+            )
+
+
+def _check_calibration(settings: Settings) -> None:
+    """Random routers are calibrated on windows of the training texts as long as those scored."""
+    piece = settings.mixture.piece
+    reads = [("transfer", settings.transfer.context, [settings.transfer.trial]),
+             ("copying", settings.copying.context, settings.copying.trials)]  # fmt: skip
+    for block, context, names in reads:
+        texts = {settings.recipe.trials[name].retrofit.texts for name in names}
+        if "mixture" in texts and context > piece:
+            raise ValueError(
+                f"{block}.context: {context} is above mixture.piece = {piece}; some pieces of the "
+                "training texts would give no window"
+            )
 
 
 def _check_length(name: str, protocol: ProtocolSettings, least: int) -> None:

@@ -9,10 +9,11 @@ from analysis.results import Results
 
 CAPTION = (
     "Held-out texts whose windows end in a passage that they have held before, all ours: of what "
-    "the pretrained model gains (nats) from having read the passage, the share that it still gains "
-    "under a hard mask, against the share of distant pairs kept (window and sinks aside). Bars: "
-    "bootstrap interval over documents of the mean over seeds. In brackets the corpora whose "
-    "training texts a trial saw. Grey: random routers. All causal."
+    "the pretrained model gains (nats) from having read the passage, the share that is left under "
+    "a hard mask (what the mask loses on any text counts too), against the share of distant pairs "
+    "kept (window and sinks aside). Bars: bootstrap interval over documents of the mean over "
+    "seeds. In brackets the corpora whose training texts a trial saw. Grey: random routers. All "
+    "causal."
 )
 
 

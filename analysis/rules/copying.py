@@ -16,40 +16,44 @@ def copying_behind_perplexity(
     claim: Claim, results: Results, settings: LedgerSettings
 ) -> Outcome | None:
     """Masks within `same_ppl` of the pretrained perplexity on held-out books (the recipe stage's),
-    held against `copied`, by the one that copies most: the doubt falls where a single mask
-    copies."""
-    own = close(results, settings.tolerances.same_ppl)
-    if own.empty:
+    each held against `copied`: one that does not copy bears the doubt out."""
+    if results.copying.empty:
         return None
-    limit = settings.tolerances.copied
-    best = own.loc[own["copied"].idxmax()]
-    if best["copied_high"] < limit:
-        verdict, first = DIRECTION, "None copies"
-    elif best["copied_low"] >= limit:
-        verdict, first = NOT_REPRODUCED, "At least one copies"
+    own, limit = close(results, settings.tolerances.same_ppl), settings.tolerances.copied
+    near = f"within {settings.tolerances.same_ppl:.0%} of the pretrained perplexity"
+    if own.empty or (own["gain"] <= 0).any():
+        missing = f"no mask {near}" if own.empty else "the pretrained model itself copies nothing"
+        return Outcome(INCONCLUSIVE, f"Nothing to judge from: {missing}")
+    worst = own.loc[own["copied"].idxmin()]
+    short = int((own["copied_high"] < limit).sum())
+    if short:
+        verdict = DIRECTION
     else:
-        verdict, first = INCONCLUSIVE, "The interval of the best leaves it open"
+        verdict = NOT_REPRODUCED if (own["copied_low"] >= limit).all() else INCONCLUSIVE
     said = "; ".join(
         f"{row.trial} {row.reading} {row.copied:.0%} ({row.copied_low:.0%} to "
         f"{row.copied_high:.0%}) at {row.delta:+.1%} perplexity" for row in own.itertuples()
     )  # fmt: skip
-    run = results.run("copying", best["cell"])
+    run = results.run("copying", worst["cell"])
     return Outcome(
         verdict,
-        f"{first} (at least {limit:.0%} of what the pretrained model gains from having read a "
-        f"passage of {best['passage']} tokens before). Share found by masks within "
-        f"{settings.tolerances.same_ppl:.0%} of the pretrained perplexity: {said}",
-        ours=float(best["copied"]), low=float(best["copied_low"]), high=float(best["copied_high"]),
-        n=int(best["n_documents"]), evidence=best["evidence"], command=run.get("command"),
-        scale=scope.describe(run, settings.scale),
+        f"{short} of {len(own)} masks {near} find less than {limit:.0%} of what the pretrained "
+        f"model gains from having read a passage of {worst['passage']} tokens before: {said}",
+        ours=float(worst["copied"]), low=float(worst["copied_low"]),
+        high=float(worst["copied_high"]), n=int(worst["n_documents"]),
+        evidence=worst["evidence"], command=run.get("command"),
+        scale=scope.describe(run, settings.scale, worst["cell"]),
     )  # fmt: skip
 
 
 def close(results: Results, most: float) -> pd.DataFrame:
     """Rows of trained routers' masks whose perplexity is at most ``most`` (relative) above the
-    pretrained model's, with that as ``delta``."""
+    pretrained model's: with that as ``delta``, and as ``gain`` the nats a token that the pretrained
+    model gains from the first reading."""
     copied, scored = results.copying, results.recipe
-    copied = copied[copied["kind"] == "routed"]
+    gains = copied[copied["kind"] == "new"].set_index("trial")["above"]
+    copied = copied[copied["kind"] == "routed"].assign(gain=lambda c: c["trial"].map(gains))
     scored = scored[scored["final"].astype(bool) & (scored["kind"] == "routed")]
-    both = copied.merge(scored[["trial", "reading", "delta"]], on=["trial", "reading"])
+    same = ["trial", "reading", "K", "trained_on"]  # of one training, as far as files tell
+    both = copied.merge(scored[[*same, "delta"]], on=same)
     return both[both["delta"] <= most]

@@ -41,5 +41,5 @@ def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) ->
         n=int(first["seeds"]),
         evidence=first["evidence"],
         command=run.get("command"),
-        scale=scope.describe(run, settings.scale),
+        scale=scope.describe(run, settings.scale, first["cell"]),
     )

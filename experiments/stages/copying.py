@@ -46,7 +46,8 @@ def main() -> None:
     options = parser.parse_args()
     chosen = settings.load()
     trial = trial_named(options.cell, chosen)
-    chosen = replace(chosen, recipe=replace(chosen.recipe, controls=chosen.copying.controls))
+    if not trial.final:
+        raise SystemExit(f"recipe.trials.{trial.name}.final: only finalists are read on test books")
     torch.set_num_threads(chosen.threads)
     try:
         folders = {seed: adapter_folder(trial, seed) for seed in trial.seeds}
@@ -102,7 +103,8 @@ def finished(trial: Trial, seed: int, folder: Path,
 
     documents = [each for seen, new in texts.values() for each in (*seen, *new)]
     path = PARTIAL / trial.name / f"seed{seed}.json"
-    own = Partial(path, fingerprint(trial, documents, folder, chosen))
+    chosen = replace(chosen, recipe=replace(chosen.recipe, controls=chosen.copying.controls))
+    own = Partial(path, fingerprint(trial, documents, folder, chosen, chosen.copying))
     return {
         distance: own.get(
             str(distance), lambda both=both: {"rows": scores(model(), trial, seed, both, chosen)}

@@ -30,7 +30,7 @@ from experiments.data import TRAINING as TEXTS
 from experiments.data import manifest, windows
 from experiments.evaluation import Partial
 from experiments.readings import Documents
-from experiments.recipe_settings import TransferSettings, Trial
+from experiments.recipe_settings import CopyingSettings, TransferSettings, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages import corpus
@@ -92,7 +92,8 @@ def finished(name: str, seed: int, folder: Path, documents: Documents,
                                                       with_controls)}  # fmt: skip
 
     path = PARTIAL / trial.name / name / f"seed{seed}.json"
-    return Partial(path, fingerprint(trial, documents, folder, chosen)).get("scores", score)
+    named = fingerprint(trial, documents, folder, chosen, chosen.transfer)
+    return Partial(path, named).get("scores", score)
 
 
 def adapter_folder(trial: Trial, seed: int) -> Path:
@@ -184,11 +185,17 @@ def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: Transfe
     )
 
 
-def fingerprint(trial: Trial, documents: Documents, folder: Path, chosen: Settings) -> str:
+def fingerprint(trial: Trial, documents: Documents, folder: Path, chosen: Settings,
+                how: TransferSettings | CopyingSettings) -> str:  # fmt: skip
     """Names everything that the scores of one seed's routers depend on; the files of ``folder``
-    tell of the training texts too."""
+    tell of the training texts too.
+
+    Args:
+        how: the stage's own block.
+    """
     recipe = chosen.recipe
-    known = [asdict(chosen.model), asdict(trial), [asdict(reading) for reading in recipe.readings],
+    known = [asdict(how), asdict(chosen.model), asdict(trial),
+             [asdict(reading) for reading in recipe.readings],
              recipe.controls, recipe.calibration, manifest()]  # fmt: skip
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     for _, each in documents:

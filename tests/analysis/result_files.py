@@ -182,7 +182,7 @@ def write_transfer(
 def write_copying(root: Path, trial: str, *rows: dict[str, object]) -> None:
     """A trial's table; every row is a routed mask unless it says otherwise."""
     base: dict[str, object] = {
-        "trial": trial, "kind": "routed", "reading": "symmetric.k1", "K": 18, "top_k": 1,
+        "trial": trial, "kind": "routed", "reading": "symmetric.k1", "K": 16, "top_k": 1,
         "probe": "symmetric", "window": 128, "distant_density": 0.07, "nats": 2.9, "above": 2.5,
         "copied": 0.2, "copied_low": 0.15, "copied_high": 0.25, "copied_least": 0.18,
         "copied_most": 0.22, "seeds": 3, "context": 2048, "passage": 256, "n_documents": 6,

@@ -104,7 +104,7 @@ def test_what_is_copied_stands_between_unread_and_pretrained(results):
     del results.__dict__["copying"]
     figure = copying.draw(results)
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {"prose (K = 18, 3 seeds)", "copies (K = 18, 3 seeds)", "random routers"}
+    assert labels == {"prose (K = 16, 3 seeds)", "copies (K = 16, 3 seeds)", "random routers"}
     line = figure.axes[0].containers[0].lines[0]
     assert list(line.get_ydata()) == [20.0, 50.0]
     assert len(tables.copying(results)) == 10

@@ -186,21 +186,56 @@ def test_seeds_of_trials_in_search_do_not_count(results, settings):
     assert verdict("audit.10", results, settings) is None
 
 
+COPIES = {"copied": 0.96, "copied_low": 0.93, "copied_high": 0.99}
+NEW = {"kind": "new", "reading": "pretrained", "above": 3.0, "copied": 0.0}
+
+
 @pytest.mark.parametrize(
-    ("best", "low", "high", "expected"),
-    [(0.5, 0.4, 0.6, DIRECTION), (0.9, 0.8, 1.0, INCONCLUSIVE), (0.96, 0.93, 0.99, NOT_REPRODUCED)],
+    ("copied", "low", "high", "expected"),
+    [(0.5, 0.4, 0.6, DIRECTION), (0.9, 0.8, 1.0, INCONCLUSIVE), (0.95, 0.91, 0.99, NOT_REPRODUCED)],
 )
-def test_copying_is_judged_by_the_best_mask_of_good_perplexity(
-    results, settings, best, low, high, expected
+def test_copying_is_judged_by_every_mask_of_good_perplexity(
+    results, settings, copied, low, high, expected
 ):
-    write_recipe(results.root, "prose", {}, {"reading": "symmetric.k2", "delta": 0.3})
+    """One that copies takes nothing from one that does not."""
+    far = {"reading": "symmetric.k3", "delta": 0.3}
+    write_recipe(results.root, "prose", {}, {"reading": "symmetric.k2"}, far)
     assert verdict("audit.11", results, settings) is None
+    own = {"copied": copied, "copied_low": low, "copied_high": high}
+    bad = {"copied": 0.0, "copied_low": 0.0, "copied_high": 0.0}  # what is not asked for
     write_copying(
-        results.root, "prose", {"copied": best, "copied_low": low, "copied_high": high},
-        {"reading": "symmetric.k2", "copied": 1.0, "copied_low": 1.0},  # its perplexity is far off
-        {"kind": "random", "copied": 1.0, "copied_low": 1.0},
+        results.root, "prose", own, {"reading": "symmetric.k2", **COPIES}, NEW,
+        {"reading": "symmetric.k3", **bad}, {"kind": "random", **bad},
     )  # fmt: skip
     del results.__dict__["copying"]
     outcome = decide(CLAIMS["audit.11"], results, settings)
-    assert (outcome.verdict, outcome.ours) == (expected, best)
-    assert "+2.0% perplexity" in outcome.why
+    assert (outcome.verdict, outcome.ours) == (expected, copied)
+    assert "of 2 masks within 2% of the pretrained perplexity" in outcome.why
+
+
+def test_copying_is_open_where_nothing_can_be_copied_or_no_mask_is_good(results, settings):
+    write_recipe(results.root, "prose", {})
+    write_copying(results.root, "prose", COPIES, NEW | {"above": -0.1})
+    outcome = decide(CLAIMS["audit.11"], results, settings)
+    assert outcome.verdict == INCONCLUSIVE
+    assert "copies nothing" in outcome.why
+    write_recipe(results.root, "prose", {"delta": 0.3})
+    del results.__dict__["recipe"]
+    assert "no mask within 2%" in decide(CLAIMS["audit.11"], results, settings).why
+
+
+def test_a_trials_scale_is_its_own(results, settings):
+    """Not that of the core stages."""
+    trial = {"retrofit": {"steps": 180}, "seeds": [0, 1]}
+    core = {
+        "seed": 0,
+        "protocol": {"context": 1024},
+        "retrofit": {"steps": 16},
+        "corpus": {"source": "plays"},
+    }
+    own = {"recipe": {"protocol": {"context": 2048}, "trials": {"prose": trial}}, "scale": "prose"}
+    write_recipe(results.root, "prose", {"delta_most": 0.05})
+    path = results.root / "recipe" / "prose" / "run.json"
+    path.write_text(json.dumps({"stage": "recipe", "cell": "prose", "settings": core | own}))
+    outcome = decide(CLAIMS["audit.10"], results, settings)
+    assert outcome.scale == "prose; plays; T = 2048; 180 steps; seeds 0, 1"

@@ -49,10 +49,15 @@ def test_the_share_found_lies_between_new_and_seen() -> None:
 
 
 def test_distances_are_added_up_document_by_document() -> None:
-    near = {"kind": "routed", "density": 0.2, "distant_density": 0.1,
+    near = {"kind": "routed", "density": 0.2, "distant_density": 0.1, "K": 4,
             "scores": [{"title": "a", "nll": 1.0, "tokens": 8}]}  # fmt: skip
-    far = {**near, "density": 0.4, "scores": [{"title": "a", "nll": 2.5, "tokens": 8}]}
+    far = {**near, "density": 0.4, "K": 5, "scores": [{"title": "a", "nll": 2.5, "tokens": 8}]}
     (row,) = copying.together([[near], [far]])
     assert row["scores"] == [{"title": "a", "nll": 3.5, "tokens": 16}]
     assert row["density"] == pytest.approx(0.3)
-    assert row["kind"] == "routed"
+    assert (row["kind"], row["K"]) == ("routed", None)
+
+
+def test_other_documents_are_refused() -> None:
+    with pytest.raises(ValueError, match="the same documents and tokens on all sides"):
+        copying.found(scores(1.0, 2.0), scores(1.0), scores(3.0), BOOTSTRAP, 0)

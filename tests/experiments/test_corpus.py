@@ -110,6 +110,7 @@ def chosen(params):
     """Small settings over byte tokens."""
     params["model"]["name"] = "tiny-llama"
     params["corpus"].update(source="mine", min_tokens=1000, test_every=3, validation_every=4)
+    params["copying"].update(context=700, distances=[400])
     params["recipe"]["search"]["windows_per_document"] = 1
     params["protocol"].update(context=64, stride=64, windows_per_document=2, documents=2)
     params["retrofit"].update(context=64)

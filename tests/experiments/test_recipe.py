@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from experiments.schema import read_yaml
 from experiments.settings import RetrofitSettings
 from experiments.stages.recipe import trained_so
 from experiments.stages.retrofit import train
+from experiments.stages.transfer import fingerprint
 from tests.experiments.test_retrofit import ROOT, run, start, workspace
 from tests.models import tiny, token_ids
 
@@ -112,6 +114,9 @@ def test_a_setting_younger_than_the_routers_had_its_default(
 
 def test_copied_passages_are_scored_with_every_seed_and_distance(folder: Path) -> None:
     run(folder, "copying", "--cell", "finalist", "--seed", "1")
+    partial = json.loads((folder / "checkpoints/copying/finalist/seed1.json").read_text())
+    masks = [row for part in partial["parts"].values() for row in part["rows"]]
+    assert {each["tokens"] for row in masks for each in row["scores"]} == {12 - 2}  # of 64, the end
     assert not (folder / "results/copying/finalist").exists()
     run(folder, "copying", "--cell", "finalist")
     table = pd.read_csv(folder / "results/copying/finalist/table.csv").set_index("kind")
@@ -128,6 +133,27 @@ def test_copied_passages_are_scored_with_every_seed_and_distance(folder: Path) -
     process = start(folder, "copying", "--cell", "finalist", "--seed", "7")
     assert process.wait(timeout=60) != 0
     assert "recipe.trials.finalist.seeds: 7 is not among them" in (folder / "log").read_text()
+    process = start(folder, "copying", "--cell", "searched")
+    assert process.wait(timeout=60) != 0
+    assert "recipe.trials.searched.final: only finalists" in (folder / "log").read_text()
+
+
+def test_scores_of_other_settings_are_not_taken_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the texts are the same, byte for byte."""
+    monkeypatch.chdir(folder)
+    chosen = settings.load()
+    trial, own = chosen.recipe.trials["finalist"], folder / "data/adapters/recipe/finalist/seed1"
+    window = [("one", torch.arange(64).view(1, 64))]
+    known = {
+        fingerprint(trial, window, own, chosen, how)
+        for how in (
+            chosen.copying, replace(chosen.copying, lead=3), chosen.transfer,
+            replace(chosen.transfer, context=32, windows_per_document=2),
+        )
+    }  # fmt: skip
+    assert len(known) == 4
 
 
 def test_a_search_is_scored_on_validation_books(folder: Path) -> None:

@@ -88,6 +88,7 @@ BAD = [
     ("copying.distances", [], "copying.distances: must name at least one"),
     ("copying.distances", [100], "copying.distances: must be at least passage = 256 and at most"),
     ("copying.context", 4000, "copying.context: with copying.passage it needs 4256 tokens"),
+    ("transfer.context", 4096, "transfer.context: 4096 is above mixture.piece = 2048"),
     ("retrofit.copies", 1.5, "retrofit.copies: must be between 0 and 1"),
     ("retrofit.hard_from", 1.5, "retrofit.hard_from: must be between 0 and 1"),
     ("retrofit.hard_top_ks", [], "retrofit.hard_top_ks: must name numbers >= 1"),
