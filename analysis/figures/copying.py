@@ -36,9 +36,7 @@ def draw(results: Results) -> Figure | None:
     axis.set_xlim(left=0)
     axis.set_xlabel("distant pairs kept (%)")
     axis.set_ylabel("gain from the first reading that is kept (%)")
-    handles, labels = axis.get_legend_handles_labels()
-    named = dict(zip(labels, handles, strict=True))  # each trial's controls look alike
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=2, frameon=False)
+    style.legend(figure, [axis], 2)  # each trial's controls look alike
     first = frame.iloc[0]
     figure.suptitle(
         f"A passage of {first['passage']} tokens read twice, measured by us: "

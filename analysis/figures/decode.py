@@ -36,8 +36,7 @@ def draw(results: Results) -> Figure | None:
         _panel(axis, rows)
         axis.set_title(f"{device}, {dtype}", loc="left", fontweight="bold")
     axes[0].set_ylabel("speed-up over full attention (x)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    style.legend(figure, axes, 2)
     return figure
 
 

@@ -43,11 +43,7 @@ def draw(results: Results) -> Figure | None:
         axes[1].axhline(0, color=style.INK, linewidth=1.2)
         axes[1].set_ylabel("perplexity against pretrained (%)")
         axes[1].set_title("Hard top-2 with each balance", loc="left")
-    keys: dict[str, object] = {}
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            keys.setdefault(label, handle)
-    figure.legend(keys.values(), keys.keys(), loc="outside lower center", ncols=5, frameon=False)
+    style.legend(figure, axes, 5)
     return figure
 
 

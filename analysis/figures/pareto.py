@@ -50,9 +50,7 @@ def draw(results: Results) -> Figure | None:
     best = _best(frame)
     axes[1].set_ylim(*_near(best))
     axes[1].set_xlim(0, 115 * best["distant_density"].max())
-    handles, labels = axes[0].get_legend_handles_labels()
-    named = dict(zip(labels, handles, strict=True))  # each trial's controls look alike
-    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=2, frameon=False)
+    style.legend(figure, axes, 2)  # each trial's controls look alike
     first = frame.iloc[0]
     figure.suptitle(
         f"Hard routing, all trained and measured by us: {first['context']:,} tokens, "

@@ -41,13 +41,7 @@ def draw(results: Results) -> Figure | None:
     )
     for axes, rows in zip(grid, machines, strict=True):
         _machine(axes, rows)
-    handles: dict[str, object] = {}
-    for axis in grid.flat:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False
-    )
+    style.legend(figure, grid.flat, 4)
     return figure
 
 

@@ -4,6 +4,7 @@ shape too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
@@ -62,6 +63,17 @@ def save(figure: Figure, paths: list[Path]) -> list[Path]:
             metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
             figure.savefig(path, dpi=150, metadata=metadata)
     return paths
+
+
+def legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
+    """One legend below all axes, each label once."""
+    named: dict[str, object] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    figure.legend(
+        named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False
+    )
 
 
 def lengths(axis: Axes, values: list[int]) -> None:

@@ -37,15 +37,8 @@ def draw(results: Results) -> Figure | None:
             loc="left",
         )
     axes[0].set_ylabel("perplexity / pretrained perplexity")
-    named = {
-        label: handle
-        for axis in axes
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    columns = 3 if len(corpora) > 1 else 1  # one panel is too narrow for labels side by side
-    figure.legend(
-        named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False
-    )
+    # One panel is too narrow for labels side by side.
+    style.legend(figure, axes, 3 if len(corpora) > 1 else 1)
     figure.suptitle(
         "Routers on held-out texts of other corpora, measured by us",
         x=0.01,
