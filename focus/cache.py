@@ -39,6 +39,7 @@ class GroupedLayer(CacheLayerMixin):
         self.made_with: tuple[Any, ...] = ()
         self.expected = False
         self.record_past = bool(getattr(replaced, "record_past", False))
+        self.ids: Tensor | None = None  # (B, seen), where n-grams are matched
         self._scores: list[Tensor] = []
         self._potentials: tuple[int, Tensor] | None = None
 
@@ -72,9 +73,12 @@ class GroupedLayer(CacheLayerMixin):
         self.expected = False
         return key_states, value_states
 
-    def start(self, past: Past, made_with: tuple[Any, ...], scores: Tensor | None) -> None:
-        """Takes the past of the first tokens, and their scores where potentials are lagged."""
+    def start(self, past: Past, made_with: tuple[Any, ...], scores: Tensor | None,
+              ids: Tensor | None) -> None:  # fmt: skip
+        """Takes the past of the first tokens, their scores where potentials are lagged, and their
+        ids where n-grams are matched."""
         self.past, self.made_with = past, made_with
+        self.ids = None if ids is None else ids.clone()
         self._scores = [] if scores is None else [scores]
 
     def continued(self, made_with: tuple[Any, ...]) -> Past:
@@ -87,7 +91,7 @@ class GroupedLayer(CacheLayerMixin):
             raise ValueError(
                 f"past_key_values: the keys in this cache were routed with {self.made_with}, not "
                 f"with {made_with} (groups, groups a query, groups a key, window, sinks, balance, "
-                "potentials); start with a new cache"
+                "potentials, tokens of n-grams); start with a new cache"
             )
         self.past.record = self.record_past
         return self.past
@@ -190,6 +194,8 @@ class GroupedLayer(CacheLayerMixin):
             return
         self.past.crop(-tokens_to_remove)
         self._potentials = None
+        if self.ids is not None:
+            self.ids = self.ids[:, : self.past.seen]
         if self._scores:
             self._scores = [self._all_scores()[..., : self.past.seen, :]]
 
@@ -198,6 +204,8 @@ class GroupedLayer(CacheLayerMixin):
         if self.past is None or self.past.seen == 0:
             return
         self.past.select(beam_idx)
+        if self.ids is not None:
+            self.ids = self.ids.index_select(0, beam_idx)
         if self._scores:
             self._scores = [self._all_scores().index_select(0, beam_idx)]
         if self._potentials is not None:
@@ -217,7 +225,7 @@ class GroupedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.past, self._scores, self._potentials = None, [], None
+        self.past, self.ids, self._scores, self._potentials = None, None, [], None
 
     def offload(self) -> None:
         """Refused: see :func:`adopt`."""

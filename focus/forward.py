@@ -24,6 +24,7 @@ from focus.cache import GroupedLayer, adopt, owned, release
 from focus.density import PairCounts, count_masked_pairs
 from focus.gating import gated_attention
 from focus.masks import banded, read_mask
+from focus.ngrams import ngram_groups, with_ngrams
 from focus.routing import Assignments, Memberships, Router
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class _Call:
         config = self.state.config
         with torch.no_grad():
             logits = self.router.balanced_logits(hidden, self.real, self.state.balance, config)
-            found = self.router.memberships(logits, config)
+            found = self._matched(self.router.memberships(logits, config), self._ids(), self.real)
         self._seen(found, self.real, None)
         own = self.softcap is not None or self._limited()
         if own and self._streams():
@@ -211,7 +212,7 @@ class _Call:
         )  # fmt: skip
         self._seen(found, self.real, reads)
         if self.cache is not None:
-            self.cache.start(past, self._made_with(), self._lagged_scores(hidden))
+            self.cache.start(past, self._made_with(), self._lagged_scores(hidden), self._ids())
         return out
 
     def _fast(self, found: Memberships) -> Tensor:
@@ -245,12 +246,44 @@ class _Call:
         with torch.no_grad():
             found = self.router.memberships(self._continued_logits(self.cache, hidden),
                                             self.state.config)  # fmt: skip
+            found = self._matched(found, self._all_ids(self.cache), self.real)
         out, reads = decode_attention(
             self.query, self.key, self.value, found.query, _keys_of(found), past,
             scale=self.scale, real=real, softcap=self.softcap,
         )  # fmt: skip
         self._seen(found, real, reads)
         return out
+
+    def _ids(self) -> Tensor | None:
+        """The call's token ids (B, T) where n-grams are matched, else None."""
+        if not self.state.config.ngram:
+            return None
+        ids = self.state.ids
+        if ids is None or ids.shape != (len(self.query), self.query.shape[2]):
+            raise ValueError(
+                "ngram: n-grams are matched by token ids, and this forward pass was given none; "
+                "pass input_ids instead of inputs_embeds, or set ngram=0"
+            )
+        return ids
+
+    def _all_ids(self, cache: GroupedLayer) -> Tensor | None:
+        """The ids of all tokens so far, which the cache keeps."""
+        ids = self._ids()
+        if ids is not None and cache.ids is not None:
+            ids = cache.ids = torch.cat([cache.ids, ids], 1)
+        return ids
+
+    def _matched(self, found: Memberships, ids: Tensor | None,
+                 real: Tensor | None) -> Memberships:  # fmt: skip
+        """Memberships of the call's tokens with those of their n-grams, from the ids of all tokens
+        so far, and which of these are real."""
+        if ids is None:
+            return found
+        config, tokens = self.state.config, found.query.shape[2]
+        recent = slice(max(0, ids.shape[1] - tokens - config.ngram), None)
+        ids, real = ids[:, recent], None if real is None else real[:, recent]
+        ended = ngram_groups(ids, config.ngram, config.ngram_groups, real)
+        return with_ngrams(found, ended[:, -tokens - 1 :], config)
 
     def _seen(self, found: Memberships, real: Tensor | None, reads: Reads | None) -> None:
         layer = self.layer
@@ -259,14 +292,14 @@ class _Call:
     def _start_cache(self, cache: GroupedLayer, found: Memberships, hidden: Tensor) -> None:
         past = self._new_past()
         past.append(owned(self.key), owned(self.value), _keys_of(found), self.real)
-        cache.start(past, self._made_with(), self._lagged_scores(hidden))
+        cache.start(past, self._made_with(), self._lagged_scores(hidden), self._ids())
 
     def _new_past(self) -> Past:
         config = self.state.config
         apart = config.sides == "query_heads"
         together = self.query.shape[1] // self.key.shape[1] if apart else 1
-        rule = Rule(config.window, config.sinks, self.sliding_window, config.num_groups,
-                    config.top_k, config.key_top_k, together)  # fmt: skip
+        rule = Rule(config.window, config.sinks, self.sliding_window, *config.mask_groups,
+                    together)  # fmt: skip
         past = Past(rule)
         past.record = self.cache is not None and self.cache.record_past
         return past
@@ -290,8 +323,8 @@ class _Call:
     def _made_with(self) -> tuple[Any, ...]:
         """What past keys' groups and places depend on."""
         config = self.state.config
-        return (config.num_groups, config.top_k, config.key_top_k, config.window, config.sinks,
-                self.state.balance or config.balance, config.potentials)  # fmt: skip
+        return (*config.mask_groups, config.window, config.sinks,
+                self.state.balance or config.balance, config.potentials, config.ngram)  # fmt: skip
 
     def _refuse_to_continue(self) -> None:
         if (self.state.balance or self.state.config.balance) == "sinkhorn":

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from focus.architectures import AttentionLayer, attention_layers
@@ -39,6 +39,7 @@ class FocusState:
         self.balance: str | None = None
         self.layers: dict[int, FocusLayer] = {}
         self.handles: list[Any] = []
+        self.ids: Tensor | None = None  # (B, T) of the forward pass, where it was given any
         self.implementation: str = model.config._attn_implementation
         self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
 
@@ -70,9 +71,26 @@ def attach(model: PreTrainedModel, config: FocusConfig, seed: int | None = None)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     for layer in layers:
         _attach_layer(state, layer, generator)
+    _watch_ids(state, model)
     model.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     _set_mode(model, "hard")
     return model
+
+
+def _watch_ids(state: FocusState, model: PreTrainedModel) -> None:
+    """Has the state know the token ids of each forward pass: what the embedding is asked for."""
+
+    def forget(module: nn.Module, args: Any) -> None:
+        state.ids = None
+
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        state.ids = args[0] if args else kwargs["input"]
+
+    embedding = model.get_input_embeddings()
+    state.handles += [
+        model.base_model.register_forward_pre_hook(forget),
+        embedding.register_forward_pre_hook(keep, with_kwargs=True),
+    ]
 
 
 def _attach_layer(state: FocusState, layer: AttentionLayer, generator: Any) -> None:
@@ -128,8 +146,8 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         model: an attached model.
         name: ``soft``, ``hard`` or ``full``.
         balance: overrides the config's balance meanwhile (``softmax``, ``sinkhorn``, ``causal``).
-        top_k, probe, potentials, window, sinks: override the config's, so that one set of routers
-            can be read several ways.
+        top_k, probe, potentials, window, sinks, ngram, ngram_groups: override the config's, so that
+            one set of routers can be read several ways.
         backend: of ``focus.focus_attention`` in hard mode.
         gate: overrides the config's training gate, so that training can go from one to another.
     """
@@ -138,12 +156,14 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
                  top_k: int | None = None, probe: str | None = None,
                  potentials: str | None = None, window: int | None = None,
                  sinks: int | None = None, backend: str | None = None,
-                 gate: str | None = None) -> None:  # fmt: skip
+                 gate: str | None = None, ngram: int | None = None,
+                 ngram_groups: int | None = None) -> None:  # fmt: skip
         state = attached(model)
         self.model = model
         self.former = (state.mode, state.balance, state.backend, state.config)
         changes = {"top_k": top_k, "probe": probe, "potentials": potentials, "window": window,
-                   "sinks": sinks, "gate": gate}  # fmt: skip
+                   "sinks": sinks, "gate": gate, "ngram": ngram,
+                   "ngram_groups": ngram_groups}  # fmt: skip
         changed = state.config.replace(**{k: v for k, v in changes.items() if v is not None})
         if balance is not None:
             state.config.replace(balance=balance)  # refuses an unknown name

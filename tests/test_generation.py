@@ -82,6 +82,15 @@ SETTINGS = [
     },
     {"balance": "softmax", "sides": "two", "window": 1},
     {"potentials": "lagged", "lag_stride": 16, "lag_tokens": 40},
+    {"ngram": 2, "ngram_groups": 5},
+    {
+        "ngram": 1,
+        "ngram_groups": 7,
+        "top_k": 2,
+        "probe": "multi_probe",
+        "routers": "kv_head",
+        "sides": "query_heads",
+    },
 ]
 
 

@@ -78,7 +78,7 @@ def test_head_dimensions(way: str, dim: int) -> None:
 
 @needs_kernel
 @BOTH
-@pytest.mark.parametrize("groups", [1, 2, 31, 32])
+@pytest.mark.parametrize("groups", [1, 2, 31, 32, 33, 64])
 def test_numbers_of_groups(way: str, groups: int) -> None:
     check(Case(300, groups, min(2, groups), sinks=2), way)
 
@@ -221,7 +221,7 @@ def test_a_token_without_a_group_is_named(name: str) -> None:
     [
         (Case(20, dim=12), "head dimensions that are multiples"),
         (Case(20, dtype=torch.float64), "float32 and bfloat16"),
-        (Case(80, groups=33), "up to 32 groups"),
+        (Case(80, groups=65), "up to 64 groups"),
     ],
 )
 def test_what_it_cannot_compute_auto_computes_otherwise(case: Case, why: str) -> None:

@@ -93,7 +93,7 @@ static void run_far(const Call &c, const Item &item, float *scratch) {
     const int b = item.unit / c.per_sequence, key_head = c.key_head_of(item.head);
     const int which = b * p.key_heads + key_head, slot = unit.key_offset[item.group];
     const int rows = min_of(TILE, unit.query_offset[item.group + 1] - item.first);
-    const uint32_t earlier = (1u << item.group) - 1;
+    const uint64_t earlier = ((uint64_t)1 << item.group) - 1;
     Tile tile = new_tile(p, scratch);
     tile.earlier = earlier;
     for (int i = 0; i < rows; i++) {
@@ -106,7 +106,7 @@ static void run_far(const Call &c, const Item &item, float *scratch) {
     pad(tile, rows);
     const Keys keys = {c.far_panels[which] + (ptrdiff_t)slot * p.dim,
                        c.far_values[which] + (ptrdiff_t)slot * p.dim, p.dim,
-                       unit.slot_groups + slot};
+                       unit.slot_words[0] + slot, unit.slot_words[1] ? unit.slot_words[1] + slot : NULL};
     c.repeats ? attend<FIRST>(tile, keys, rows) : attend<RANGE>(tile, keys, rows);
     for (int i = 0; i < rows; i++) {
         const size_t at = c.state_at(b, item.head, tile.position[i]);
@@ -130,7 +130,8 @@ static bool run_near(const Call &c, int b, int head, int first, float *scratch) 
         tile.low[i] = c.mode == DENSE ? 0 : max_of(0, t - c.window + 1), tile.high[i] = t + 1;
     }
     pad(tile, rows);
-    Keys keys = {c.near_panels[which], c.near_values[which], p.dim, unit.key_groups};
+    Keys keys = {c.near_panels[which], c.near_values[which], p.dim, unit.key_words[0],
+                 unit.key_words[1]};
     if (!keys.values)
         keys.values = (const float *)row_of(p.value, p.value_strides, b, c.key_head_of(head),
                                             unit.start, 4),
@@ -237,8 +238,9 @@ static void release(Call &c) {
     for (int u = 0; c.unit && u < c.units; u++) {
         Unit &x = c.unit[u];
         for (void *each : {(void *)x.query_groups, (void *)x.key_groups, (void *)x.key_at,
-                           (void *)x.key_offset, (void *)x.slot_groups, (void *)x.query_at,
-                           (void *)x.query_high, (void *)x.query_offset})
+                           (void *)x.key_offset, (void *)x.query_at, (void *)x.query_high,
+                           (void *)x.query_offset, (void *)x.key_words[0], (void *)x.key_words[1],
+                           (void *)x.slot_words[0], (void *)x.slot_words[1]})
             free(each);
     }
     for (void *each : {(void *)c.sums, (void *)c.most, (void *)c.norm, (void *)c.items,
@@ -254,9 +256,9 @@ static int read_unit(Call &c, int u) {
     const int64_t key_routing = (int64_t)within * p.key_routings / c.per_sequence;
     unit.start = p.spans[2 * b], unit.tokens = p.spans[2 * b + 1] - unit.start;
     unit.sinks = min_of(p.sinks, unit.tokens);
-    unit.query_groups = room<uint32_t>(unit.tokens + LANES);
-    unit.key_groups = room<uint32_t>(unit.tokens + LANES);
+    unit.query_groups = room<uint64_t>(unit.tokens), unit.key_groups = room<uint64_t>(unit.tokens);
     if (!unit.query_groups || !unit.key_groups) return NO_MEMORY;
+    if (!make_words(unit.key_words, p.groups, unit.tokens)) return NO_MEMORY;
     const int64_t *s = p.membership_strides, *ks = p.key_membership_strides;
     if (!read_groups(p.membership + b * s[0] + routing * s[1] + unit.start * s[2], s[2], s[3],
                      unit.tokens, p.groups, unit.query_groups, &unit.most_groups, &unit.fewest_groups))
@@ -265,6 +267,7 @@ static int read_unit(Call &c, int u) {
                      ks[3], unit.tokens, p.groups, unit.key_groups, &unit.most_key_groups,
                      &unit.fewest_key_groups))
         return NO_GROUP;
+    for (int t = 0; t < unit.tokens; t++) put_words(unit.key_words, t, unit.key_groups[t]);
     return DONE;
 }
 

@@ -3,7 +3,7 @@
 
 #include "vectors.h"
 
-enum { MOST_GROUPS = 32 };
+enum { MOST_GROUPS = 64, WORD = 32 };
 
 extern "C" struct Problem {
     const void *query, *key, *value;
@@ -32,9 +32,9 @@ static const double NEAR_EXTRA = 50, FAR_ROW = 20, FAR_KEY = 10, DENSE_EXTRA = 4
 // One routing of one sequence: who looks into which group, and what is found there.
 struct Unit {
     int start, tokens, sinks;
-    uint32_t *query_groups, *key_groups;  // of every token
+    uint64_t *query_groups, *key_groups;  // of every token
     int *key_at, *key_offset;             // slots: position of each, and first slot of each group
-    uint32_t *slot_groups;
+    uint32_t *key_words[2], *slot_words[2];  // as the tiles read them; the second beyond WORD groups
     int *query_at, *query_high, *query_offset;
     int slots, entries;
     int most_groups, most_key_groups, fewest_groups, fewest_key_groups;  // of any token
@@ -50,23 +50,36 @@ static T *room(size_t count) {
 }
 
 static bool read_groups(const uint8_t *rows, int64_t row_stride, int64_t group_stride, int tokens,
-                        int groups, uint32_t *bits, int *most, int *fewest) {
+                        int groups, uint64_t *bits, int *most, int *fewest) {
     *most = 0, *fewest = MOST_GROUPS;
     for (int t = 0; t < tokens; t++) {
-        uint32_t x = 0;
+        uint64_t x = 0;
         for (int g = 0; g < groups; g++)
-            x |= (uint32_t)(rows[t * row_stride + g * group_stride] != 0) << g;
+            x |= (uint64_t)(rows[t * row_stride + g * group_stride] != 0) << g;
         bits[t] = x;
-        *most = max_of(*most, __builtin_popcount(x));
-        *fewest = min_of(*fewest, __builtin_popcount(x));
+        *most = max_of(*most, __builtin_popcountll(x));
+        *fewest = min_of(*fewest, __builtin_popcountll(x));
     }
-    memset(bits + tokens, 0, LANES * sizeof *bits);
     return *fewest > 0;
 }
 
-static void count_groups(const uint32_t *bits, int from, int to, int *counts) {
+static void count_groups(const uint64_t *bits, int from, int to, int *counts) {
     for (int t = from; t < to; t++)
-        for (uint32_t x = bits[t]; x; x &= x - 1) counts[__builtin_ctz(x)]++;
+        for (uint64_t x = bits[t]; x; x &= x - 1) counts[__builtin_ctzll(x)]++;
+}
+
+// Room for the words of so many entries, all zero: no group.
+static bool make_words(uint32_t *words[2], int groups, int entries) {
+    for (int w = 0; w * WORD < groups; w++) {
+        if (!(words[w] = room<uint32_t>(entries + LANES))) return false;
+        memset(words[w], 0, (entries + LANES) * sizeof(uint32_t));
+    }
+    return true;
+}
+
+static inline void put_words(uint32_t *const words[2], int at, uint64_t bits) {
+    words[0][at] = (uint32_t)bits;
+    if (words[1]) words[1][at] = (uint32_t)(bits >> WORD);
 }
 
 // What lists and the test of every pair would cost one head of a unit, in pairs.
@@ -98,11 +111,10 @@ static bool build_lists(Unit &unit, const Problem &p) {
     }
     unit.key_offset[groups] = unit.slots, unit.query_offset[groups] = unit.entries;
     unit.key_at = room<int>(unit.slots + LANES);
-    unit.slot_groups = room<uint32_t>(unit.slots + LANES);
     unit.query_at = room<int>(unit.entries + 1), unit.query_high = room<int>(unit.entries + 1);
-    if (!unit.key_at || !unit.slot_groups || !unit.query_at || !unit.query_high) return false;
+    if (!unit.key_at || !unit.query_at || !unit.query_high) return false;
+    if (!make_words(unit.slot_words, groups, unit.slots)) return false;
     memset(unit.key_at, -1, (unit.slots + LANES) * sizeof(int));  // -1: padding
-    memset(unit.slot_groups, 0, (unit.slots + LANES) * sizeof(uint32_t));
     int key_end[MOST_GROUPS], query_end[MOST_GROUPS], far[MOST_GROUPS];
     for (int g = 0; g < groups; g++) {
         key_end[g] = unit.key_offset[g], query_end[g] = unit.query_offset[g], far[g] = sinks;
@@ -112,12 +124,13 @@ static bool build_lists(Unit &unit, const Problem &p) {
     for (int t = 0; t < n; t++) {
         const int left = t - p.window;
         if (left >= sinks)
-            for (uint32_t x = unit.key_groups[left]; x; x &= x - 1) {
-                int g = __builtin_ctz(x), slot = key_end[g]++;
-                unit.key_at[slot] = left, unit.slot_groups[slot] = unit.key_groups[left], far[g]++;
+            for (uint64_t x = unit.key_groups[left]; x; x &= x - 1) {
+                int g = __builtin_ctzll(x), slot = key_end[g]++;
+                unit.key_at[slot] = left, far[g]++;
+                put_words(unit.slot_words, slot, unit.key_groups[left]);
             }
-        for (uint32_t x = unit.query_groups[t]; x; x &= x - 1) {
-            int g = __builtin_ctz(x), entry = query_end[g]++;
+        for (uint64_t x = unit.query_groups[t]; x; x &= x - 1) {
+            int g = __builtin_ctzll(x), entry = query_end[g]++;
             unit.query_at[entry] = t;
             unit.query_high[entry] = left + 1 < sinks ? max_of(0, left + 1) : far[g];
         }

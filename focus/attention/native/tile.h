@@ -71,7 +71,7 @@ enum Rule {
 struct Keys {
     const float *panels, *values;
     ptrdiff_t stride;  // floats from one value row to the next
-    const uint32_t *groups;
+    const uint32_t *groups, *more;  // more: of the second word, NULL where there is none
 };
 
 // TILE queries under way. Row i sees the keys low[i] to high[i] - 1.
@@ -79,9 +79,9 @@ struct Tile {
     float *query, *sums, *weights;  // (TILE, dim) scaled to base 2; (TILE, dim); (TILE, BLOCK)
     float most[TILE], norm[TILE], faded[TILE];
     int low[TILE], high[TILE], position[TILE];
-    uint32_t groups[TILE];
+    uint64_t groups[TILE];
     int dim, window, sinks;
-    uint32_t earlier;  // groups before the one at hand
+    uint64_t earlier;  // groups before the one at hand
 };
 
 template <Rule RULE>
@@ -89,8 +89,10 @@ static inline Ints kept(const Tile &tile, const Keys &keys, int row, int first) 
     Ints at = counting() + first;
     Ints in = (at >= tile.low[row]) & (at < tile.high[row]);
     if constexpr (RULE != RANGE) {
-        Ints shared = *(const LooseInts *)(keys.groups + first) & (int32_t)tile.groups[row];
-        if constexpr (RULE == FIRST) in &= (shared & (int32_t)tile.earlier) == 0;
+        const uint64_t asked = RULE == FIRST ? tile.groups[row] & tile.earlier : tile.groups[row];
+        Ints shared = *(const LooseInts *)(keys.groups + first) & (int32_t)asked;
+        if (keys.more) shared |= *(const LooseInts *)(keys.more + first) & (int32_t)(asked >> 32);
+        if constexpr (RULE == FIRST) in &= shared == 0;
         if constexpr (RULE == TEST)
             in &= (shared != 0) | (at > tile.position[row] - tile.window) | (at < tile.sinks);
     }
