@@ -23,7 +23,8 @@ def copying_behind_perplexity(
     near = f"within {settings.tolerances.same_ppl:.0%} of the pretrained perplexity"
     if own.empty or (own["gain"] <= 0).any():
         missing = f"no mask {near}" if own.empty else "the pretrained model itself copies nothing"
-        return Outcome(INCONCLUSIVE, f"Nothing to judge from: {missing}")
+        return Outcome(INCONCLUSIVE, f"Nothing to judge from: {missing}",
+                       **_source(results, results.copying.iloc[0], settings))  # fmt: skip
     worst = own.loc[own["copied"].idxmin()]
     short = int((own["copied_high"] < limit).sum())
     if short:
@@ -34,16 +35,23 @@ def copying_behind_perplexity(
         f"{row.trial} {row.reading} {row.copied:.0%} ({row.copied_low:.0%} to "
         f"{row.copied_high:.0%}) at {row.delta:+.1%} perplexity" for row in own.itertuples()
     )  # fmt: skip
-    run = results.run("copying", worst["cell"])
     return Outcome(
         verdict,
         f"{short} of {len(own)} masks {near} find less than {limit:.0%} of what the pretrained "
         f"model gains from having read a passage of {worst['passage']} tokens before: {said}",
         ours=float(worst["copied"]), low=float(worst["copied_low"]),
         high=float(worst["copied_high"]), n=int(worst["n_documents"]),
-        evidence=worst["evidence"], command=run.get("command"),
-        scale=scope.describe(run, settings.scale, worst["cell"]),
+        **_source(results, worst, settings),
     )  # fmt: skip
+
+
+def _source(results: Results, row: pd.Series, settings: LedgerSettings) -> dict[str, str]:
+    run = results.run("copying", row["cell"])
+    return {
+        "evidence": row["evidence"],
+        "command": run.get("command") or "python -m experiments.stages.copying",
+        "scale": scope.describe(run, settings.scale, row["cell"]),
+    }
 
 
 def close(results: Results, most: float) -> pd.DataFrame:

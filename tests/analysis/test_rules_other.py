@@ -7,6 +7,7 @@ import json
 import pytest
 
 from analysis import tables
+from analysis.claims import build
 from analysis.paper import claims
 from analysis.rules import (
     ARITHMETIC,
@@ -219,6 +220,8 @@ def test_copying_is_open_where_nothing_can_be_copied_or_no_mask_is_good(results,
     outcome = decide(CLAIMS["audit.11"], results, settings)
     assert outcome.verdict == INCONCLUSIVE
     assert "copies nothing" in outcome.why
+    rows = {entry["id"]: entry for entry in build(results, settings)}  # the ledger takes it so
+    assert rows["audit.11"]["evidence"] == "results/copying/prose/table.csv"
     write_recipe(results.root, "prose", {"delta": 0.3})
     del results.__dict__["recipe"]
     assert "no mask within 2%" in decide(CLAIMS["audit.11"], results, settings).why
