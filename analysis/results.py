@@ -146,6 +146,7 @@ COPYING_COLUMNS = [
     "passage", "n_documents",
 ]  # fmt: skip
 DOCUMENT_COLUMNS = ["trial", "kind", "reading", "seed", "document", "nll", "tokens"]
+LATER = {"ngram": 0}  # columns of stages in FREE that older files lack, and what stood for them
 FREE = ("recipe", "transfer", "copying")  # stages whose cells are no variants
 
 
@@ -201,8 +202,14 @@ class Results:
             if stage in FREE or self.variants is None or path.parent.name in self.variants
         ]
         if not frames:
-            return pd.DataFrame(columns=[*columns, "evidence", "cell"])
-        return pd.concat(frames, ignore_index=True)
+            return pd.DataFrame(columns=[*columns, *LATER, "evidence", "cell"])
+        whole = pd.concat(frames, ignore_index=True)
+        if stage not in FREE:
+            return whole
+        return whole.assign(**{  # a file from before there was such a column
+            name: whole[name].fillna(none) if name in whole else none
+            for name, none in LATER.items()
+        })  # fmt: skip
 
     @cached_property
     def speed(self) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import arithmetic
 from analysis.paper import model_name, table
-from analysis.results import COPYING_COLUMNS, RECIPE_COLUMNS, Results
+from analysis.results import COPYING_COLUMNS, LATER, RECIPE_COLUMNS, Results
 
 TOPK = [
     "whose",
@@ -134,19 +134,20 @@ def controls(results: Results) -> pd.DataFrame:
 def recipe(results: Results) -> pd.DataFrame:
     """Trials of the recipe stage, finalists (on test books) first."""
     frame = results.recipe
-    wanted = ["trained_on", *RECIPE_COLUMNS, *VERSUS]
+    wanted = ["trained_on", *RECIPE_COLUMNS, *LATER, *VERSUS]
     ordered = frame.sort_values("final", ascending=False, kind="stable")
     return ordered.reindex(columns=wanted)
 
 
 def transfer(results: Results) -> pd.DataFrame:
     """The recipe's routers, and controls, on each corpus that they were not trained on."""
-    return results.transfer.reindex(columns=["corpus", "trained_on", *RECIPE_COLUMNS, *VERSUS])
+    wanted = ["corpus", "trained_on", *RECIPE_COLUMNS, *LATER, *VERSUS]
+    return results.transfer.reindex(columns=wanted)
 
 
 def copying(results: Results) -> pd.DataFrame:
     """One row a mask: what is found again of a passage that the window has held before."""
-    return results.copying.reindex(columns=["trained_on", *COPYING_COLUMNS])
+    return results.copying.reindex(columns=["trained_on", *COPYING_COLUMNS, *LATER])
 
 
 def decode(results: Results) -> pd.DataFrame:

@@ -94,8 +94,10 @@ class Scorer:
         with focus.mode(self.model, "full"):
             found = self._score(self.after_window)
         groups = self.model.focus_state.config.num_groups
-        return {"kind": PRETRAINED, "reading": PRETRAINED, "K": groups, "top_k": 0, "probe": "none",
-                "window": 0, "density": 1.0, "distant_density": 1.0, "scores": found}  # fmt: skip
+        return {
+            "kind": PRETRAINED, "reading": PRETRAINED, "K": groups, "top_k": 0, "probe": "none",
+            "ngram": 0, "window": 0, "density": 1.0, "distant_density": 1.0, "scores": found,
+        }  # fmt: skip
 
     def hard(self, kind: str, reading: Reading, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One hard mask; the window alone is widened until it keeps as many pairs as the routers
@@ -112,15 +114,17 @@ class Scorer:
             counts.extend(c for c in focus.pair_counts(self.model).values() if c is not None)
             self.after_window()
 
+        ngram = 0 if kind == "window" else reading.ngram  # the window alone looks at no token
         with focus.mode(self.model, "hard", balance="causal", top_k=reading.top_k,
-                        probe=reading.probe, window=window):  # fmt: skip
+                        probe=reading.probe, window=window, ngram=ngram,
+                        ngram_groups=reading.ngram_groups):  # fmt: skip
             found = self._score(after)
         kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
         near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)
         share = (near + kept) / causal
         return {
             "kind": kind, "reading": reading.name, "K": config.num_groups, "top_k": reading.top_k,
-            "probe": reading.probe, "window": window, "density": share,
+            "probe": reading.probe, "ngram": ngram, "window": window, "density": share,
             "distant_density": _beyond(share, routed) if routed else kept / max(1, distant),
             "scores": found,
         }  # fmt: skip
@@ -131,7 +135,7 @@ class Scorer:
         config, routed = self.model.focus_state.config, _routed(reading, before)
         with oracle(self.model, routed["distant_density"], config.window, config.sinks):
             found = self._score(self.after_window)
-        return {**routed, "kind": kind, "scores": found}
+        return {**routed, "kind": kind, "ngram": 0, "scores": found}
 
     def _score(self, after: Callable[[], None]) -> list[dict]:
         found = evaluation.score_documents(self.model, self.documents, self.score_from, after)
@@ -180,7 +184,7 @@ def record(run: Run, trial: Trial, chosen: Settings, context: int,
             run.metric(f"{kind}.{reading}.{key}", each.value, each.low, each.high, n=len(own))
             flat |= {key: each.value, f"{key}_low": each.low, f"{key}_high": each.high}
         flat |= {"delta_least": min(by_seed), "delta_most": max(by_seed), "seeds": len(rows)}
-        first = {key: rows[0][key] for key in ("K", "top_k", "probe", "window")}
+        first = {key: rows[0][key] for key in ("K", "top_k", "probe", "ngram", "window")}
         means = {key: sum(r[key] for r in rows) / len(rows)
                  for key in ("density", "distant_density")}  # fmt: skip
         run.metric(f"{kind}.{reading}.distant_density", means["distant_density"])

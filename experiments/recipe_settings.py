@@ -21,13 +21,18 @@ OWN = ("retrofit", "seeds", "final", "controls")  # what a trial has beside Focu
 
 @dataclass(frozen=True)
 class Reading:
-    """One hard mask: groups of a query, and whether keys take as many or one."""
+    """One hard mask: groups of a query, whether keys take as many or one, and the n-grams that are
+    matched beside them (:class:`focus.FocusConfig`)."""
 
     top_k: int
     probe: Literal["symmetric", "multi_probe"] = "symmetric"
+    ngram: int = 0
+    ngram_groups: int = FocusConfig.ngram_groups
 
     def __post_init__(self) -> None:
         at_least(1, top_k=self.top_k)
+        at_least(0, ngram=self.ngram)
+        at_least(2, ngram_groups=self.ngram_groups)
 
     @property
     def keys(self) -> int:
@@ -40,7 +45,8 @@ class Reading:
 
     def share(self, groups: int) -> float:
         """Of the distant pairs, what balanced groups drawn at random keep."""
-        return 1 - math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
+        apart = math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
+        return 1 - apart * (1 - 1 / self.ngram_groups if self.ngram else 1)
 
     def groups_for(self, share: float, most: int) -> int:
         """The largest number of groups, up to ``most``, of which random ones keep that share.
@@ -53,8 +59,8 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """A key for metrics and tables: symmetric.k2."""
-        return f"{self.probe}.k{self.top_k}"
+        """A key for metrics and tables: symmetric.k2, symmetric.k2.n2 with bigrams."""
+        return f"{self.probe}.k{self.top_k}" + (f".n{self.ngram}" if self.ngram else "")
 
 
 @dataclass(frozen=True)

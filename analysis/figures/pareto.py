@@ -26,6 +26,7 @@ CONTROLS = {
     "window": "window and sinks alone, widened",
     "oracle": "oracle: heaviest keys of full attention",
 }
+HOLLOW = {"linestyle": "--", "markerfacecolor": "white"}  # with n-grams matched word for word
 SHADES = (style.GREY, "#A0A0A0", "#B8B8B8", "#555555", style.INK)
 
 
@@ -70,18 +71,21 @@ def lines(axis: Axes, frame: pd.DataFrame, trials: list[str]) -> None:
     """One line with error bars (columns y, y_low, y_high over distant_density) for every trial,
     which looks as its place among ``trials`` says (panels of one figure share them), and for every
     control in grey."""
-    for (trial, kind), rows in frame.groupby(["trial", "kind"], sort=False):
+    for (trial, kind, ngram), rows in frame.groupby(["trial", "kind", "ngram"], sort=False):
         if kind == "routed":
             n = trials.index(trial)
-            look = {"color": style.CYCLE[n % 6], "marker": style.MARKERS[n % 6], "zorder": 3}
+            look = {"color": style.CYCLE[n % 6], "marker": style.MARKERS[n % 6], "zorder": 3,
+                    **(HOLLOW if ngram else {})}  # fmt: skip
             count = int(rows["seeds"].max())
             texts = rows["trained_on"].iloc[0]
             more = f"saw {texts}, " if texts else ""
             label = f"{trial} ({more}K = {rows['K'].iloc[0]}, {count} seed{'s' * (count > 1)})"
+            label += f", with {int(ngram)}-grams" if ngram else ""
         else:
             n = list(CONTROLS).index(kind)
             look = {"color": SHADES[n], "marker": "x+dv*"[n], "linestyle": ":"}
-            label = CONTROLS[kind]
+            label = CONTROLS[kind] + (f", with {int(ngram)}-grams" if ngram else "")
+            look |= HOLLOW if ngram else {}
         line = rows.sort_values("distant_density")
         spread = [line["y"] - line["y_low"], line["y_high"] - line["y"]]
         axis.errorbar(

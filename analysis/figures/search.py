@@ -11,11 +11,13 @@ from analysis.figures import style
 from analysis.results import Results
 
 BASE = "search"
+LINEAR = 4.0  # percent up to which the axis is linear
+ROOM = 12  # times the longest bar, for the figures beside the bars
 CAPTION = (
     "Trials that change one thing of the trial search each, trained as long, all ours: perplexity "
     "under a hard mask relative to that trial's, on validation books (bar: over all of them; dots: "
     "each book by itself, too few for an interval), one seed. In brackets the share of distant "
-    "pairs kept. All causal."
+    "pairs kept. The axis is linear up to 4%, logarithmic beyond. All causal."
 )
 LOOK = {"symmetric.k1": "one group", "multi_probe.k2": "two groups a query, one a key",
         "multi_probe.k4": "four groups a query, one a key"}  # fmt: skip
@@ -61,6 +63,11 @@ def compared(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _within(axis: Axes, tick: float) -> bool:
+    low, high = axis.get_xlim()
+    return low <= tick <= high
+
+
 def _panel(axis: Axes, rows: pd.DataFrame, trials: list[str]) -> None:
     for y, trial in enumerate(trials):
         if trial not in rows.index:
@@ -77,6 +84,12 @@ def _panel(axis: Axes, rows: pd.DataFrame, trials: list[str]) -> None:
             f"{100 * row['change']:+.1f} ({row['distant_density']:.0%})", (right, y), (5, 0),
             textcoords="offset points", va="center", fontsize=8,
         )  # fmt: skip
+    # Linear around zero: what ruins the model must not flatten all else.
+    low, high = axis.get_xlim()
+    axis.set_xscale("symlog", linthresh=LINEAR, linscale=2)
+    axis.set_xlim(min(low, -LINEAR), ROOM * max(high, LINEAR))
+    ticks = [tick for tick in (-10, -3, 0, 3, 10, 100) if _within(axis, tick)]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
     axis.axvline(0, color=style.INK, linewidth=1.2, zorder=4)
-    axis.margins(x=0.28)
     axis.grid(axis="y", visible=False)

@@ -158,7 +158,7 @@ def table(trial: Trial, seeds: Sequence[Rows], chosen: Settings,
             run.metric(name, share.value, share.low, share.high, n=len(seen))
         made.append({
             "trial": trial.name, "kind": kind, "reading": reading,
-            **{key: rows[0][key] for key in ("K", "top_k", "probe", "window")},
+            **{key: rows[0][key] for key in ("K", "top_k", "probe", "ngram", "window")},
             "distant_density": sum(row["distant_density"] for row in rows) / len(rows),
             "nats": nats(every[0]), "above": nats(every[0]) - nats(seen),
             "copied": share.value, "copied_low": share.low, "copied_high": share.high,

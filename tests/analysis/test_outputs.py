@@ -82,6 +82,16 @@ def test_finalists_and_controls_stand_in_the_pareto_figure(results):
     assert pareto.draw(results) is None
 
 
+def test_masks_with_ngrams_are_a_line_of_their_own(results):
+    """Beside files from before there were any."""
+    write_recipe(results.root, "older", {})
+    write_recipe(results.root, "newer", {"ngram": 0}, {"ngram": 2, "distant_density": 0.09})
+    labels = {text.get_text() for text in pareto.draw(results).legends[0].get_texts()}
+    newer = "newer (K = 16, 3 seeds)"
+    assert labels == {"older (K = 16, 3 seeds)", newer, f"{newer}, with 2-grams"}
+    assert sorted(tables.recipe(results)["ngram"]) == [0, 0, 2]
+
+
 def test_other_texts_stand_beside_each_other(results):
     assert transfer.draw(results) is None
     pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}

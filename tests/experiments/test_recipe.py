@@ -37,6 +37,11 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     assert done.stat().st_mtime_ns == made  # taken up, not trained again
     assert (folder / "data/adapters/recipe/finalist/seed0/config.json").is_file()  # wanted as well
     table = pd.read_csv(folder / "results/recipe/finalist/table.csv").set_index("kind")
+    matched = table[table["reading"] == "symmetric.k1.n2"]
+    assert list(matched.index) == ["routed", "random", "window", "oracle"]
+    assert list(matched["ngram"]) == [2, 2, 0, 0]  # what looks at no token has none
+    table = table[table["reading"] != "symmetric.k1.n2"]
+    assert matched.loc["routed", "distant_density"] > table.loc["routed", "distant_density"]
     assert list(table.index) == ["pretrained", "routed", "random", "window", "oracle"]
     assert list(table["seeds"]) == [2, 2, 1, 1, 1]
     routed = table.loc["routed"]
@@ -47,7 +52,7 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     assert window["window"] > 8
     assert 0 <= window["distant_density"] - routed["distant_density"] < 0.06
     documents = pd.read_csv(folder / "results/recipe/finalist/documents.csv")
-    assert len(documents) == 3 * (2 * 2 + 3)
+    assert len(documents) == 3 * (2 * 3 + 2 * 3)
     assert (folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors").is_file()
     assert not (folder / "checkpoints/recipe/finalist").exists()
 
@@ -68,6 +73,7 @@ def test_routers_are_read_on_texts_that_they_were_not_trained_on(
     assert not (folder / "results/transfer/finalist-letters").exists()
     run(folder, "transfer", "--cell", "letters")
     table = pd.read_csv(folder / "results/transfer/finalist-letters/table.csv")
+    table = table[table["ngram"] == 0].drop_duplicates("kind")
     assert list(table["kind"]) == ["pretrained", "routed", "random", "window", "oracle"]
     assert list(table["seeds"]) == [2, 2, 1, 1, 1]
     documents = pd.read_csv(folder / "results/transfer/finalist-letters/documents.csv")
@@ -120,13 +126,15 @@ def test_copied_passages_are_scored_with_every_seed_and_distance(folder: Path) -
     assert not (folder / "results/copying/finalist").exists()
     run(folder, "copying", "--cell", "finalist")
     table = pd.read_csv(folder / "results/copying/finalist/table.csv").set_index("kind")
+    assert list(table["ngram"]) == [0, 0, 2, 0, 2, 0]
+    table = table[table["ngram"] == 0]
     assert list(table.index) == ["pretrained", "routed", "random", "new"]
     assert list(table["seeds"]) == [2, 2, 1, 2]
     assert table.loc["pretrained", ["copied", "above"]].tolist() == [1.0, 0.0]
     assert table.loc["new", "copied"] == 0.0
     apart = pd.read_csv(folder / "results/copying/finalist/distances.csv")
-    assert list(apart["distance"]) == [20] * 4 + [44] * 4
-    routed = apart[apart["kind"] == "routed"]["nats"]
+    assert list(apart["distance"]) == [20] * 6 + [44] * 6
+    routed = apart[(apart["kind"] == "routed") & (apart["ngram"] == 0)]["nats"]
     assert routed.nunique() == 2
     assert table.loc["routed", "nats"] == pytest.approx(routed.mean())
     assert not (folder / "checkpoints/copying/finalist").exists()

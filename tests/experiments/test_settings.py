@@ -217,6 +217,13 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path):
     assert settings.read_yaml(path) == {"rate": 0.01}
 
 
+def test_ngrams_add_their_share() -> None:
+    plain, matched = Reading(1), Reading(1, ngram=2, ngram_groups=50)
+    assert matched.share(10) == pytest.approx(1 - 0.9 * 0.98)
+    assert plain.share(10) == pytest.approx(0.1)
+    assert (plain.name, matched.name) == ("symmetric.k1", "symmetric.k1.n2")
+
+
 def test_random_groups_keep_no_fewer_pairs_than_asked() -> None:
     one, several = Reading(1), Reading(2, "multi_probe")
     assert one.share(16) == pytest.approx(1 / 16)
