@@ -264,7 +264,7 @@ class _Call:
                 "ngram: n-grams are matched by token ids, and this forward pass was given none; "
                 "pass input_ids instead of inputs_embeds, or set ngram=0"
             )
-        return ids
+        return ids.to(self.query.device)  # layers may be on several
 
     def _all_ids(self, cache: GroupedLayer) -> Tensor | None:
         """The ids of all tokens so far, which the cache keeps."""
