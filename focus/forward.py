@@ -246,11 +246,13 @@ class _Call:
         with torch.no_grad():
             found = self.router.memberships(self._continued_logits(self.cache, hidden),
                                             self.state.config)  # fmt: skip
-            found = self._matched(found, self._all_ids(self.cache), self.real)
+            ids = self._all_ids(self.cache)
+            found = self._matched(found, ids, self.real)
         out, reads = decode_attention(
             self.query, self.key, self.value, found.query, _keys_of(found), past,
             scale=self.scale, real=real, softcap=self.softcap,
         )  # fmt: skip
+        self.cache.ids = ids  # now that the past has taken the tokens
         self._seen(found, real, reads)
         return out
 
@@ -267,11 +269,9 @@ class _Call:
         return ids.to(self.query.device)  # layers may be on several
 
     def _all_ids(self, cache: GroupedLayer) -> Tensor | None:
-        """The ids of all tokens so far, which the cache keeps."""
+        """The ids of the cache's tokens and the call's."""
         ids = self._ids()
-        if ids is not None and cache.ids is not None:
-            ids = cache.ids = torch.cat([cache.ids, ids], 1)
-        return ids
+        return ids if ids is None or cache.ids is None else torch.cat([cache.ids, ids], 1)
 
     def _matched(self, found: Memberships, ids: Tensor | None,
                  real: Tensor | None) -> Memberships:  # fmt: skip
@@ -280,10 +280,12 @@ class _Call:
         if ids is None:
             return found
         config, tokens = self.state.config, found.query.shape[2]
-        recent = slice(max(0, ids.shape[1] - tokens - config.ngram), None)
-        ids, real = ids[:, recent], None if real is None else real[:, recent]
-        ended = ngram_groups(ids, config.ngram, config.ngram_groups, real)
-        return with_ngrams(found, ended[:, -tokens - 1 :], config)
+        if self.state.ended is None:  # the same in every layer
+            recent = slice(max(0, ids.shape[1] - tokens - config.ngram), None)
+            ids, real = ids[:, recent], None if real is None else real[:, recent]
+            ended = ngram_groups(ids, config.ngram, config.ngram_groups, real)
+            self.state.ended = ended[:, -tokens - 1 :]
+        return with_ngrams(found, self.state.ended.to(ids.device), config)
 
     def _seen(self, found: Memberships, real: Tensor | None, reads: Reads | None) -> None:
         layer = self.layer

@@ -40,6 +40,7 @@ class FocusState:
         self.layers: dict[int, FocusLayer] = {}
         self.handles: list[Any] = []
         self.ids: Tensor | None = None  # (B, T) of the forward pass, where it was given any
+        self.ended: Tensor | None = None  # groups of its n-grams, once a layer has asked for them
         self.implementation: str = model.config._attn_implementation
         self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
 
@@ -81,7 +82,7 @@ def _watch_ids(state: FocusState, model: PreTrainedModel) -> None:
     """Has the state know the token ids of each forward pass: what the embedding is asked for."""
 
     def forget(module: nn.Module, args: Any) -> None:
-        state.ids = None
+        state.ids = state.ended = None
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         state.ids = args[0] if args else kwargs["input"]

@@ -18,7 +18,7 @@ from focus.config import FocusConfig
 from focus.routing import Memberships
 
 NONE = -1  # stands before the first token, and for padding
-# Knuth's multiplicative hashing, one odd factor a place; the products stay below 2**63.
+# A polynomial of the ids, then Knuth's multiplicative hashing; the products stay below 2**63.
 FACTOR, PRIME, BITS = 0x9E3779B1, 1_000_003, 31
 
 

@@ -57,8 +57,8 @@ def test_padding_is_as_if_nothing_stood_there() -> None:
 
 @torch.no_grad()
 def test_a_query_meets_the_keys_after_earlier_readings() -> None:
-    model, ids = focus.attach(tiny("tiny-llama"), FocusConfig(num_groups=4, window=8), seed=0), \
-        repeating(1)  # fmt: skip
+    model = focus.attach(tiny("tiny-llama"), FocusConfig(num_groups=4, window=8), seed=0)
+    ids = repeating(1)
     model(ids)
     before = focus.memberships(model)
     with focus.mode(model, "hard", ngram=2, ngram_groups=40):
@@ -168,6 +168,31 @@ def test_a_cache_goes_on_with_the_same_ngrams() -> None:
     for changes in ({"ngram": 1}, {"ngram_groups": 6}, {"ngram": 0}):
         with focus.mode(model, "hard", **changes), pytest.raises(ValueError, match="routed"):
             model(ids[:, :1], past_key_values=cache)
+
+
+def test_a_step_that_failed_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cache, ids = attached("tiny-llama", **NGRAMS), DynamicCache(), repeating(1)
+    in_steps(model, ids, [40], cache=cache)
+    with monkeypatch.context() as broken:
+        broken.setattr("focus.forward.decode_attention", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(ids[:, 40:45], past_key_values=cache)
+    cache.layers[0].expected = False
+    out = in_steps(model, ids, [20, 1], cache=cache)
+    assert torch.allclose(out, forced(model, ids)[:, 40:61], atol=TOLERANCE)
+
+
+def test_ngrams_are_hashed_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, calls = attached("tiny-llama", **NGRAMS), repeating(1), []
+
+    def counted(*arguments: object) -> torch.Tensor:
+        calls.append(arguments)
+        return ngram_groups(*arguments)
+
+    monkeypatch.setattr("focus.forward.ngram_groups", counted)
+    assert len(model.focus_state.layers) > 1
+    in_steps(model, ids, [40, 1])
+    assert len(calls) == 2
 
 
 def test_without_ids_there_is_nothing_to_match() -> None:
