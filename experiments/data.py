@@ -118,15 +118,15 @@ class WindowSequence(Dataset):
         return {"input_ids": ids}
 
 
-def with_copy(ids: Tensor, generator: torch.Generator, length: int | None = None) -> Tensor:
+def with_copy(ids: Tensor, generator: torch.Generator) -> Tensor:
     """A window (T,) in whose last third a passage of its first half stands again, in place of what
-    was there: ``length`` tokens, or a random number between a sixteenth and three of the window."""
+    was there: a random number of tokens between a sixteenth and three of the window."""
     total = len(ids)
 
     def between(low: int, high: int) -> int:
         return int(torch.randint(low, high + 1, (1,), generator=generator))
 
-    length = length or between(max(1, total // 16), max(1, 3 * total // 16))
+    length = between(max(1, total // 16), max(1, 3 * total // 16))
     start = between(0, total // 2 - length)
     place = between(2 * total // 3, total - length)
     out = ids.clone()
