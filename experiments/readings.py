@@ -117,7 +117,7 @@ class Scorer:
         ngram = 0 if kind == "window" else reading.ngram  # the window alone looks at no token
         with focus.mode(self.model, "hard", balance="causal", top_k=reading.top_k,
                         probe=reading.probe, window=window, ngram=ngram,
-                        ngram_groups=reading.ngram_groups):  # fmt: skip
+                        ngram_keys=reading.ngram_keys):  # fmt: skip
             found = self._score(after)
         kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
         near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)

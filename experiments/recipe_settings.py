@@ -27,12 +27,12 @@ class Reading:
     top_k: int
     probe: Literal["symmetric", "multi_probe"] = "symmetric"
     ngram: int = 0
-    ngram_groups: int = FocusConfig.ngram_groups
+    ngram_keys: int = FocusConfig.ngram_keys
 
     def __post_init__(self) -> None:
         at_least(1, top_k=self.top_k)
         at_least(0, ngram=self.ngram)
-        at_least(2, ngram_groups=self.ngram_groups)
+        at_least(1, ngram_keys=self.ngram_keys)
 
     @property
     def keys(self) -> int:
@@ -44,9 +44,8 @@ class Reading:
         return self.top_k + self.keys <= groups
 
     def share(self, groups: int) -> float:
-        """Of the distant pairs, what balanced groups drawn at random keep."""
-        apart = math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
-        return 1 - apart * (1 - 1 / self.ngram_groups if self.ngram else 1)
+        """Of the distant pairs, what balanced groups drawn at random keep; n-grams aside."""
+        return 1 - math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
 
     def groups_for(self, share: float, most: int) -> int:
         """The largest number of groups, up to ``most``, of which random ones keep that share.
@@ -59,7 +58,7 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """A key for metrics and tables: symmetric.k2, symmetric.k2.n2 with bigrams."""
+        """A key for metrics and tables: symmetric.k2, symmetric.k2.n3 with trigrams."""
         return f"{self.probe}.k{self.top_k}" + (f".n{self.ngram}" if self.ngram else "")
 
 

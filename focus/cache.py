@@ -91,7 +91,7 @@ class GroupedLayer(CacheLayerMixin):
             raise ValueError(
                 f"past_key_values: the keys in this cache were routed with {self.made_with}, not "
                 f"with {made_with} (groups, groups a query, groups a key, window, sinks, balance, "
-                "potentials, tokens of n-grams); start with a new cache"
+                "potentials, n-grams or none); start with a new cache"
             )
         self.past.record = self.record_past
         return self.past

@@ -64,12 +64,12 @@ class FocusConfig:
         lag_stride: tokens between two renewals of ``lagged`` potentials.
         training_balance: balance used while the model is in training mode, ``sinkhorn`` or
             ``causal``. Used only where ``balance`` is ``causal``.
-        ngram: tokens n of what is matched word for word under the hard mask: a query also meets
-            the keys that follow an earlier reading of its last n tokens, which is what copying
-            needs and learned groups lose (:mod:`focus.ngrams`). 0 (paper): none. It has nothing to
-            train and the training gates do not see it, so it can be set on trained routers.
-        ngram_groups: groups that n-grams are hashed into, beside the learned ones; of other distant
-            pairs one in so many comes along.
+        ngram: tokens of the longest n-gram that is matched word for word under the hard mask: a
+            query also meets keys that follow an earlier reading of its last tokens, which is what
+            copying needs and learned groups lose (:mod:`focus.ngrams`). 0 (paper): none. It has
+            nothing to train and the training gates do not see it, so it can be set on trained
+            routers.
+        ngram_keys: how many such keys a query meets at most.
     """
 
     num_groups: int = 8
@@ -94,7 +94,7 @@ class FocusConfig:
     lag_stride: int = 256
     training_balance: str = "sinkhorn"
     ngram: int = 0
-    ngram_groups: int = 46
+    ngram_keys: int = 4
 
     def __post_init__(self) -> None:
         for name in ("num_groups", "top_k", "window", "routing_dim", "sinkhorn_iterations",
@@ -102,7 +102,7 @@ class FocusConfig:
             _check_int(name, getattr(self, name), minimum=1)
         _check_int("sinks", self.sinks, minimum=0)
         _check_int("ngram", self.ngram, minimum=0)
-        _check_int("ngram_groups", self.ngram_groups, minimum=2)
+        _check_int("ngram_keys", self.ngram_keys, minimum=1)
         _check_positive("temperature", self.temperature)
         _check_positive("gate_steepness", self.gate_steepness)
         _check_choice("balance", self.balance, BALANCES)
@@ -172,12 +172,6 @@ class FocusConfig:
     def key_top_k(self) -> int:
         """Groups that a key joins: top_k, or 1 under ``multi_probe``."""
         return 1 if self.probe == "multi_probe" else self.top_k
-
-    @property
-    def mask_groups(self) -> tuple[int, int, int]:
-        """Groups of the hard mask, of a query and of a key, with those of n-grams."""
-        own = self.ngram > 0
-        return self.num_groups + own * self.ngram_groups, self.top_k + own, self.key_top_k + own
 
     @property
     def separate_keys(self) -> bool:

@@ -11,14 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from focus.attention.checks import for_query_heads, sink_tokens
+from focus.attention.checks import distinct, for_query_heads, sink_tokens
+from focus.attention.extra import needed
 
 
 class PairCounts(NamedTuple):
     """Causal pairs of real tokens, summed over batch and routings.
 
     ``near`` pairs are kept by the window or the sinks whatever the groups; ``distant`` pairs are
-    those that only the groups decide, ``distant_kept`` those of them whose groups meet.
+    all others, ``distant_kept`` those of them whose groups meet or whose key is a further one.
     """
 
     causal: int
@@ -33,7 +34,7 @@ class PairCounts(NamedTuple):
 
     @property
     def distant_density(self) -> float:
-        """Kept share of the pairs that only the groups decide; NaN where there are none."""
+        """Kept share of the distant pairs; NaN where there are none."""
         return self.distant_kept / self.distant if self.distant else float("nan")
 
 
@@ -43,6 +44,7 @@ def count_pairs(
     window: int,
     sinks: int,
     real: Tensor | None = None,
+    extra: Tensor | None = None,
 ) -> PairCounts:
     """Counts the pairs of the hard mask in O(T * P) with P distinct memberships.
 
@@ -51,6 +53,7 @@ def count_pairs(
         key_membership: (B, Hm or Hk, T, K), likewise as a key; None: the same.
         window, sinks: as in :func:`focus.dense_attention`.
         real: (B, T) bool, False for padding; None: all are real.
+        extra: (B, T, E) int64, further keys of each query, -1: none.
     """
     batch, routings, tokens, _ = membership.shape
     key_membership = membership if key_membership is None else key_membership
@@ -62,6 +65,9 @@ def count_pairs(
     causal = _pairs(real, real, 0)
     distant = _pairs(real, real & ~is_sink, window)
     kept = 0
+    if extra is not None:
+        own = distinct(extra.to(device), window, sinks, real)
+        kept = int(needed(membership, key_membership, own).sum())
     for b in range(batch):
         for h in range(routings):
             kept += _meeting_pairs(

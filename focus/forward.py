@@ -24,7 +24,7 @@ from focus.cache import GroupedLayer, adopt, owned, release
 from focus.density import PairCounts, count_masked_pairs
 from focus.gating import gated_attention
 from focus.masks import banded, read_mask
-from focus.ngrams import ngram_groups, with_ngrams
+from focus.ngrams import keys_after_ngrams
 from focus.routing import Assignments, Memberships, Router
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class FocusLayer:
         self.cache: GroupedLayer | None = None
         self.memberships: Memberships | None = None
         self.real: Tensor | None = None
+        self.extra: Tensor | None = None
         self.reads: Reads | None = None
         self.counts: PairCounts | None = None
         self.ran: str | None = None
@@ -173,17 +174,18 @@ class _Call:
         config = self.state.config
         with torch.no_grad():
             logits = self.router.balanced_logits(hidden, self.real, self.state.balance, config)
-            found = self._matched(self.router.memberships(logits, config), self._ids(), self.real)
-        self._seen(found, self.real, None)
+            found = self.router.memberships(logits, config)
+            extra = self._extra(self._ids())
+        self._seen(found, extra, self.real, None)
         own = self.softcap is not None or self._limited()
         if own and self._streams():
-            return self._stream(found, hidden)
+            return self._stream(found, extra, hidden)
         if self.cache is not None:
             self._start_cache(self.cache, found, hidden)
         # Only the definition knows these with a gradient, and custom masks and dropout at all.
         if own or self.pairs is not None or self.dropout:
-            return self._dense(found)
-        return self._fast(found)
+            return self._dense(found, extra)
+        return self._fast(found, extra)
 
     def _limited(self) -> bool:
         """Whether the model's own sliding window removes any pair."""
@@ -204,35 +206,36 @@ class _Call:
         plain = self.pairs is None and not self.dropout and self.state.backend != "dense"
         return plain and not needs_grad
 
-    def _stream(self, found: Memberships, hidden: Tensor) -> Tensor:
+    def _stream(self, found: Memberships, extra: Tensor | None, hidden: Tensor) -> Tensor:
         past = self._new_past()
         out, reads = decode_attention(
             self.query, self.key, self.value, found.query, _keys_of(found), past,
-            scale=self.scale, real=self.real, softcap=self.softcap,
+            scale=self.scale, real=self.real, softcap=self.softcap, extra_keys=extra,
         )  # fmt: skip
-        self._seen(found, self.real, reads)
+        self._seen(found, extra, self.real, reads)
         if self.cache is not None:
             self.cache.start(past, self._made_with(), self._lagged_scores(hidden), self._ids())
         return out
 
-    def _fast(self, found: Memberships) -> Tensor:
+    def _fast(self, found: Memberships, extra: Tensor | None) -> Tensor:
         # A chunk of a left-padded prompt may hold nothing of a sequence, which is then left out.
         if self.real is None or bool(self.real.any(-1).all()):
-            return self._focus(self.query, self.key, self.value, found, self.real)
+            return self._focus(self.query, self.key, self.value, found, extra, self.real)
         out, filled = torch.zeros_like(self.query), self.real.any(-1)
         if bool(filled.any()):
             keys = None if found.key is None else found.key[filled]
             own = Memberships(found.query[filled], keys)
             out[filled] = self._focus(self.query[filled], self.key[filled], self.value[filled],
-                                      own, self.real[filled])  # fmt: skip
+                                      own, None if extra is None else extra[filled],
+                                      self.real[filled])  # fmt: skip
         return out
 
     def _focus(self, query: Tensor, key: Tensor, value: Tensor, found: Memberships,
-               real: Tensor | None) -> Tensor:  # fmt: skip
+               extra: Tensor | None, real: Tensor | None) -> Tensor:  # fmt: skip
         config = self.state.config
         return focus_attention(
             query, key, value, found.query, window=config.window, sinks=config.sinks,
-            scale=self.scale, key_padding_mask=real, key_membership=found.key,
+            scale=self.scale, key_padding_mask=real, key_membership=found.key, extra_keys=extra,
             backend=self.state.backend,
         )  # fmt: skip
 
@@ -247,13 +250,13 @@ class _Call:
             found = self.router.memberships(self._continued_logits(self.cache, hidden),
                                             self.state.config)  # fmt: skip
             ids = self._all_ids(self.cache)
-            found = self._matched(found, ids, self.real)
+            extra = self._extra(ids)
         out, reads = decode_attention(
             self.query, self.key, self.value, found.query, _keys_of(found), past,
-            scale=self.scale, real=real, softcap=self.softcap,
+            scale=self.scale, real=real, softcap=self.softcap, extra_keys=extra,
         )  # fmt: skip
         self.cache.ids = ids  # now that the past has taken the tokens
-        self._seen(found, real, reads)
+        self._seen(found, extra, real, reads)
         return out
 
     def _ids(self) -> Tensor | None:
@@ -273,23 +276,23 @@ class _Call:
         ids = self._ids()
         return ids if ids is None or cache.ids is None else torch.cat([cache.ids, ids], 1)
 
-    def _matched(self, found: Memberships, ids: Tensor | None,
-                 real: Tensor | None) -> Memberships:  # fmt: skip
-        """Memberships of the call's tokens with those of their n-grams, from the ids of all tokens
-        so far, and which of these are real."""
+    def _extra(self, ids: Tensor | None) -> Tensor | None:
+        """Keys (B, M, E) that the call's tokens meet word for word, from the ids of all tokens so
+        far; None where n-grams are not matched."""
         if ids is None:
-            return found
-        config, tokens = self.state.config, found.query.shape[2]
-        if self.state.ended is None:  # the same in every layer
-            recent = slice(max(0, ids.shape[1] - tokens - config.ngram), None)
-            ids, real = ids[:, recent], None if real is None else real[:, recent]
-            ended = ngram_groups(ids, config.ngram, config.ngram_groups, real)
-            self.state.ended = ended[:, -tokens - 1 :]
-        return with_ngrams(found, self.state.ended.to(ids.device), config)
+            return None
+        config = self.state.config
+        if self.state.extra is None:  # the same in every layer
+            self.state.extra = keys_after_ngrams(
+                ids, config.ngram, config.ngram_keys, config.window, self.query.shape[2], self.real
+            )
+        return self.state.extra.to(ids.device)
 
-    def _seen(self, found: Memberships, real: Tensor | None, reads: Reads | None) -> None:
+    def _seen(self, found: Memberships, extra: Tensor | None, real: Tensor | None,
+              reads: Reads | None) -> None:  # fmt: skip
         layer = self.layer
-        layer.memberships, layer.real, layer.reads, layer.counts = found, real, reads, None
+        layer.memberships, layer.extra, layer.real = found, extra, real
+        layer.reads, layer.counts = reads, None
 
     def _start_cache(self, cache: GroupedLayer, found: Memberships, hidden: Tensor) -> None:
         past = self._new_past()
@@ -300,8 +303,8 @@ class _Call:
         config = self.state.config
         apart = config.sides == "query_heads"
         together = self.query.shape[1] // self.key.shape[1] if apart else 1
-        rule = Rule(config.window, config.sinks, self.sliding_window, *config.mask_groups,
-                    together)  # fmt: skip
+        rule = Rule(config.window, config.sinks, self.sliding_window, config.num_groups,
+                    config.top_k, config.key_top_k, together)  # fmt: skip
         past = Past(rule)
         past.record = self.cache is not None and self.cache.record_past
         return past
@@ -325,8 +328,9 @@ class _Call:
     def _made_with(self) -> tuple[Any, ...]:
         """What past keys' groups and places depend on."""
         config = self.state.config
-        return (*config.mask_groups, config.window, config.sinks,
-                self.state.balance or config.balance, config.potentials, config.ngram)  # fmt: skip
+        return (config.num_groups, config.top_k, config.key_top_k, config.window, config.sinks,
+                self.state.balance or config.balance, config.potentials,
+                config.ngram > 0)  # fmt: skip
 
     def _refuse_to_continue(self) -> None:
         if (self.state.balance or self.state.config.balance) == "sinkhorn":
@@ -346,9 +350,11 @@ class _Call:
                 "a (batch, tokens) mask of all tokens so far"
             )
 
-    def _dense(self, found: Memberships) -> Tensor:
+    def _dense(self, found: Memberships, extra: Tensor | None) -> Tensor:
         config = self.state.config
-        kept = pairs_kept(found.query, _keys_of(found), config.window, config.sinks, self.real)
+        kept = pairs_kept(
+            found.query, _keys_of(found), config.window, config.sinks, self.real, extra
+        )
         pairs = self._model_pairs()
         if pairs is not None:
             kept = kept & pairs

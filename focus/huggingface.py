@@ -40,7 +40,7 @@ class FocusState:
         self.layers: dict[int, FocusLayer] = {}
         self.handles: list[Any] = []
         self.ids: Tensor | None = None  # (B, T) of the forward pass, where it was given any
-        self.ended: Tensor | None = None  # groups of its n-grams, once a layer has asked for them
+        self.extra: Tensor | None = None  # keys after its n-grams, once a layer has asked for them
         self.implementation: str = model.config._attn_implementation
         self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
 
@@ -82,7 +82,7 @@ def _watch_ids(state: FocusState, model: PreTrainedModel) -> None:
     """Has the state know the token ids of each forward pass: what the embedding is asked for."""
 
     def forget(module: nn.Module, args: Any) -> None:
-        state.ids = state.ended = None
+        state.ids = state.extra = None
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         state.ids = args[0] if args else kwargs["input"]
@@ -147,7 +147,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         model: an attached model.
         name: ``soft``, ``hard`` or ``full``.
         balance: overrides the config's balance meanwhile (``softmax``, ``sinkhorn``, ``causal``).
-        top_k, probe, potentials, window, sinks, ngram, ngram_groups: override the config's, so that
+        top_k, probe, potentials, window, sinks, ngram, ngram_keys: override the config's, so that
             one set of routers can be read several ways.
         backend: of ``focus.focus_attention`` in hard mode.
         gate: overrides the config's training gate, so that training can go from one to another.
@@ -158,13 +158,13 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
                  potentials: str | None = None, window: int | None = None,
                  sinks: int | None = None, backend: str | None = None,
                  gate: str | None = None, ngram: int | None = None,
-                 ngram_groups: int | None = None) -> None:  # fmt: skip
+                 ngram_keys: int | None = None) -> None:  # fmt: skip
         state = attached(model)
         self.model = model
         self.former = (state.mode, state.balance, state.backend, state.config)
         changes = {"top_k": top_k, "probe": probe, "potentials": potentials, "window": window,
                    "sinks": sinks, "gate": gate, "ngram": ngram,
-                   "ngram_groups": ngram_groups}  # fmt: skip
+                   "ngram_keys": ngram_keys}  # fmt: skip
         changed = state.config.replace(**{k: v for k, v in changes.items() if v is not None})
         if balance is not None:
             state.config.replace(balance=balance)  # refuses an unknown name
@@ -243,5 +243,7 @@ def _layer_counts(layer: FocusLayer) -> PairCounts | None:
         layer.counts = layer.reads.pair_counts()
     elif layer.counts is None and layer.memberships is not None:
         config = layer.state.config
-        layer.counts = count_pairs(*layer.memberships, config.window, config.sinks, layer.real)
+        layer.counts = count_pairs(
+            *layer.memberships, config.window, config.sinks, layer.real, layer.extra
+        )
     return layer.counts

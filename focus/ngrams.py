@@ -3,59 +3,98 @@
 Learned groups find what is alike; a passage that is being copied, a name that comes again, needs
 the very place. A key goes by the n-gram before it, a query by the n-gram that it ends: where the
 two are equal, the key follows an earlier reading of what the query has just read (what induction
-heads look for). N-grams are hashed into groups, which stand beside the learned ones; other n-grams
-of the same group come along, one pair in ``ngram_groups``. Not in the paper.
+heads look for). Each query takes a few such keys that have left its window, those of the longest
+n-gram first and of these the latest, so that they cost a constant a token, however long the text.
+Not in the paper.
 
-Shape suffixes: B batch, T tokens, H query heads or routers, K groups.
+Shape suffixes: B batch, T tokens, M queries, E keys of a query, N candidates.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from focus.config import FocusConfig
-from focus.routing import Memberships
-
-NONE = -1  # stands before the first token, and for padding
-# A polynomial of the ids, then Knuth's multiplicative hashing; the products stay below 2**63.
-FACTOR, PRIME, BITS = 0x9E3779B1, 1_000_003, 31
+NONE = -1  # no such key
 
 
-def ngram_groups(ids_BT: Tensor, order: int, groups: int, real_BT: Tensor | None = None) -> Tensor:
-    """Group (B, T + 1), int64 in [0, groups), of the n-gram that ends before each token and of the
-    one that ends with the last: what a key joins is at its own place, what a query looks into at
-    the next.
+def keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, queries: int,
+                      real_BT: Tensor | None = None) -> Tensor:  # fmt: skip
+    """Positions (B, M, E) int64 of the keys that the last M tokens meet word for word; -1 where
+    there are fewer.
 
-    Args:
-        ids_BT: token ids, int64.
-        order: tokens n of an n-gram.
-        groups: groups that n-grams are hashed into.
-        real_BT: bool, False for padding, whose id does not count; None: all are real.
-    """
-    ids = ids_BT if real_BT is None else ids_BT.masked_fill(~real_BT, NONE)
-    padded = torch.nn.functional.pad(ids, (order, 0), value=NONE)
-    mixed = torch.zeros_like(padded[:, : ids.shape[1] + 1])
-    for place in range(order):
-        part = padded[:, place : place + ids.shape[1] + 1] + 2
-        mixed = (mixed * PRIME + part) % 2**BITS
-    return ((mixed * FACTOR) % 2**32 >> 8) % groups
-
-
-def with_ngrams(found: Memberships, ended_BT: Tensor, config: FocusConfig) -> Memberships:
-    """The memberships with the groups of n-grams behind the learned ones.
+    Of each length of n-gram, from the longest down to one token, the latest E keys are candidates;
+    the first E different ones are taken (a back-off, as in models of n-grams).
 
     Args:
-        found: learned groups of the tokens, (B, H, T, K).
-        ended_BT: (B, T + 1), as :func:`ngram_groups` gives it for the same tokens.
-        config: gives ``ngram_groups``.
+        ids_BT: token ids of all tokens so far, int64.
+        longest: tokens of the longest n-gram that is looked for.
+        count: E, the most keys of a query.
+        window: keys nearer than this are left out: the mask keeps them anyway.
+        queries: M.
+        real_BT: bool, False for padding, which is in no n-gram; None: all are real.
     """
-    keys = found.query if found.key is None else found.key
-    looked, joined = ended_BT[:, 1:], ended_BT[:, :-1]
-    return Memberships(_beside(found.query, looked, config.ngram_groups),
-                       _beside(keys, joined, config.ngram_groups))  # fmt: skip
+    real = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
+    find = _of_one if queries == 1 else _of_many
+    return _first_different(find(ids_BT, real, longest, count, window, queries), count)
 
 
-def _beside(learned_BHTK: Tensor, groups_BT: Tensor, count: int) -> Tensor:
-    own = torch.nn.functional.one_hot(groups_BT, count).bool().unsqueeze(1)
-    return torch.cat([learned_BHTK, own.expand(-1, learned_BHTK.shape[1], -1, -1)], -1)
+def _first_different(found_BMN: Tensor, count: int) -> Tensor:
+    same = found_BMN.unsqueeze(-1) == found_BMN.unsqueeze(-2)
+    again = same.tril(-1).any(-1)
+    found = found_BMN.masked_fill(again, NONE)
+    order = (found == NONE).int().argsort(dim=-1, stable=True)
+    return found.gather(-1, order[..., :count])
+
+
+def _before(tokens_BT: Tensor, back: int) -> Tensor:
+    """(B, T + 1): what stands ``back`` places before the last one before each place, 0 if none."""
+    return pad(tokens_BT, (back + 1, 0))[:, : tokens_BT.shape[1] + 1]
+
+
+def _of_one(ids: Tensor, real: Tensor, longest: int, count: int, window: int,
+            queries: int) -> Tensor:  # fmt: skip
+    """Candidates (B, 1, N) of the last token alone, without sorting."""
+    tokens = ids.shape[1]
+    position = torch.arange(tokens, device=ids.device)
+    found, candidates = real & (position < tokens - window), []
+    for back in range(longest):
+        own, whole = _before(ids, back), _before(real, back)
+        found = found & (own[:, :-1] == own[:, -1:]) & whole[:, :-1] & whole[:, -1:]
+        taken = position.masked_fill(~found, NONE).topk(min(count, tokens)).values
+        candidates.append(pad(taken, (0, count - taken.shape[1]), value=NONE))
+    return torch.cat(candidates[::-1], -1).unsqueeze(1)
+
+
+def _of_many(ids: Tensor, real: Tensor, longest: int, count: int, window: int,
+             queries: int) -> Tensor:  # fmt: skip
+    """Candidates (B, M, N) of the last M tokens."""
+    numbers = torch.zeros_like(pad(ids, (1, 0)))
+    whole, candidates = torch.ones_like(numbers, dtype=torch.bool), []
+    for back in range(longest):
+        whole = whole & _before(real, back)
+        # Numbered anew for each length: small numbers, of which no two n-grams share one.
+        own = torch.unique(_before(ids, back), return_inverse=True)[1]
+        numbers = torch.unique(numbers * own.numel() + own, return_inverse=True)[1]
+        candidates.append(_latest(numbers, whole, real, count, window, queries))
+    return torch.cat(candidates[::-1], -1)
+
+
+def _latest(numbers: Tensor, whole: Tensor, real: Tensor, count: int, window: int,
+            queries: int) -> Tensor:  # fmt: skip
+    """The latest E keys (B, M, E) for n-grams of one length: numbers (B, T + 1) of the n-gram
+    before each token and of the last one, the same for the same; whole: whether there is one."""
+    tokens = real.shape[1]
+    position = torch.arange(tokens, device=real.device)
+    # Keys in order of the n-gram before them, then of position; what nobody can ask for comes last.
+    keys = numbers[:, :-1] * tokens + position
+    keys = keys.masked_fill(~(whole[:, :-1] & real), torch.iinfo(keys.dtype).max).sort(1).values
+    first = numbers[:, -queries:] * tokens
+    left = position[tokens - queries :] - window  # the latest position that has left the window
+    start = torch.searchsorted(keys, first)
+    stop = torch.searchsorted(keys, first + left, right=True)
+    at = stop.unsqueeze(-1) - 1 - torch.arange(count, device=real.device)
+    found = keys.gather(1, at.clamp_min(0).flatten(1)).view_as(at) - first.unsqueeze(-1)
+    none = (at < start.unsqueeze(-1)) | ~whole[:, -queries:, None] | (left < 0)[:, None]
+    return found.masked_fill(none, NONE)

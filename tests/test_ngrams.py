@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 import focus
 from focus import FocusConfig
-from focus.ngrams import ngram_groups
+from focus.ngrams import keys_after_ngrams
 from tests.models import tiny, token_ids
 from tests.test_generation import (  # noqa: F401 - the fixture makes pages small
     TOLERANCE,
@@ -20,7 +20,7 @@ from tests.test_generation import (  # noqa: F401 - the fixture makes pages smal
     small_pages,
 )
 
-NGRAMS = {"ngram": 2, "ngram_groups": 5}
+NGRAMS = {"ngram": 2, "ngram_keys": 3}
 
 
 def repeating(batch: int = 2, tokens: int = 80) -> torch.Tensor:
@@ -28,67 +28,80 @@ def repeating(batch: int = 2, tokens: int = 80) -> torch.Tensor:
     return token_ids(batch, tokens) % 7
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_equal_ngrams_meet_wherever_they_stand(order: int) -> None:
-    ids = repeating()
-    ended = ngram_groups(ids, order, 1000)
-    assert ended.shape == (2, 81)
-    for row, groups in zip(ids.tolist(), ended.tolist(), strict=True):
-        padded = [None] * order + row
-        grams = [tuple(padded[at : at + order]) for at in range(81)]
-        for i in range(81):
-            for j in range(81):
-                assert (grams[i] == grams[j]) == (groups[i] == groups[j])  # no collision in 1,000
+def by_hand(row: list[int], real: list[bool], i: int, longest: int, window: int) -> list[int]:
+    """Keys after an earlier reading of what ends at i, from their definition."""
+    found: list[int] = []
+    for order in range(longest, 0, -1):
+        asked = range(i - order + 1, i + 1)
+        if asked[0] < 0 or not all(real[at] for at in asked):
+            continue
+        after = [
+            j
+            for j in range(i - window, order - 1, -1)
+            if all(real[j - order : j + 1]) and row[j - order : j] == [row[at] for at in asked]
+        ]
+        found += after[:3]
+    return ([*dict.fromkeys(found)] + [-1] * 3)[:3]
 
 
-def test_other_ngrams_spread_evenly() -> None:
-    ended = ngram_groups(torch.randint(0, 49_152, (1, 20_000)), 2, 46)
-    shares = torch.bincount(ended[0], minlength=46) / ended.numel()
-    assert shares.max() < 1.3 / 46
-    assert shares.min() > 0.7 / 46
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("window", [1, 5, 40])
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_keys_are_those_after_the_longest_earlier_readings(
+    longest: int, window: int, padded: bool
+) -> None:
+    ids, real = repeating() % 4, torch.ones(2, 80, dtype=torch.bool)
+    real[0, :17] = real[1, 70:] = not padded
+    found = keys_after_ngrams(ids, longest, 3, window, 80, real if padded else None)
+    for b in range(2):
+        for i in range(80):
+            expected = by_hand(ids[b].tolist(), real[b].tolist(), i, longest, window)
+            assert found[b, i].tolist() == expected
+    assert (found >= 0).any()
 
 
-def test_padding_is_as_if_nothing_stood_there() -> None:
-    ids, real = repeating(1), torch.ones(1, 80, dtype=torch.bool)
-    real[:, :30] = False
-    ended = ngram_groups(ids, 2, 50, real)
-    assert torch.equal(ended[:, 30:], ngram_groups(ids[:, 30:], 2, 50))
+@pytest.mark.parametrize("queries", [1, 2, 7])
+def test_the_last_tokens_find_what_they_find_among_all(queries: int) -> None:
+    ids, real = repeating() % 4, torch.ones(2, 80, dtype=torch.bool)
+    real[0, :17] = False
+    whole = keys_after_ngrams(ids, 3, 4, 5, 80, real)
+    for tokens in (8, 30, 63, 80):
+        own = keys_after_ngrams(ids[:, :tokens], 3, 4, 5, queries, real[:, :tokens])
+        assert torch.equal(own, whole[:, tokens - queries : tokens])
 
 
 @torch.no_grad()
-def test_a_query_meets_the_keys_after_earlier_readings() -> None:
-    model = focus.attach(tiny("tiny-llama"), FocusConfig(num_groups=4, window=8), seed=0)
-    ids = repeating(1)
+def test_groups_stay_as_they_are() -> None:
+    model, ids = attached("tiny-llama"), repeating(1)
     model(ids)
-    before = focus.memberships(model)
-    with focus.mode(model, "hard", ngram=2, ngram_groups=40):
+    before, pairs = focus.memberships(model), focus.pair_counts(model)
+    with focus.mode(model, "hard", **NGRAMS):
         model(ids)
-        found = focus.memberships(model)
-    row = ids[0].tolist()
-    for index, (query, key) in found.items():
-        assert torch.equal(query[..., :4], before[index].query)
-        assert (query.sum(-1) == 2).all()
-        assert (key.sum(-1) == 2).all()
-        meets = (query[0, 0, :, 4:].int() @ key[0, 0, :, 4:].int().T).bool()
-        for i in range(2, 80):
-            for j in range(2, i):
-                if row[i - 1 : i + 1] == row[j - 2 : j]:
-                    assert meets[i, j]
-        assert meets.tril().float().mean() < 0.2
+        for index, (query, key) in focus.memberships(model).items():
+            assert torch.equal(query, before[index].query)
+            assert key is None or torch.equal(key, before[index].key)
+            counts, without = focus.pair_counts(model)[index], pairs[index]
+            assert without.distant_kept < counts.distant_kept
+            most = without.distant_kept + 3 * 80 * focus.memberships(model)[0].query.shape[1]
+            assert counts.distant_kept <= most
+            assert counts[:3] == without[:3]
 
 
 @torch.no_grad()
 def test_a_copied_passage_is_seen_again() -> None:
-    """Nothing but the n-gram can tell: one key in forty groups, far beyond the window."""
-    model = focus.attach(tiny("tiny-llama"), FocusConfig(num_groups=8, window=4, sinks=0), seed=0)
+    """Under a mask of next to no groups, the copy's logits depend on the passage."""
+    model = focus.attach(tiny("tiny-llama"), FocusConfig(num_groups=40, window=4, sinks=0), seed=0)
     ids = token_ids(1, 200)
     ids[:, 150:170] = ids[:, 20:40]
-    with focus.mode(model, "hard", ngram=2, ngram_groups=40):
-        model(ids)
-        query, key = focus.memberships(model)[0]
-    looked, joined = query[0, 0, :, 8:], key[0, 0, :, 8:]
-    for i in range(151, 169):  # the passage's second token on: its bigram stood there before
-        assert (looked[i] & joined[i - 129]).any()
+    for ngram in (0, 2):
+        with focus.mode(model, "hard", ngram=ngram):
+            model(ids)
+        found = model.focus_state.layers[0].extra
+        if ngram:
+            for i in range(150, 169):
+                assert i - 129 in found[0, i].tolist()
+        else:
+            assert found is None
 
 
 @torch.no_grad()
@@ -105,13 +118,12 @@ def test_a_suffix_changes_nothing_before_it() -> None:
     model, ids = attached("tiny-llama", **NGRAMS), repeating(1)
     other = ids.clone()
     other[:, 50:] = 9
-    logits, groups = [], []
+    logits, found = [], []
     for each in (ids, other):
         logits.append(forced(model, each)[:, :50])
-        groups.append(focus.memberships(model)[0])
+        found.append(model.focus_state.layers[0].extra[:, :50])
     assert torch.equal(*logits)
-    assert torch.equal(groups[0].query[:, :, :50], groups[1].query[:, :, :50])
-    assert torch.equal(groups[0].key[:, :, :50], groups[1].key[:, :, :50])
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +177,10 @@ def test_crop_repeat_and_select() -> None:
 def test_a_cache_goes_on_with_the_same_ngrams() -> None:
     model, cache, ids = attached("tiny-llama", **NGRAMS), DynamicCache(), repeating(1)
     model(ids, past_key_values=cache)
-    for changes in ({"ngram": 1}, {"ngram_groups": 6}, {"ngram": 0}):
-        with focus.mode(model, "hard", **changes), pytest.raises(ValueError, match="routed"):
-            model(ids[:, :1], past_key_values=cache)
+    with focus.mode(model, "hard", ngram=0), pytest.raises(ValueError, match="routed"):
+        model(ids[:, :1], past_key_values=cache)
+    with focus.mode(model, "hard", ngram=1, ngram_keys=2):  # what is looked for may change
+        model(ids[:, :1], past_key_values=cache)
 
 
 def test_a_step_that_failed_leaves_the_cache_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,14 +195,14 @@ def test_a_step_that_failed_leaves_the_cache_as_it_was(monkeypatch: pytest.Monke
     assert torch.allclose(out, forced(model, ids)[:, 40:61], atol=TOLERANCE)
 
 
-def test_ngrams_are_hashed_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ngrams_are_looked_for_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids, calls = attached("tiny-llama", **NGRAMS), repeating(1), []
 
     def counted(*arguments: object) -> torch.Tensor:
         calls.append(arguments)
-        return ngram_groups(*arguments)
+        return keys_after_ngrams(*arguments)
 
-    monkeypatch.setattr("focus.forward.ngram_groups", counted)
+    monkeypatch.setattr("focus.forward.keys_after_ngrams", counted)
     assert len(model.focus_state.layers) > 1
     in_steps(model, ids, [40, 1])
     assert len(calls) == 2
@@ -215,7 +228,7 @@ def test_an_adapter_keeps_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"ngram": -1}, "ngram: must be >= 0"), ({"ngram_groups": 1}, "ngram_groups: must be >= 2")],
+    [({"ngram": -1}, "ngram: must be >= 0"), ({"ngram_keys": 0}, "ngram_keys: must be >= 1")],
 )
 def test_nonsense_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -27,6 +27,7 @@ def focus_attention(
     scale: float | None = None,
     key_padding_mask: Tensor | None = None,
     key_membership: Tensor | None = None,
+    extra_keys: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Exact attention under the hard mask (method: "two standard FlashAttention calls").
@@ -41,6 +42,8 @@ def focus_attention(
         scale: factor of the logits, > 0; None means 1/sqrt(D).
         key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
         key_membership: (B, T, K) or (B, Hk, T, K), where keys are routed otherwise than queries.
+        extra_keys: (B, T, E) int64, positions of a few further keys of each query, for all its
+            heads; -1: none. What the mask keeps anyway counts once. None: none at all.
         backend: ``dense`` (the definition, O(T^2) memory), ``decomposed`` (group and local calls
             and a merge, O(T) memory), ``flex`` (FlexAttention), ``native`` (a compiled kernel on
             CPU, O(T) memory, :mod:`focus.attention.native`) or ``auto``: the compiled kernel where
@@ -57,8 +60,9 @@ def focus_attention(
     if backend not in BACKENDS:
         raise ValueError(f"backend: must be one of {', '.join(BACKENDS)}, got {backend!r}")
     x = check_arguments(
-        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
-    )
+        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
+        extra_keys,
+    )  # fmt: skip
     if backend in ("auto", "native"):
         out = _native(x, backend)
         if out is not None:
@@ -115,5 +119,5 @@ def _on_gpu(x: Inputs, backend: str) -> Tensor:
 
 
 def _dense(x: Inputs) -> Tensor:
-    kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real)
+    kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real, x.extra)
     return attend(x.query, x.key, x.value, x.scale, kept=kept)

@@ -22,7 +22,8 @@ class Inputs:
     bool with Hm = 1 or Hk, rows of padding tokens cleared; where query heads have memberships of
     their own, keys and values are repeated for each, so that Hk = H; fewest: the least number of
     groups of a real query and of a real key, together; real (B, T) bool or None when every token is
-    real.
+    real; extra (B, T, E) int64 further keys of each query, without those that every head has anyway
+    (:func:`distinct`), or None.
 
     As :func:`check_arguments` gives them, memberships are (B, 1 or Hk or, of queries, H, T, K) each
     for itself, padding tokens may hold groups, nothing is repeated and fewest is 0.
@@ -39,6 +40,7 @@ class Inputs:
     window: int
     sinks: int
     scale: float
+    extra: Tensor | None = None
 
 
 def validate(
@@ -51,6 +53,7 @@ def validate(
     scale: float | None,
     key_padding_mask: Tensor | None,
     key_membership: Tensor | None,
+    extra_keys: Tensor | None = None,
 ) -> Inputs:
     """Checks every argument and brings memberships to (B, Hm, T, K).
 
@@ -59,9 +62,10 @@ def validate(
     """
     return check_contents(
         check_arguments(
-            query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
+            query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
+            extra_keys,
         )
-    )
+    )  # fmt: skip
 
 
 def check_arguments(
@@ -74,6 +78,7 @@ def check_arguments(
     scale: float | None,
     key_padding_mask: Tensor | None,
     key_membership: Tensor | None,
+    extra_keys: Tensor | None = None,
 ) -> Inputs:
     """All of :func:`validate` that takes no look at what the tensors hold.
 
@@ -96,8 +101,12 @@ def check_arguments(
             f"key_membership: has {key_groups.shape[-1]} groups where membership has "
             f"{query_groups.shape[-1]}; both must use the same K"
         )
+    extra = None
+    if extra_keys is not None:
+        _check_extra(extra_keys, query)
+        extra = distinct(extra_keys.to(query.device), window, sinks, real)
     return Inputs(query, key, value, query_groups, key_groups, key_membership is not None, 0, real,
-                  window, sinks, scale)  # fmt: skip
+                  window, sinks, scale, extra)  # fmt: skip
 
 
 def check_contents(x: Inputs) -> Inputs:
@@ -213,6 +222,38 @@ def _membership(name: str, membership: Tensor, query: Tensor, heads: tuple[int, 
             f"{query.shape[1]}; give one for all heads or {each}"
         )
     return membership.to(query.device)
+
+
+def _check_extra(extra_keys: Tensor, query: Tensor) -> None:
+    batch, _, tokens, _ = query.shape
+    shape = tuple(extra_keys.shape)
+    if extra_keys.dtype != torch.int64 or len(shape) != 3 or shape[:2] != (batch, tokens):
+        raise ValueError(
+            f"extra_keys: must be int64 of shape (batch, tokens, keys) with batch {batch}, tokens "
+            f"{tokens}, got {extra_keys.dtype} of shape {shape}"
+        )
+    position = torch.arange(tokens, device=extra_keys.device)
+    if bool(((extra_keys > position[:, None]) | (extra_keys < -1)).any()):
+        raise ValueError(
+            "extra_keys: names a key after its query, or a position below -1; give positions of "
+            "earlier tokens, -1 where there is none"
+        )
+
+
+def distinct(extra_BTE: Tensor, window: int, sinks: int, real: Tensor | None) -> Tensor:
+    """Further keys (B, T, E) with -1 in place of those that every head has anyway: within the
+    window, sinks, named twice; and of what is or stands beside padding."""
+    batch, tokens, _ = extra_BTE.shape
+    own = extra_BTE.sort(-1, descending=True).values
+    position = torch.arange(tokens, device=own.device)
+    out = own > position[:, None] - window
+    out[..., 1:] |= own[..., 1:] == own[..., :-1]
+    is_sink = sink_tokens(real, batch, tokens, sinks, own.device)
+    barred = is_sink if real is None else is_sink | ~real
+    out |= barred.gather(1, own.clamp_min(0).flatten(1)).view_as(own)
+    if real is not None:
+        out |= ~real.unsqueeze(-1)
+    return own.masked_fill_(out, -1)
 
 
 def _count_groups(name: str, membership: Tensor, real: Tensor | None) -> tuple[Tensor, int]:

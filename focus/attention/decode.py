@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from focus.attention.further import FurtherKey, chunk_extra, find_extra
 from focus.attention.groups import merge_rows
 from focus.attention.kernels import cpu_forward
 from focus.attention.native import step
@@ -41,6 +43,7 @@ def decode_attention(
     scale: float | None = None,
     real: Tensor | None = None,
     softcap: float | None = None,
+    extra_keys: Tensor | None = None,
 ) -> tuple[Tensor, Reads]:
     """Appends new tokens to a past and attends from them, exactly as the hard mask says.
 
@@ -54,6 +57,8 @@ def decode_attention(
         scale: factor of the logits; None means 1/sqrt(D).
         real: (B, M) bool, False for padding; None: all are real.
         softcap: see :func:`focus.dense_attention`.
+        extra_keys: (B, M, E) int64, positions of a few further keys of each query, counted from the
+            first token of the past, each once, none in the query's window; -1: none.
 
     Returns:
         (B, H, M, D), with zeros for padding; and what was read.
@@ -77,16 +82,18 @@ def decode_attention(
         query_groups = query_groups & real[:, None, :, None]
     if query.shape[2] == 1:
         past.append(key, value, key_groups, real)
-        out = _step(query, query_groups, past, scale, softcap, reads)
+        out = _step(query, query_groups, extra_keys, past, scale, softcap, reads)
     else:
         outs = []
         for start in range(0, query.shape[2], STRETCH):
             own = slice(start, start + STRETCH)
             own_real = None if real is None else real[:, own]
             past.append(key[:, :, own], value[:, :, own], key_groups[:, :, own], own_real)
+            extra = None if extra_keys is None else extra_keys[:, own]
             outs.append(
-                _chunk(query[:, :, own], query_groups[:, :, own], past, scale, softcap, reads)
-            )
+                _chunk(query[:, :, own], query_groups[:, :, own], extra, past, scale, softcap,
+                       reads)
+            )  # fmt: skip
         out = torch.cat(outs, 2)
     # What comes in too: an infinite key can leave every weight finite.
     checked = [out, *new]
@@ -121,13 +128,14 @@ def _check_routings(queries: int, keys: int, heads: int, key_heads: int) -> None
         )
 
 
-def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,
-          reads: Reads) -> Tensor:  # fmt: skip
+def _step(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, scale: float,
+          softcap: float | None, reads: Reads) -> Tensor:  # fmt: skip
     recent = past.near()
     batch, heads, _, dim = query.shape
     key_heads, span = recent.key.shape[1], slice(recent.low, recent.high)
     chosen = _chosen(groups)
-    mask = _step_mask(past, groups, chosen)
+    mask = _step_mask(past, groups, chosen, extra)
+    found = find_extra(past, chosen, extra)
     count = span.stop - span.start
     near = batch * groups.shape[1] * count if mask is None else mask
     if past.real is not None and mask is not None:
@@ -135,7 +143,8 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     stretch = Stretch(past.seen - 1, past.seen, near, 0, batch * key_heads * count, past.real)
     reads.stretches.append(stretch)
     if step.computes(query, softcap):
-        read = [*_near_parts(recent, mask, heads), *_page_parts(chosen, past, heads, stretch)]
+        read = [*_near_parts(recent, mask, heads), *_page_parts(chosen, past, heads, stretch),
+                *_extra_parts(found, heads, stretch)]  # fmt: skip
         return step.attend(query, read, scale)
     # The query heads of a key head are rows of one call, so its keys are read once.
     folded = query.reshape(batch, key_heads, heads // key_heads, dim)
@@ -146,7 +155,7 @@ def _step(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: floa
     if past.paged:
         if apart:
             folded, out, lse = (each.flatten(1, 2).unsqueeze(2) for each in (folded, out, lse))
-        parts = _step_pages(folded, chosen, past, scale, softcap, stretch)
+        parts = _step_pages(folded, chosen, found, past, scale, softcap, stretch)
         out = _merge_step(out, lse, parts)
     return out.view(batch, heads, 1, dim)
 
@@ -184,6 +193,19 @@ def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
                     yield step.KeyRun(first, own, key[h], value[h])
 
 
+def _extra_parts(found: list[FurtherKey], heads: int, stretch: Stretch) -> Iterator[step.KeyRun]:
+    """The further keys of each routing's queries, one by one."""
+    for each in found:
+        key, value = each.rows()
+        stretch.paged += each.last - each.first
+        stretch.keys += len(key)
+        together = heads // each.routings
+        own = (each.last - each.first) * together // len(key)  # query heads of a key head
+        for h in range(len(key)):
+            first = each.sequence * heads + each.first * together + h * own
+            yield step.KeyRun(first, own, key[h], value[h])
+
+
 def _chosen(groups: Tensor) -> list[list[list[int]]]:
     """The groups of one query (B, R, 1, K), as lists of each sequence and routing."""
     return [
@@ -191,8 +213,9 @@ def _chosen(groups: Tensor) -> list[list[list[int]]]:
     ]
 
 
-def _step_pages(folded: Tensor, chosen: list[list[list[int]]], past: Past, scale: float,
-                softcap: float | None, stretch: Stretch) -> list[list[list[Part]]]:  # fmt: skip
+def _step_pages(folded: Tensor, chosen: list[list[list[int]]], further: list[FurtherKey],
+                past: Past, scale: float, softcap: float | None,
+                stretch: Stretch) -> list[list[list[Part]]]:  # fmt: skip
     """What each routing's pages say: out (U, R, G, D) and lse (U, R, G) of each page."""
     routings = len(chosen[0])
     heads = folded.shape[1] // routings
@@ -208,6 +231,12 @@ def _step_pages(folded: Tensor, chosen: list[list[list[int]]], past: Past, scale
                 parts.append(_rows(query, key, value, scale, mask, softcap))
                 stretch.paged += tokens
                 stretch.keys += heads * tokens
+            for each in further:
+                if each.sequence == b and each.first <= r < each.last:
+                    key, value = each.rows()
+                    parts.append(_rows(queries[r], key[None], value[None], scale, None, softcap))
+                    stretch.paged += 1
+                    stretch.keys += heads
             found[b].append(parts)
     return found
 
@@ -231,22 +260,29 @@ def _merge_step(near: Tensor, near_lse: Tensor, parts: list[list[list[Part]]]) -
     return out.view(near.shape).to(near.dtype)
 
 
-def _step_mask(past: Past, groups: Tensor, chosen: list[list[list[int]]]) -> Tensor | None:
+def _step_mask(past: Past, groups: Tensor, chosen: list[list[list[int]]],
+               extra: Tensor | None) -> Tensor | None:  # fmt: skip
     """Additive mask (B, R, 1, N) of the near keys of one query; None where it reads them all."""
     rule, recent = past.rule, past.near()
     if rule.limit is not None and past.seen > rule.limit:
-        return _additive(past.near_kept(groups), recent.bias.dtype)
+        return _additive(past.near_kept(groups, extra), recent.bias.dtype)
     if past.real is None and (len(recent) <= rule.window or rule.always_meet):
         return None
-    return recent.mask(groups, rule.window, chosen)
+    mask = recent.mask(groups, rule.window, chosen)
+    if extra is not None:
+        for b, positions in enumerate(extra[:, 0].tolist()):
+            for each in positions:
+                if each >= recent.first:
+                    mask[b, :, 0, each - recent.first + recent.slots - recent.low] = 0.0
+    return mask
 
 
-def _chunk(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: float | None,
-           reads: Reads) -> Tensor:  # fmt: skip
+def _chunk(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, scale: float,
+           softcap: float | None, reads: Reads) -> Tensor:  # fmt: skip
     recent = past.near()
     batch, heads, count, _ = query.shape
     routings, span = groups.shape[1], slice(recent.low, recent.high)
-    kept = past.near_kept(groups)
+    kept = past.near_kept(groups, extra)
     mask = _additive(kept, recent.bias.dtype)
     if routings > 1:
         mask = mask.repeat_interleave(heads // routings, 1)
@@ -264,6 +300,9 @@ def _chunk(query: Tensor, groups: Tensor, past: Past, scale: float, softcap: flo
                 keys_of = b, past.key_routing(r, routings)
                 _chunk_pages(query[b, own], groups[b, r], past, keys_of, scale, softcap,
                              out[b, own], lse[b, own], stretch)  # fmt: skip
+        if extra is not None:
+            chunk_extra(query, groups, extra, past, partial(forward, scale=scale, softcap=softcap),
+                        out, lse, stretch)  # fmt: skip
     reads.stretches.append(stretch)
     return out
 

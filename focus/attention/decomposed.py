@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from focus.attention.checks import Inputs, sink_tokens
 from focus.attention.cost import choose, choose_lists, keeps_all
+from focus.attention.extra import add_extra, add_extra_grads
 from focus.attention.groups import (
     Codes,
     Routing,
@@ -103,6 +104,13 @@ def decomposed_attention(x: Inputs, plan: Plan) -> Tensor:
 def _forward(query: Tensor, key: Tensor, value: Tensor, x: Inputs,
              plan: Plan) -> tuple[Tensor, Tensor]:  # fmt: skip
     """out (B, H, T, D) and lse (B, H, T)."""
+    out, lse = _forward_groups(query, key, value, x, plan)
+    add_extra(query, key, value, x, out, lse)
+    return out, lse
+
+
+def _forward_groups(query: Tensor, key: Tensor, value: Tensor, x: Inputs,
+                    plan: Plan) -> tuple[Tensor, Tensor]:  # fmt: skip
     batch, heads, tokens, dim = query.shape
     if plan.lists is None and batch == x.membership.shape[1] == 1 and x.real is None:
         ((_, stack),) = _stacks(query, key, value, x, plan)
@@ -152,6 +160,7 @@ def decomposed_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients in query, key and value, given the whole softmax's out and lse (B, H, T)."""
     d_query, d_key, d_value = (torch.zeros_like(tensor) for tensor in (query, key, value))
+    add_extra_grads(grad, query, key, value, x, out, lse, (d_query, d_key, d_value))
     if plan.lists is None:
         for view, stack in _stacks(query, key, value, x, plan):
             undo = causal_backward if plan.path == "causal" else rows_backward

@@ -17,11 +17,12 @@ def pairs_kept(
     window: int,
     sinks: int,
     real: Tensor | None = None,
+    extra: Tensor | None = None,
 ) -> Tensor:
     """The hard mask: (B, Hm, T, T) bool, True where query i attends to key j.
 
     A causal pair of real tokens is kept if ``i - j < window``, or j is a sink, or the query's
-    and the key's groups meet (method: Section 3, "hard assignment").
+    and the key's groups meet (method: Section 3, "hard assignment"), or j is named for i.
 
     Args:
         membership: (B, Hm, T, K) bool, groups of each token as a query.
@@ -29,6 +30,7 @@ def pairs_kept(
         window: tokens of the local window, the query's own among them.
         sinks: how many first real tokens are keys for everyone.
         real: (B, T) bool, False for padding; None when every token is real.
+        extra: (B, T, E) int64, positions of further keys of each query, -1: none.
     """
     batch, _, tokens, _ = membership.shape
     device = membership.device
@@ -37,7 +39,11 @@ def pairs_kept(
     position = torch.arange(tokens, device=device)
     distance = position[:, None] - position[None, :]
     is_sink = sink_tokens(real, batch, tokens, sinks, device)
-    kept = (meet | (distance < window) | is_sink[:, None, None, :]) & (distance >= 0)
+    kept = meet | (distance < window) | is_sink[:, None, None, :]
+    if extra is not None:
+        named = kept.new_zeros(batch, tokens, tokens + 1)  # -1 is the column beyond the last
+        kept = kept | named.scatter_(2, extra % (tokens + 1), True)[:, None, :, :tokens]
+    kept = kept & (distance >= 0)
     if real is not None:
         kept = kept & real[:, None, None, :] & real[:, None, :, None]
     return kept
@@ -54,6 +60,7 @@ def dense_attention(
     scale: float | None = None,
     key_padding_mask: Tensor | None = None,
     key_membership: Tensor | None = None,
+    extra_keys: Tensor | None = None,
     softcap: float | None = None,
     pair_mask: Tensor | None = None,
 ) -> Tensor:
@@ -69,6 +76,7 @@ def dense_attention(
         scale: factor of the logits; None means 1/sqrt(D).
         key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
         key_membership: (B, T, K) or (B, Hk, T, K), where keys are routed otherwise than queries.
+        extra_keys: (B, T, E) int64, positions of further keys of each query, -1: none.
         softcap: logits become ``softcap * tanh(logit / softcap)`` (Gemma-2), before the mask.
         pair_mask: (B or 1, 1, T, T) bool, pairs that a model's own mask allows (a sliding window,
             say); kept pairs are those that both masks keep.
@@ -80,9 +88,10 @@ def dense_attention(
         ValueError: see :func:`focus.attention.checks.validate`.
     """
     x = validate(
-        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
-    )
-    kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real)
+        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
+        extra_keys,
+    )  # fmt: skip
+    kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real, x.extra)
     if pair_mask is not None:
         kept = kept & pair_mask
     return attend(query, x.key, x.value, x.scale, kept=kept, softcap=softcap)

@@ -80,15 +80,19 @@ def make_block_mask(x: Inputs) -> BlockMask:
     sinks_BT = sink_tokens(x.real, batch, tokens, x.sinks, x.query.device)
     keys_BRTK = x.key_membership | sinks_BT[:, None, :, None]
     query_bits, key_bits = bits_of(x.membership), bits_of(keys_BRTK)
-    window, real = x.window, x.real
+    window, real, extra = x.window, x.real, x.extra
 
     def keeps(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         r = h * routings // heads
         shared = (query_bits[b, r, i] & key_bits[b, r, j]) != 0
         kept = ((i - j < window) | shared) & (j <= i)
+        for n in range(0 if extra is None else extra.shape[2]):
+            kept = kept | (extra[b, i, n] == j)
         return kept if real is None else kept & real[b, i] & real[b, j]
 
     wanted = _blocks_wanted(x.membership, keys_BRTK, window)
+    if extra is not None:
+        wanted = wanted | _blocks_named(extra, wanted.shape[-1])
     if routings > 1:
         wanted = wanted.repeat_interleave(heads // routings, 1)
     counts = wanted.sum(-1, dtype=torch.int32)
@@ -106,6 +110,14 @@ def _blocks_wanted(membership_BRTK: Tensor, keys_BRTK: Tensor, window: int) -> T
     distance = block[:, None] - block
     near = (distance - 1) * BLOCK < window - 1
     return (meet | near) & (distance >= 0)
+
+
+def _blocks_named(extra_BTE: Tensor, blocks: int) -> Tensor:
+    """(B, 1, Q, N) bool: blocks that hold a further key of a query."""
+    padded = pad(extra_BTE, (0, 0, 0, -extra_BTE.shape[1] % BLOCK), value=-1)
+    block = padded.unflatten(1, (-1, BLOCK)).flatten(2).div(BLOCK, rounding_mode="floor")
+    named = torch.zeros(*block.shape[:2], blocks + 1, dtype=torch.bool, device=block.device)
+    return named.scatter_(2, block % (blocks + 1), True)[:, None, :, :blocks]  # -1 is the last
 
 
 def _any_in_block(membership_BRTK: Tensor) -> Tensor:

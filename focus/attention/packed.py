@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from focus.attention.checks import Inputs, sink_tokens
+from focus.attention.extra import add_extra, add_extra_grads
 from focus.attention.kernels import Segments, packed_backward, packed_forward
 from focus.attention.plan import code_size, entries
 
@@ -211,6 +212,7 @@ class _Packed(torch.autograd.Function):
             results.append((out[..., :dim], lse))
             contexts.append(context)
         out, lse = _merge(plan, *results[0], *results[1], rows[0])
+        out, lse = _with_extra(query, key, value, x, out, lse)
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.rest = x, plan, contexts
         return _unrows(out, query, routings)
@@ -235,11 +237,32 @@ class _Packed(torch.autograd.Function):
                                     call.segments, x.scale, call.window)  # fmt: skip
             for total, part in zip(totals, parts, strict=True):
                 _add(total, call.index, part[..., :dim])
-        grads = [
-            _unrows(total.to(like.dtype), like, routings)
+        grads = tuple(
+            _unrows(total.to(like.dtype), like, routings).contiguous()
             for total, like in zip(totals, (query, key, value), strict=True)
-        ]
+        )
+        if x.extra is not None:
+            whole, whole_lse = _unrows(out, query, routings), _unrow_lse(lse, query, routings)
+            add_extra_grads(grad, query, key, value, x, whole, whole_lse, grads)
         return *grads, None, None
+
+
+def _unrow_lse(lse_HX: Tensor, like: Tensor, routings: int) -> Tensor:
+    batch, _, tokens, _ = like.shape
+    return lse_HX.unflatten(1, (batch, routings, tokens)).permute(1, 2, 0, 3).flatten(1, 2)
+
+
+def _with_extra(query: Tensor, key: Tensor, value: Tensor, x: Inputs, out: Tensor,
+                lse: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Rows (X, H, D) and lse (H, X) of the mask, with the further keys merged in."""
+    if x.extra is None:
+        return out, lse
+    routings = x.membership.shape[1]
+    whole, whole_lse = _unrows(out, query, routings), _unrow_lse(lse, query, routings)
+    whole = whole.clone()
+    add_extra(query, key, value, x, whole, whole_lse)
+    split = whole_lse.unflatten(1, (routings, -1)).permute(2, 0, 1, 3)
+    return _rows(whole, routings), split.flatten(1)
 
 
 def _add(total: Tensor, index: Tensor | None, part: Tensor) -> None:

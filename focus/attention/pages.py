@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 GROWTH = 1.25
 SPARE = 16  # rows beyond the last one, so that a page divides into equal splits
@@ -34,6 +35,7 @@ class Page:
     """Keys of one set of groups, in the order of their positions."""
 
     def __init__(self, key_RND: Tensor, value_RND: Tensor, position_N: Tensor) -> None:
+        self.number = 0  # among its routing's
         self.start, self.count = 0, key_RND.shape[1]
         rows = _capacity(self.count)
         heads, _, dim = key_RND.shape
@@ -42,6 +44,7 @@ class Page:
         self.position = position_N.new_zeros(rows)
         self._write(0, key_RND, value_RND, position_N)
         self.shared = False
+        self.gone = 0  # rows that moves left behind
         self.dropped = -1
         self._oldest = 0  # positions below it have expired
         self._view: PageView | None = None
@@ -120,6 +123,7 @@ class Page:
         first = 0 if keep else self.start
         if first:
             self.dropped = int(self.position[first - 1])
+            self.gone += first
         count = self.count - first
         rows = _capacity(count + more)
         for name in ("key", "value"):
@@ -155,6 +159,7 @@ class Pages:
     def __init__(self, groups: int) -> None:
         self.by_set: dict[tuple[int, ...], Page] = {}
         self._of_group: list[list[tuple[tuple[int, ...], Page]]] = [[] for _ in range(groups)]
+        self._where: Tensor | None = None  # (2, positions): number of the page, -1: none; row
 
     def add(self, key_RND: Tensor, value_RND: Tensor, groups_NK: Tensor, position_N: Tensor,
             keep: bool = False) -> None:  # fmt: skip
@@ -164,22 +169,52 @@ class Pages:
         counts = torch.bincount(set_of, minlength=len(sets)).tolist()
         key, value = key_RND.index_select(1, order), value_RND.index_select(1, order)
         position = position_N.index_select(0, order)
-        at = 0
+        at, where = 0, position.new_empty(2, len(position))
         for own, count in zip(sets, counts, strict=True):
             if count:
                 rows = slice(at, at + count)
-                self._put(own, key[:, rows], value[:, rows], position[rows], keep)
+                page = self._put(own, key[:, rows], value[:, rows], position[rows], keep)
+                last = page.gone + page.count
+                where[0, rows] = page.number
+                where[1, rows] = torch.arange(last - count, last, device=where.device)
                 at += count
+        self._note(position, where)
 
     def _put(self, own: tuple[int, ...], key: Tensor, value: Tensor, position: Tensor,
-             keep: bool) -> None:  # fmt: skip
+             keep: bool) -> Page:  # fmt: skip
         page = self.by_set.get(own)
         if page is not None:
             page.append(key, value, position, keep)
-            return
+            return page
         self.by_set[own] = page = Page(key, value, position)
+        page.number = len(self.by_set) - 1
         for group in own:
             self._of_group[group].append((own, page))
+        return page
+
+    def _note(self, position_N: Tensor, where_2N: Tensor) -> None:
+        """Keeps where the tokens are."""
+        needed = int(position_N.max()) + 1
+        if self._where is None:
+            self._where = where_2N.new_full((2, 2 * needed), -1)
+        elif self._where.shape[1] < needed:
+            self._where = pad(self._where, (0, 2 * needed - self._where.shape[1]), value=-1)
+        self._where[:, position_N] = where_2N
+
+    def find(self, positions_N: Tensor) -> list[tuple[tuple[int, ...], Page, int] | None]:
+        """The set of groups, page and row of each token that is read from a page, else None; -1 is
+        no token."""
+        if self._where is None:
+            return [None] * len(positions_N)
+        none = (positions_N < 0) | (positions_N >= self._where.shape[1])
+        numbers, rows = self._where[:, positions_N.masked_fill(none, 0)].tolist()
+        pages, found = list(self.by_set.items()), []
+        for out, number, row in zip(none.tolist(), numbers, rows, strict=True):
+            own, page = pages[number]
+            row -= page.gone
+            alive = not out and number >= 0 and page.start <= row
+            found.append((own, page, row) if alive else None)
+        return found
 
     def meeting(self, groups: Iterable[int]) -> Iterator[tuple[tuple[int, ...], Page]]:
         """The sets that share a group with ``groups``, each once, and their pages."""
@@ -197,6 +232,7 @@ class Pages:
             twin.by_set[own] = copy = page.share()
             for group in own:
                 twin._of_group[group].append((own, copy))
+        twin._where = None if self._where is None else self._where.clone()
         return twin
 
 

@@ -204,10 +204,11 @@ class Past:
                           block.groups[b, r].index_select(0, index), index + first,
                           self.record)  # fmt: skip
 
-    def near_kept(self, groups: Tensor) -> Tensor:
+    def near_kept(self, groups: Tensor, extra: Tensor | None = None) -> Tensor:
         """Which near keys the last M tokens read: (B, R, M, N) bool, sinks first.
 
-        groups: (B, R, M, K) bool, of the queries; R may be their heads.
+        groups: (B, R, M, K) bool, of the queries; R may be their heads. extra: (B, M, E) further
+        keys of each, or None.
         """
         recent, rule = self.near(), self.rule
         query = torch.arange(self.seen - groups.shape[2], self.seen, device=groups.device)
@@ -220,6 +221,8 @@ class Past:
             near = recent.groups[:, :, recent.slots : recent.high]
             near = for_query_heads(near, groups.shape[1])
             kept = kept | (groups.float() @ near.transpose(-1, -2).float() > 0)
+        if extra is not None:
+            kept = kept | (extra.unsqueeze(-1) == token).any(2).unsqueeze(1)
         kept = kept & (distance >= 0)
         slots = recent.sink_position[:, None, None, recent.low :]
         back = query[:, None] - slots

@@ -46,6 +46,7 @@ class Case:
     padding: str | None = None  # None | left | right
     layout: str = "heads"  # heads: (B, H, T, D) in memory; tokens: (B, T, H, D)
     dtype: torch.dtype = torch.float32
+    extra: int = 0  # further keys of each query
     seed: int = 0
 
 
@@ -81,6 +82,15 @@ def draw_real(case: Case) -> Tensor | None:
     return real
 
 
+def draw_extra(case: Case, generator: torch.Generator) -> Tensor | None:
+    """(B, T, E) positions up to each query's own, some twice, some in the window, some none."""
+    if not case.extra:
+        return None
+    shape = (case.batch, case.tokens, case.extra)
+    drawn = torch.rand(shape, generator=generator) * (torch.arange(case.tokens)[:, None] + 1)
+    return drawn.long().masked_fill(torch.rand(shape, generator=generator) < 0.3, -1)
+
+
 def draw(case: Case) -> tuple[list[Tensor], dict[str, Any]]:
     """query, key, value in the case's dtype, and the keyword arguments of an attention call."""
     generator = torch.Generator().manual_seed(case.seed)
@@ -99,6 +109,7 @@ def draw(case: Case) -> tuple[list[Tensor], dict[str, Any]]:
         "window": case.window,
         "sinks": case.sinks,
         "key_padding_mask": draw_real(case),
+        "extra_keys": draw_extra(case, generator),
     }
     return tensors, options
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import focus.attention.past as past_module
+from focus.attention.checks import distinct
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.past import Past, Rule
@@ -36,7 +37,8 @@ class Case:
 
     def __init__(self, rule: Rule, tokens: int = 60, batch: int = 2, heads: int = 4,
                  key_heads: int = 2, routings: int = 1, padded: bool = False,
-                 dtype: torch.dtype = torch.float64, dim: int = DIM) -> None:  # fmt: skip
+                 dtype: torch.dtype = torch.float64, dim: int = DIM,
+                 extra: int = 0) -> None:  # fmt: skip
         generator = torch.Generator().manual_seed(1)
 
         def draw(*shape: int) -> Tensor:
@@ -54,13 +56,18 @@ class Case:
             self.real = torch.ones(batch, tokens, dtype=torch.bool)
             self.real[0, :7] = False
             self.real[0, 30:33] = False
+        self.extra: Tensor | None = None
+        if extra:
+            place = torch.rand(batch, tokens, extra, generator=generator)
+            named = (place * (torch.arange(tokens)[:, None] + 1)).long()
+            self.extra = distinct(named, 1, 0, self.real)  # earlier tokens, each once
 
     def kept(self) -> Tensor:
         query, key = self.query_groups, self.key_groups
         if self.real is not None:
             own = self.real[:, None, :, None]
             query, key = query & own, key & own
-        kept = pairs_kept(query, key, self.rule.window, self.rule.sinks, self.real)
+        kept = pairs_kept(query, key, self.rule.window, self.rule.sinks, self.real, self.extra)
         if self.rule.limit is not None:
             position = torch.arange(self.tokens)
             kept = kept & (position[:, None] - position < self.rule.limit)
@@ -77,10 +84,13 @@ class Case:
         tensors = [x[:, :, own] for x in (self.query, self.key, self.value)]
         groups = [x[:, :, own] for x in (self.query_groups, self.key_groups)]
         real = None if self.real is None else self.real[:, own]
+        extra = None if self.extra is None else self.extra[:, own]
         if rows is not None:
             tensors, groups = [x[rows] for x in tensors], [x[rows] for x in groups]
             real = None if real is None else real[rows]
-        out, reads = decode_attention(*tensors, *groups, past, real=real, softcap=softcap)
+            extra = None if extra is None else extra[rows]
+        out, reads = decode_attention(*tensors, *groups, past, real=real, softcap=softcap,
+                                      extra_keys=extra)  # fmt: skip
         counts = reads.pair_counts()
         return out, counts.near + counts.distant_kept
 

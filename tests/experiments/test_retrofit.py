@@ -42,7 +42,7 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
     small = {"context": 64, "stride": 64, "documents": 2, "windows_per_document": 1}
     params["recipe"] = {
         "search": small, "protocol": {**small, "documents": 3},
-        "readings": [{"top_k": 1}, {"top_k": 1, "ngram": 2, "ngram_groups": 5}],
+        "readings": [{"top_k": 1}, {"top_k": 1, "ngram": 2, "ngram_keys": 2}],
         "controls": ["random", "window", "oracle"], "calibration": 1, "retrofit": {"steps": 6},
         "base": {"num_groups": 4, "window": 8, "sinks": 2},
         "trials": {"searched": {}, "finalist": {

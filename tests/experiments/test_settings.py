@@ -217,11 +217,12 @@ def test_a_number_in_scientific_notation_is_a_number(tmp_path):
     assert settings.read_yaml(path) == {"rate": 0.01}
 
 
-def test_ngrams_add_their_share() -> None:
-    plain, matched = Reading(1), Reading(1, ngram=2, ngram_groups=50)
-    assert matched.share(10) == pytest.approx(1 - 0.9 * 0.98)
-    assert plain.share(10) == pytest.approx(0.1)
-    assert (plain.name, matched.name) == ("symmetric.k1", "symmetric.k1.n2")
+def test_a_reading_with_ngrams_has_a_name_of_its_own() -> None:
+    plain, matched = Reading(1), Reading(1, ngram=3)
+    assert (plain.name, matched.name) == ("symmetric.k1", "symmetric.k1.n3")
+    assert matched.share(10) == plain.share(10)
+    with pytest.raises(ValueError, match="ngram_keys: must be >= 1"):
+        Reading(1, ngram=3, ngram_keys=0)
 
 
 def test_random_groups_keep_no_fewer_pairs_than_asked() -> None:

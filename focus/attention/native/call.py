@@ -30,10 +30,11 @@ AUTO, LISTS, DENSE = range(3)  # let the kernel choose; by group; every pair tes
 DONE, NOT_FINITE, NO_GROUP, NO_MEMORY = range(4)
 PARTS = ("lists", "packing", "groups", "window")  # of a call's time
 
-_POINTERS = ("query", "key", "value", "out", "lse", "membership", "key_membership", "spans")
+_POINTERS = ("query", "key", "value", "out", "lse", "membership", "key_membership", "spans",
+             "extra")  # fmt: skip
 _STRIDES = ("query_strides", "key_strides", "value_strides", "out_strides")
 _NUMBERS = ("batch", "heads", "key_heads", "tokens", "dim", "groups", "routings", "key_routings",
-            "window", "sinks", "bfloat16", "mode", "threads")  # fmt: skip
+            "window", "sinks", "bfloat16", "mode", "threads", "extras")  # fmt: skip
 
 
 class _Problem(ctypes.Structure):
@@ -119,12 +120,13 @@ def attention(x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO) -> Tens
 def attention_by(
     query: Tensor, key: Tensor, value: Tensor, *, mode: int, membership: Tensor, window: int = 128,
     sinks: int = 0, scale: float | None = None, key_padding_mask: Tensor | None = None,
-    key_membership: Tensor | None = None,
+    key_membership: Tensor | None = None, extra_keys: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """As :func:`focus.focus_attention`, in one of the kernel's ways: ``LISTS`` or ``DENSE``."""
     x = check_arguments(
-        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership
-    )
+        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
+        extra_keys,
+    )  # fmt: skip
     spans, why = real_spans(x), refusal(x)
     if spans is None or why is not None:
         raise ValueError(why or "key_padding_mask: has padding between real tokens")
@@ -138,17 +140,17 @@ class _Attention(torch.autograd.Function):
         out, lse = _checked(x, spans, mode)
         # Memberships too, so that one that was refilled in place meanwhile is noticed.
         ctx.save_for_backward(query, key, value, x.membership, x.key_membership, x.real, out, lse)
-        ctx.rest = x.separate_keys, x.window, x.sinks, x.scale, spans
+        ctx.rest = x.separate_keys, x.window, x.sinks, x.scale, x.extra, spans
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, membership, key_membership, real, out, lse = ctx.saved_tensors
-        separate, window, sinks, scale, spans = ctx.rest
+        separate, window, sinks, scale, extra, spans = ctx.rest
         # Keys and values are repeated here where query heads are routed apart.
         own = check_contents(Inputs(query, key, value, membership, key_membership, separate, 0,
-                                    real, window, sinks, scale))  # fmt: skip
+                                    real, window, sinks, scale, extra))  # fmt: skip
         grads = decomposed_backward(
             grad, query, own.key, own.value, out, lse, own, plan_of(own, spans)
         )
@@ -190,14 +192,18 @@ def forward(
     lse = query.new_empty(batch, heads, tokens, dtype=torch.float32)  # whatever the default is
     if x.key_membership.shape[1] > key.shape[1]:  # keys in other groups for each query head
         key, value = (for_query_heads(each, heads) for each in (key, value))
+    extra = None if x.extra is None else x.extra.to(torch.int32).contiguous()
+    extras = 0 if extra is None else extra.shape[2]
     ends = (ctypes.c_int32 * (2 * batch))(*(end for span in spans for end in span))
     numbers = (batch, heads, key.shape[1], tokens, dim, x.membership.shape[-1],
                x.membership.shape[1], x.key_membership.shape[1], x.window, x.sinks,
-               int(query.dtype == torch.bfloat16), mode, torch.get_num_threads())  # fmt: skip
+               int(query.dtype == torch.bfloat16), mode, torch.get_num_threads(),
+               extras)  # fmt: skip
     tensors = (query, key, value, out, lse, x.membership, x.key_membership)
     took, chosen = (ctypes.c_double * len(PARTS))(), ctypes.c_int32()
     problem = _Problem(
         *(each.data_ptr() for each in tensors), ctypes.addressof(ends),
+        None if extra is None else extra.data_ptr(),
         *((ctypes.c_int64 * 3)(*each.stride()[:3]) for each in tensors[:4]),
         *((ctypes.c_int64 * 4)(*each.stride()) for each in tensors[5:]),
         *(min(number, 2**31 - 1) for number in numbers), x.scale, ctypes.addressof(took),

@@ -4,7 +4,8 @@
 //   far   for each group, the queries that look into it, in order of position, against the keys that
 //         are found in it and have left the window (a prefix of the group's keys: a staircase).
 //         Sinks stand first in every group's keys and are counted in a query's first group alone.
-//   near  the window, in order of position, continuing from what the far phase left.
+//   near  the window, in order of position, continuing from what the far phase left; at last the
+//         few further keys that single queries were given, one by one.
 // A pair is computed once: where both sides may hold several groups, only in the first they share.
 // With `dense`, the near phase alone goes over every causal pair and tests it: for short sequences
 // and masks that keep most pairs.
@@ -117,6 +118,31 @@ static void run_far(const Call &c, const Item &item, float *scratch) {
     }
 }
 
+// Further keys of the tile's queries; those of a group that a query looks into it has met already.
+static void run_extra(const Call &c, Tile &tile, int rows, int b, int head, int first) {
+    const Problem &p = c.p;
+    const Unit &unit = c.unit[c.unit_of(b, head)];
+    const int key_head = c.key_head_of(head), size = c.query_size;
+    float row[MOST_DIM];
+    for (int i = 0; i < rows; i++) {
+        const int32_t *own = p.extra + ((size_t)b * p.tokens + unit.start + first + i) * p.extras;
+        float *query = tile.query + i * p.dim, *sums = tile.sums + i * p.dim;
+        for (int e = 0; e < p.extras; e++) {
+            if (own[e] < 0 || unit.key_groups[own[e] - unit.start] & tile.groups[i]) continue;
+            read_row(row_of(p.key, p.key_strides, b, key_head, own[e], size), p.bfloat16, p.dim, 1, row);
+            Vec score = {};
+            for (int d = 0; d < p.dim; d += LANES) score += load(query + d) * load(row + d);
+            const float logit = total(score), most = logit > tile.most[i] ? logit : tile.most[i];
+            const float faded = exp2f(tile.most[i] - most), weight = exp2f(logit - most);
+            tile.most[i] = most, tile.norm[i] = tile.norm[i] * faded + weight;
+            read_row(row_of(p.value, p.value_strides, b, key_head, own[e], size), p.bfloat16, p.dim, 1,
+                     row);
+            for (int d = 0; d < p.dim; d += LANES)
+                store(sums + d, load(sums + d) * faded + load(row + d) * weight);
+        }
+    }
+}
+
 static bool run_near(const Call &c, int b, int head, int first, float *scratch) {
     const Problem &p = c.p;
     const Unit &unit = c.unit[c.unit_of(b, head)];
@@ -137,6 +163,7 @@ static bool run_near(const Call &c, int b, int head, int first, float *scratch) 
                                             unit.start, 4),
         keys.stride = p.value_strides[2];
     c.mode == DENSE ? attend<TEST>(tile, keys, rows) : attend<RANGE>(tile, keys, rows);
+    if (p.extra) run_extra(c, tile, rows, b, head, first);
     for (int i = 0; i < rows; i++) {
         const int t = unit.start + first + i;
         char *to = (char *)row_of(p.out, p.out_strides, b, head, t, c.query_size);

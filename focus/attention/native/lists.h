@@ -11,10 +11,11 @@ extern "C" struct Problem {
     float *lse;  // (batch, heads, tokens) contiguous, natural logarithm
     const uint8_t *membership, *key_membership;
     const int32_t *spans;  // first and last + 1 real token of every sequence
+    const int32_t *extra;  // NULL, or (batch, tokens, extras) further keys of each query, -1: none
     int64_t query_strides[3], key_strides[3], value_strides[3], out_strides[3];
     int64_t membership_strides[4], key_membership_strides[4];
     int32_t batch, heads, key_heads, tokens, dim, groups, routings, key_routings, window, sinks;
-    int32_t bfloat16, mode, threads;
+    int32_t bfloat16, mode, threads, extras;
     float scale;
     double *seconds;  // NULL, or room for what each Part took
     int32_t *chosen;  // NULL, or room for the Mode

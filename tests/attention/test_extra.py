@@ -1,0 +1,181 @@
+"""Further keys of single queries, beside the mask's: every path against the definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from focus.attention import dense_attention, focus_attention
+from focus.attention.checks import validate
+from focus.attention.dense import pairs_kept
+from focus.attention.packed import make_packed_plan, packed_attention
+from focus.attention.past import Past, Rule
+from focus.density import count_pairs
+from tests.attention.cases import (
+    Case,
+    check,
+    definition,
+    draw,
+    needs_kernel,
+    relative_error,
+    with_gradients,
+)
+from tests.attention.pasts import CHUNKS, GRID, STEPS, file_early
+from tests.attention.pasts import Case as PastCase
+
+CASES = [
+    Case(150, 4, 1, extra=3),
+    Case(150, 8, 2, sinks=4, window=1, extra=1),
+    Case(150, 8, 1, 1, sinks=2, routers="kv_head", extra=4),
+    Case(150, 8, 2, 1, sinks=2, routers="query_head", extra=4, kind="unbalanced"),
+    Case(90, 6, 2, 2, batch=3, padding="left", sinks=3, extra=3, kind="ragged"),
+    Case(90, 6, 1, batch=3, padding="right", window=5, extra=3, layout="tokens"),
+    Case(90, 4, 3, extra=2),  # all meet: every pair is kept already
+    Case(20, 4, 1, window=20, extra=2),
+    Case(1, 2, 1, extra=2),
+]
+KERNEL = [pytest.param(way, marks=needs_kernel) for way in ("native", "lists", "dense test")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("backend", ["auto", "torch", "decomposed", *KERNEL])
+def test_outputs_and_gradients_are_the_definitions(case: Case, backend: str) -> None:
+    check(case, backend)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_packed_path_has_them(case: Case) -> None:
+    tensors, options = draw(case)
+
+    def call(*leaves: torch.Tensor) -> torch.Tensor:
+        x = validate(*leaves, scale=None, **options)
+        return packed_attention(x, make_packed_plan(x))
+
+    found = with_gradients(call, tensors)
+    for one, exact in zip(found, definition(tensors, options), strict=True):
+        assert relative_error(one, exact) <= 1e-4
+
+
+@pytest.mark.parametrize("case", [*CASES, Case(300, 4, 1, window=4, extra=2)], ids=str)
+def test_flex_has_them(case: Case) -> None:
+    tensors, options = draw(case)
+    with torch.no_grad():
+        out = focus_attention(*tensors, **options, backend="flex")
+    assert relative_error(out, definition(tensors, options)[0]) <= 1e-5
+
+
+@needs_kernel
+def test_half_precision() -> None:
+    tensors, options = draw(Case(400, 8, 1, dim=64, extra=4, dtype=torch.bfloat16))
+    exact = definition(tensors, options)[0]
+    assert relative_error(focus_attention(*tensors, **options), exact) < 4e-3
+
+
+def test_long_sequences_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("focus.attention.extra.ROWS", 2000)
+    check(Case(150, 4, 1, extra=3, batch=2), "decomposed")
+
+
+def test_they_change_the_answer_and_count_once() -> None:
+    case = Case(150, 6, 1, sinks=2, extra=3)
+    tensors, options = draw(case)
+    without = {**options, "extra_keys": None}
+    own, other = dense_attention(*tensors, **options), dense_attention(*tensors, **without)
+    assert relative_error(own, other.double()) > 1e-2
+    again = {**options, "extra_keys": options["extra_keys"].repeat(1, 1, 2)}
+    assert torch.equal(dense_attention(*tensors, **again), own)
+    assert torch.allclose(focus_attention(*tensors, **again), own, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [None, "left"])
+def test_they_are_counted(padding: str | None) -> None:
+    case = Case(100, 6, 2, 1, batch=2, sinks=2, padding=padding, routers="query_head", extra=3)
+    tensors, options = draw(case)
+    x = validate(*tensors, scale=None, **options)
+    counts = count_pairs(x.membership, x.key_membership, x.window, x.sinks, x.real,
+                         options["extra_keys"])  # fmt: skip
+    kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real,
+                      options["extra_keys"])  # fmt: skip
+    assert counts.near + counts.distant_kept == int(kept.sum())
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (torch.zeros(1, 20, 2), "must be int64"),
+        (torch.zeros(1, 19, 2, dtype=torch.int64), "tokens 20"),
+        (torch.zeros(20, 2, dtype=torch.int64), "must be int64 of shape"),
+        (torch.full((1, 20, 2), 1), "after its query"),
+        (torch.full((1, 20, 2), -2), "below -1"),
+    ],
+)
+def test_nonsense_is_refused(extra: torch.Tensor, message: str) -> None:
+    tensors, options = draw(Case(20))
+    with pytest.raises(ValueError, match=f"^extra_keys: .*{message}"):
+        focus_attention(*tensors, **{**options, "extra_keys": extra})
+
+
+# ------------------------------------------------------------------------------------- decoding
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages from the first token on, and a commit every few steps."""
+    file_early(monkeypatch)
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("changes", [
+    {}, {"padded": True}, {"routings": 2, "padded": True}, {"routings": 4}, {"key_heads": 1},
+    {"batch": 3, "heads": 6, "routings": 6, "padded": True},
+])  # fmt: skip
+@pytest.mark.parametrize("chunks", [STEPS, CHUNKS])
+def test_every_step_is_the_definition(
+    chunks: list[int], changes: dict, softcap: float | None
+) -> None:
+    for window, sinks, limit, (groups, of_query, of_key) in GRID:
+        rule = Rule(window, sinks, limit, groups, of_query, of_key)
+        case = PastCase(rule, extra=3, **changes)
+        out, total, _ = case.run(chunks, softcap)
+        assert torch.allclose(out, case.expected(softcap), atol=1e-12), rule
+        assert total == int(case.kept().sum()), rule
+
+
+@needs_kernel
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("changes", [{}, {"routings": 2, "padded": True}, {"routings": 4}])
+def test_compiled_steps_are_the_definition(changes: dict) -> None:
+    for window, sinks, limit, (groups, of_query, of_key) in GRID:
+        rule = Rule(window, sinks, limit, groups, of_query, of_key)
+        case = PastCase(rule, extra=3, dim=16, dtype=torch.float32, **changes)
+        out, total, _ = case.run(STEPS)
+        assert torch.allclose(out, case.expected(), atol=1e-6), rule
+        assert total == int(case.kept().sum()), rule
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("limit", [None, 20])
+@pytest.mark.parametrize("routings", [1, 4])
+def test_crop_select_and_go_on(limit: int | None, routings: int) -> None:
+    case = PastCase(Rule(5, 3, limit, 4, 2, 1), batch=3, routings=routings, extra=3)
+    expected = case.expected()
+    for remove in (1, 3, 12, 38):
+        past = Past(case.rule)
+        past.record = True
+        for start, stop in ((0, 10), (10, 30), (30, 31), (31, 40)):
+            case.step(past, start, stop)
+        past.crop(remove)
+        rows = torch.tensor([2, 0, 0, 1])
+        past.select(rows)
+        outs = [case.step(past, t, t + 1, rows=rows)[0] for t in range(40 - remove, 60)]
+        assert torch.allclose(torch.cat(outs, 2), expected[rows, :, 40 - remove :], atol=1e-12)
+
+
+def test_a_step_reads_no_more_than_its_keys() -> None:
+    tokens = 2000
+    case = PastCase(Rule(16, 4, None, 8, 1, 1), tokens, batch=1, extra=4, dtype=torch.float32)
+    past = Past(case.rule)
+    case.step(past, 0, tokens - 1)
+    _, total = case.step(past, tokens - 1, tokens)
+    assert total == int(case.kept()[0, 0, -1].sum())
