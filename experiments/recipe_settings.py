@@ -125,7 +125,8 @@ class TransferSettings:
         trial: a name under ``recipe.trials``.
         sources: corpora of sources.yaml.
         context, documents, windows_per_document: tokens of a window, test documents of each corpus
-            and windows of each, side by side from its start.
+            and windows of each, side by side.
+        first_window: windows that are passed over at each document's start.
     """
 
     trial: str
@@ -133,10 +134,12 @@ class TransferSettings:
     context: int = 2048
     documents: int = 4
     windows_per_document: int = 2
+    first_window: int = 0
 
     def __post_init__(self) -> None:
         at_least(2, context=self.context, documents=self.documents)
         at_least(1, windows_per_document=self.windows_per_document)
+        at_least(0, first_window=self.first_window)
         if not self.sources or len(set(self.sources)) != len(self.sources):
             raise ValueError(
                 f"sources: must name at least one, and none twice, got {list(self.sources)}"

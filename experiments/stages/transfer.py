@@ -4,7 +4,8 @@
 data/adapters/recipe/TRIAL/ (the trial that `transfer.trial` names) and scores every hard mask of
 `recipe.readings` on held-out documents of SOURCE: one of `transfer.sources`, or any other corpus,
 say a folder of $FOCUS_DATA (fetch it first). `--trial NAME` takes another trial's, and every trial
-has results of its own (results/transfer/TRIAL-SOURCE/). That the documents share no book with the
+has results of its own (results/transfer/TRIAL-SOURCE/), as has `--first-window N`, which passes
+over the windows before (TRIAL-SOURCE-fromN): text that no choice was made on. That the documents share no book with the
 training texts is not checked; nothing is trained here. A killed run goes on from the last finished
 seed, and several processes can share the seeds, as those of `recipe` do: `--seed N`.
 """
@@ -46,10 +47,14 @@ def main() -> None:
     parser.add_argument("--cell", required=True, help="a corpus of sources.yaml or $FOCUS_DATA")
     parser.add_argument("--trial", help="whose routers; without it those of `transfer.trial`")
     parser.add_argument("--seed", type=int, help="this one of the trial's seeds alone")
+    parser.add_argument("--first-window", type=int, default=0, help="pass over as many first")
     options = parser.parse_args()
     cell, chosen = options.cell, settings.load()
     trial = trial_named(options.trial or chosen.transfer.trial, chosen)
-    chosen = replace(chosen, transfer=replace(chosen.transfer, trial=trial.name))
+    first = options.first_window
+    how = replace(chosen.transfer, trial=trial.name,
+                  first_window=chosen.transfer.first_window + first)  # fmt: skip
+    chosen = replace(chosen, transfer=how)
     torch.set_num_threads(chosen.threads)
     if options.seed is not None and options.seed not in trial.seeds:
         raise SystemExit(f"recipe.trials.{trial.name}.seeds: {options.seed} is not among them")
@@ -58,6 +63,7 @@ def main() -> None:
         documents = other_documents(cell, chosen)
     except ValueError as error:
         raise SystemExit(f"transfer: {error}") from error
+    cell += f"-from{first}" if first else ""
     if options.seed is not None:
         finished(cell, options.seed, folders[options.seed], documents, chosen)
         return
@@ -171,14 +177,15 @@ def take(found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, how: Transfe
          name: str) -> Documents:  # fmt: skip
     """The first documents with enough tokens."""
     ready: Documents = []
+    wanted = slice(how.first_window, how.first_window + how.windows_per_document)
+    least = how.context * wanted.stop
     for text in track(list(found), f"transfer: tokenising {name}"):
         tokens = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
-        if len(tokens) >= how.context * how.windows_per_document:
+        if len(tokens) >= least:
             every = windows(torch.tensor(tokens), how.context, how.context)
-            ready.append((text.title, every[: how.windows_per_document]))
+            ready.append((text.title, every[wanted]))
         if len(ready) == how.documents:
             return ready
-    least = how.context * how.windows_per_document
     raise ValueError(
         f"transfer.documents: {how.documents} asked for, {name} has {len(ready)} held-out "
         f"documents of {least} tokens; lower it or the windows of each"
