@@ -81,8 +81,8 @@ CONTROLS_COLUMNS = [
     "seed",
 ]
 DECODE_COLUMNS = [
-    "device", "context", "dtype", "K", "k", "probe", "routers", "method", "median_s", "low_s",
-    "high_s", "bytes_read", "speedup", "bound", "error", "repetitions",
+    "device", "context", "dtype", "K", "k", "probe", "routers", "extra_keys", "method",
+    "median_s", "low_s", "high_s", "bytes_read", "speedup", "bound", "error", "repetitions",
 ]  # fmt: skip
 TRAINING_COLUMNS = [
     "device", "length", "method", "K", "k", "routers", "window", "sinks", "dtype", "median_s",

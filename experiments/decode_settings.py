@@ -11,16 +11,19 @@ from focus.config import PROBES
 
 @dataclass(frozen=True)
 class DecodeRouting:
-    """One routing to time: K, k, the probe, and who has routers of their own: layers, key heads, or
-    key heads and, for what they look into, query heads."""
+    """One routing to time: K, k, the probe, who has routers of their own: layers, key heads, or key
+    heads and, for what they look into, query heads; and further keys of each query, as many as
+    n-grams matched word for word give at most (:class:`focus.FocusConfig`)."""
 
     groups: int
     top_k: int = 1
     probe: Literal["symmetric", "multi_probe"] = "symmetric"
     routers: Literal["layer", "kv_head", "query_heads"] = "layer"
+    extra_keys: int = 0
 
     def __post_init__(self) -> None:
         at_least(1, groups=self.groups, top_k=self.top_k)
+        at_least(0, extra_keys=self.extra_keys)
         if self.top_k > self.groups:
             raise ValueError(f"top_k: {self.top_k} is above groups = {self.groups}")
 

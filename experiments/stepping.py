@@ -73,6 +73,14 @@ class Layers:
         shape = (1, routings, tokens, groups)
         return draw_membership(shape, count, self.generator).to(self.device)
 
+    def extra_keys(self, routing: DecodeRouting) -> Tensor | None:
+        """Random places (1, 1, E) beyond the window, each once; None where there are none."""
+        far = self.context - self.plan.window
+        if not routing.extra_keys or far < routing.extra_keys:
+            return None
+        drawn = torch.randperm(far, generator=self.generator)[: routing.extra_keys]
+        return drawn.view(1, 1, -1).to(self.device)
+
     def rule(self, routing: DecodeRouting) -> Rule:
         """What a query keeps."""
         plan = self.plan
@@ -131,11 +139,13 @@ def ours(layers: Layers, routing: DecodeRouting) -> Stepped:
     number_of = max(layers.plan.repetitions, 2 * layers.count)
     query_groups = [layers.query_groups(routing) for _ in range(number_of)]
     key_groups = [layers.key_groups(routing, 1) for _ in range(number_of)]
+    extra_keys = [layers.extra_keys(routing) for _ in range(number_of)]
 
     def step(number: int) -> int:
         _, reads = decode_attention(
             layers.query, layers.key, layers.value, query_groups[number % number_of],
             key_groups[number % number_of], pasts[number % layers.count],
+            extra_keys=extra_keys[number % number_of],
         )  # fmt: skip
         return reads.bytes_read()
 
@@ -160,12 +170,16 @@ def error_of_a_step(layers: Layers, routing: DecodeRouting) -> float:
     key, value = layers.keys[0], layers.values[0]
     groups, own = layers.key_groups(routing, layers.context), layers.query_groups(routing)
     past.append(key, value, groups, None)
+    extra = layers.extra_keys(routing)
     out, _ = decode_attention(
-        layers.query, layers.key, layers.value, own, layers.key_groups(routing, 1), past
-    )
+        layers.query, layers.key, layers.value, own, layers.key_groups(routing, 1), past,
+        extra_keys=extra,
+    )  # fmt: skip
     distance = torch.arange(layers.context, -1, -1, device=layers.device)
     near = (distance < plan.window) | (distance > layers.context - plan.sinks)
     meet = (for_query_heads(groups, own.shape[1]) & own).any(-1)
+    if extra is not None:
+        meet[:, :, extra.flatten()] = True
     meet = torch.cat([meet, meet.new_ones(*meet.shape[:2], 1)], -1)  # the new token itself
     exact = attend(
         layers.query.double(), torch.cat([key, layers.key], 2).double(),
@@ -214,7 +228,8 @@ def rows(layers: Layers, stepped: list[Stepped], errors: dict[DecodeRouting, flo
             "device": layers.device.type, "context": layers.context, "dtype": dtype,
             "K": routing.groups if routing else None, "k": routing.top_k if routing else None,
             "probe": routing.probe if routing else None,
-            "routers": routing.routers if routing else None, "method": each.method,
+            "routers": routing.routers if routing else None,
+            "extra_keys": routing.extra_keys if routing else None, "method": each.method,
             "median_s": median(each.seconds), "low_s": low, "high_s": high,
             "bytes_read": int(read), "speedup": fastest / median(each.seconds),
             "bound": median(fulls[0].bytes_read) / read,

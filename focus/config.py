@@ -139,11 +139,14 @@ class FocusConfig:
     def recipe(cls, **changes: Any) -> FocusConfig:
         """What has kept most of a model's quality under the hard mask (docs/log.md): a router for
         each query head, free queries and balanced keys that count in their group alone, about an
-        eighth of the distant pairs as it stands. ``top_k`` may be changed after training, whose
-        second half ran under the gate ``straight_through`` (:class:`focus.mode`)."""
+        eighth of the distant pairs as it stands; beside them up to four keys a query that are found
+        word for word (``ngram=0``: none, for calls with ``inputs_embeds``). ``top_k`` may be
+        changed after training, whose second half ran under the gate ``straight_through``
+        (:class:`focus.mode`)."""
         best = {
             "num_groups": 18, "top_k": 2, "probe": "multi_probe", "routers": "kv_head",
             "sides": "query_heads", "balanced_sides": "keys", "gate_keys": "hard", "gate_probes": 2,
+            "ngram": 3,
         }  # fmt: skip
         return cls(**{**best, **changes})
 

@@ -19,7 +19,8 @@ def test_the_recipe_is_the_trial_that_was_measured() -> None:
     own = {key: value for key, value in params["recipe"]["trials"]["long"].items()
            if key in FocusConfig().to_dict()}  # fmt: skip
     measured = FocusConfig(**{**params["recipe"]["base"], **own})
-    assert FocusConfig.recipe(top_k=1, probe="symmetric") == measured
+    assert FocusConfig.recipe(top_k=1, probe="symmetric", ngram=0) == measured
+    assert FocusConfig.recipe().ngram == 3  # the readings of recipe.readings that kept most
     assert FocusConfig.recipe().key_top_k == 1
     assert FocusConfig.recipe(window=64).window == 64
 

@@ -16,7 +16,7 @@ CAPTION = (
     "reads over those that ours does, which equal bandwidth would give. Grey: the cache copied at "
     "every step, as transformers' DynamicCache does, timed right after. All ours."
 )
-ROUTING = ["K", "k", "probe", "routers"]
+ROUTING = ["K", "k", "probe", "routers", "extra_keys"]
 ROUTERS = {
     "layer": "a router a layer",
     "kv_head": "a router a key head",
@@ -61,8 +61,9 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set_xlabel("tokens in the cache")
 
 
-def _name(groups: float, top_k: float, probe: str, routers: str) -> str:
+def _name(groups: float, top_k: float, probe: str, routers: str, extra_keys: float) -> str:
     count = "1 group a token" if top_k == 1 else f"{top_k:.0f} groups a token"
     if probe == "multi_probe" and top_k > 1:
         count = f"{top_k:.0f} groups a query, 1 a key"
-    return f"K = {groups:.0f}, {count}, {ROUTERS.get(routers, routers)}"
+    further = f", {extra_keys:.0f} further keys" if extra_keys else ""
+    return f"K = {groups:.0f}, {count}, {ROUTERS.get(routers, routers)}{further}"

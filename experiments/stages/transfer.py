@@ -5,9 +5,10 @@ data/adapters/recipe/TRIAL/ (the trial that `transfer.trial` names) and scores e
 `recipe.readings` on held-out documents of SOURCE: one of `transfer.sources`, or any other corpus,
 say a folder of $FOCUS_DATA (fetch it first). `--trial NAME` takes another trial's, and every trial
 has results of its own (results/transfer/TRIAL-SOURCE/), as has `--first-window N`, which passes
-over the windows before (TRIAL-SOURCE-fromN): text that no choice was made on. That the documents share no book with the
-training texts is not checked; nothing is trained here. A killed run goes on from the last finished
-seed, and several processes can share the seeds, as those of `recipe` do: `--seed N`.
+over the windows before (TRIAL-SOURCE-fromN): text that no choice was made on. That the documents
+share no book with the training texts is not checked; nothing is trained here. A killed run goes on
+from the last finished seed, and several processes can share the seeds, as those of `recipe` do:
+`--seed N`.
 """
 
 from __future__ import annotations

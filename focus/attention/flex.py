@@ -81,13 +81,14 @@ def make_block_mask(x: Inputs) -> BlockMask:
     keys_BRTK = x.key_membership | sinks_BT[:, None, :, None]
     query_bits, key_bits = bits_of(x.membership), bits_of(keys_BRTK)
     window, real, extra = x.window, x.real, x.extra
+    named = 0 if extra is None else extra.shape[2]
 
     def keeps(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         r = h * routings // heads
         shared = (query_bits[b, r, i] & key_bits[b, r, j]) != 0
         kept = ((i - j < window) | shared) & (j <= i)
-        for n in range(0 if extra is None else extra.shape[2]):
-            kept = kept | (extra[b, i, n] == j)
+        for n in range(named):
+            kept = kept | (extra[b, i, n] == j)  # type: ignore[index]
         return kept if real is None else kept & real[b, i] & real[b, j]
 
     wanted = _blocks_wanted(x.membership, keys_BRTK, window)

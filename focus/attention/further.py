@@ -55,9 +55,7 @@ def find_extra(past: Past, chosen: list[list[list[int]]],
                 first = r * together
                 apart = [not set(own) & set(row[first + i]) for i in range(together)]
                 for start, stop in _runs(apart):
-                    found.append(
-                        FurtherKey(b, first + start, first + stop, len(row), page, at)
-                    )
+                    found.append(FurtherKey(b, first + start, first + stop, len(row), page, at))
     return found
 
 

@@ -237,14 +237,14 @@ class _Packed(torch.autograd.Function):
                                     call.segments, x.scale, call.window)  # fmt: skip
             for total, part in zip(totals, parts, strict=True):
                 _add(total, call.index, part[..., :dim])
-        grads = tuple(
+        d_query, d_key, d_value = (
             _unrows(total.to(like.dtype), like, routings).contiguous()
             for total, like in zip(totals, (query, key, value), strict=True)
         )
         if x.extra is not None:
             whole, whole_lse = _unrows(out, query, routings), _unrow_lse(lse, query, routings)
-            add_extra_grads(grad, query, key, value, x, whole, whole_lse, grads)
-        return *grads, None, None
+            add_extra_grads(grad, query, key, value, x, whole, whole_lse, (d_query, d_key, d_value))
+        return d_query, d_key, d_value, None, None
 
 
 def _unrow_lse(lse_HX: Tensor, like: Tensor, routings: int) -> Tensor:

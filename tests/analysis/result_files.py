@@ -194,8 +194,9 @@ def write_decode(root: Path, *rows: dict[str, object]) -> None:
     """Decoding steps; every row is ours with K = 8 unless it says otherwise."""
     base: dict[str, object] = {
         "device": "cpu", "context": 2048, "dtype": "float32", "K": 8, "k": 1, "probe": "symmetric",
-        "routers": "layer", "method": "ours", "median_s": 1.0, "low_s": 0.9, "high_s": 1.2,
-        "bytes_read": 1000, "speedup": 2.0, "bound": 4.0, "error": 1e-7, "repetitions": 9,
+        "routers": "layer", "extra_keys": 0, "method": "ours", "median_s": 1.0, "low_s": 0.9,
+        "high_s": 1.2, "bytes_read": 1000, "speedup": 2.0, "bound": 4.0, "error": 1e-7,
+        "repetitions": 9,
     }  # fmt: skip
     _write_cell(root / "decode", base, rows)
 

@@ -138,11 +138,13 @@ def test_searched_trials_are_compared_with_their_base_by_document(results):
 
 def test_steps_of_decoding_stand_beside_full_attention(results):
     assert decode.draw(results) is None
-    full = {"K": None, "k": None, "probe": None, "routers": None, "speedup": 1.0, "bound": 1.0}
+    full = {"K": None, "k": None, "probe": None, "routers": None, "extra_keys": None,
+            "speedup": 1.0, "bound": 1.0}  # fmt: skip
     write_decode(
         results.root, full | {"method": "full"}, full | {"method": "full_copy", "speedup": 0.5},
         *({"context": t, "speedup": s} for t, s in ((2048, 1.5), (8192, 3.0))),
-        {"k": 2, "probe": "multi_probe", "routers": "query_heads"}, {"dtype": "bfloat16"},
+        {"k": 2, "probe": "multi_probe", "routers": "query_heads", "extra_keys": 4},
+        {"dtype": "bfloat16"},
     )  # fmt: skip
     del results.__dict__["decode"]
     figure = decode.draw(results)
@@ -150,7 +152,7 @@ def test_steps_of_decoding_stand_beside_full_attention(results):
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
     assert labels == {
         "K = 8, 1 group a token, a router a layer",
-        "K = 8, 2 groups a query, 1 a key, a router a query head",
+        "K = 8, 2 groups a query, 1 a key, a router a query head, 4 further keys",
         "full attention", "full attention, cache copied at every step",
     }  # fmt: skip
     assert len(tables.decode(results)) == 6

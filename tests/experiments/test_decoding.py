@@ -20,14 +20,17 @@ from experiments.stages import generation as generation_stage
 from focus import FocusConfig
 from tests.models import token_ids
 
-ROUTINGS = (DecodeRouting(4), DecodeRouting(4, 2, "multi_probe", "kv_head"))
+ROUTINGS = (DecodeRouting(4), DecodeRouting(4, 2, "multi_probe", "kv_head", 3))
 
 
 def test_a_step_of_every_method(tmp_path: Path, params: dict) -> None:
     params["decode"] = {
         "contexts": [40, 700], "repetitions": 5, "megabytes": 1, "window": 16,
         "dtypes": ["float32", "bfloat16"],
-        "routings": [{"groups": 4}, {"groups": 4, "top_k": 2, "probe": "multi_probe"}],
+        "routings": [
+            {"groups": 4},
+            {"groups": 4, "top_k": 2, "probe": "multi_probe", "extra_keys": 2},
+        ],
     }  # fmt: skip
     chosen = settings.parse(params)
     with Run("decode", None, chosen, root=tmp_path) as run:
@@ -37,6 +40,7 @@ def test_a_step_of_every_method(tmp_path: Path, params: dict) -> None:
     ours = table[table["method"] == "ours"]
     assert (ours["error"] < ours["dtype"].map({"float32": 1e-5, "bfloat16": 3e-2})).all()
     assert (table["low_s"] <= table["median_s"]).all()
+    assert sorted(ours["extra_keys"].unique()) == [0, 2]
     full = table[(table["method"] == "full") & (table["context"] == 700)]
     assert len(full) == 2
     assert (full["speedup"] == 1).all()
