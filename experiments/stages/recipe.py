@@ -8,7 +8,8 @@ averaged over seeds before documents are resampled, and every change is paired o
 killed run goes on from the last checkpoint and finished seed.
 
 Several processes can share the seeds: `--seed N` trains and scores that one and leaves the rest to
-the plain command, which then finds it done.
+the plain command, which then finds it done. `--score` trains nothing: it scores the routers that an
+earlier run left, under other readings, say.
 """
 
 from __future__ import annotations
@@ -46,17 +47,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", required=True, help="a name under `recipe.trials`")
     parser.add_argument("--seed", type=int, help="this one of the trial's seeds alone")
+    parser.add_argument("--score", action="store_true", help="train nothing")
     options = parser.parse_args()
     cell, chosen = options.cell, settings.load()
     trial = trial_named(cell, chosen)
     torch.set_num_threads(chosen.threads)
+    seeds = trial.seeds if options.seed is None else (options.seed,)
+    if not set(seeds) <= set(trial.seeds):
+        raise SystemExit(f"recipe.trials.{cell}.seeds: {options.seed} is not among {trial.seeds}")
+    if options.score:
+        refuse_others(trial, seeds)
     if options.seed is None:
         with Run("recipe", cell, chosen) as run:
-            recipe(run, trial, chosen)
-    elif options.seed in trial.seeds:
-        finished(trial, options.seed, chosen)
+            recipe(run, trial, chosen, options.score)
     else:
-        raise SystemExit(f"recipe.trials.{cell}.seeds: {options.seed} is not among {trial.seeds}")
+        finished(trial, options.seed, chosen, options.score)
 
 
 def trial_named(name: str, chosen: Settings) -> Trial:
@@ -67,16 +72,32 @@ def trial_named(name: str, chosen: Settings) -> Trial:
     return chosen.recipe.trials[name]
 
 
-def recipe(run: Run, trial: Trial, chosen: Settings) -> None:
-    """Trains and scores one trial with every seed, and records it."""
-    found = [finished(trial, seed, chosen) for seed in trial.seeds]
+def refuse_others(trial: Trial, seeds: Sequence[int]) -> None:
+    """Raises SystemExit where there are no routers of the trial as params.yaml has it."""
+    for seed in seeds:
+        folder = ADAPTERS / trial.name / f"seed{seed}"
+        known = trained_so(folder, trial) and routed_so(folder, trial)
+        if not (known and "losses" in told(folder)):
+            raise SystemExit(
+                f"{folder}: has no routers that were trained as params.yaml says; leave out --score"
+            )
+
+
+def recipe(run: Run, trial: Trial, chosen: Settings, score: bool = False) -> None:
+    """Trains and scores one trial with every seed, and records it; ``score``: trains nothing."""
+    found = [finished(trial, seed, chosen, score) for seed in trial.seeds]
+    run.note("trained", "in an earlier run" if score else "in this run")
     record(run, trial, chosen, protocol_of(trial, chosen), found)
     shutil.rmtree(CHECKPOINTS / trial.name)
 
 
-def finished(trial: Trial, seed: int, chosen: Settings) -> dict[str, Any]:
+def finished(trial: Trial, seed: int, chosen: Settings, score: bool = False) -> dict[str, Any]:
     """A seed's adapter and scores, from disk where an earlier process made them; controls come
-    with the first seed."""
+    with the first seed.
+
+    Args:
+        score: take the adapter that there is and train nothing.
+    """
     protocol = protocol_of(trial, chosen)
     split, block = ("test", "protocol") if trial.final else ("validation", "search")
     documents = evaluation.protocol_windows(protocol, split, f"recipe.{block}")
@@ -86,7 +107,7 @@ def finished(trial: Trial, seed: int, chosen: Settings) -> dict[str, Any]:
     with_controls = trial.controls and seed == trial.seeds[0]
     if not (ADAPTERS / trial.name / f"seed{seed}" / "config.json").is_file():
         own.forget("scores")  # the routers are wanted too, not their scores alone
-    return own.get("scores", lambda: one_seed(trial, seed, documents, chosen, with_controls))
+    return own.get("scores", lambda: one_seed(trial, seed, documents, chosen, with_controls, score))
 
 
 def protocol_of(trial: Trial, chosen: Settings) -> ProtocolSettings:
@@ -95,19 +116,22 @@ def protocol_of(trial: Trial, chosen: Settings) -> ProtocolSettings:
 
 
 def one_seed(trial: Trial, seed: int, documents: Documents, chosen: Settings,
-             with_controls: bool) -> dict[str, Any]:  # fmt: skip
+             with_controls: bool, score: bool) -> dict[str, Any]:  # fmt: skip
     """Adapter, losses and scores of one seed, as plain values."""
     model, _ = models.load(chosen.model.name, chosen.model.dtype)
-    here = replace(chosen, seed=seed)
-    folder = CHECKPOINTS / trial.name / fingerprint(trial.focus, trial.retrofit, here)
-    trained = train(model, trial.focus, trial.retrofit, seed, folder, folder / "dvclive")
-    adapter = ADAPTERS / trial.name / f"seed{seed}"
-    focus.save_adapter(model, adapter)
-    write_json(adapter / TRAINED, trained_on(trial))
+    here, adapter = replace(chosen, seed=seed), ADAPTERS / trial.name / f"seed{seed}"
+    if score:
+        focus.load_adapter(model, adapter)
+    else:
+        folder = CHECKPOINTS / trial.name / fingerprint(trial.focus, trial.retrofit, here)
+        module = train(model, trial.focus, trial.retrofit, seed, folder, folder / "dvclive").module
+        focus.save_adapter(model, adapter)
+        went = {"losses": module.losses, "seconds": module.seconds}
+        write_json(adapter / TRAINED, trained_on(trial) | went)
     score_from = protocol_of(trial, chosen).score_from
     rows = readings.scores(model, trial, documents, score_from, here, with_controls)
-    module = trained.module
-    return {"seed": seed, "losses": module.losses, "train_seconds": module.seconds, "rows": rows}
+    went = told(adapter)
+    return {"seed": seed, "losses": went["losses"], "train_seconds": went["seconds"], "rows": rows}
 
 
 def trained_on(trial: Trial) -> dict[str, Any]:
@@ -121,14 +145,26 @@ def trained_so(folder: Path, trial: Trial) -> bool:
 
     A setting that there was not yet when they were had the effect of its default.
     """
-    path = folder / TRAINED
-    if not path.is_file():
+    known = told(folder)
+    if not known:
         return False
-    told = json.loads(path.read_text(encoding="utf-8"))
     since = {each.name: each.default for each in fields(RetrofitSettings)
              if each.default is not MISSING}  # fmt: skip
-    told["retrofit"] = json.loads(json.dumps(since)) | told["retrofit"]
-    return told == trained_on(trial)
+    retrofit = json.loads(json.dumps(since)) | known["retrofit"]
+    return {"retrofit": retrofit, "texts": known["texts"]} == trained_on(trial)
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """What stands beside a seed's routers: settings and texts of their training, its losses and
+    seconds; {} where nothing does."""
+    path = folder / TRAINED
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def routed_so(folder: Path, trial: Trial) -> bool:
+    """Whether the routers of a folder route as the trial says."""
+    stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return focus.FocusConfig.from_dict(stored["focus"]) == trial.focus
 
 
 def parts_fingerprint(trial: Trial, protocol: ProtocolSettings, chosen: Settings) -> str:

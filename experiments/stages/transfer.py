@@ -36,7 +36,7 @@ from experiments.recipe_settings import CopyingSettings, TransferSettings, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages import corpus
-from experiments.stages.recipe import ADAPTERS, trained_so, trial_named
+from experiments.stages.recipe import ADAPTERS, routed_so, trained_so, trial_named
 from experiments.texts import Text
 
 PARTIAL = Path("checkpoints/transfer")
@@ -113,8 +113,7 @@ def adapter_folder(trial: Trial, seed: int) -> Path:
     folder = ADAPTERS / trial.name / f"seed{seed}"
     if not folder.is_dir():
         raise ValueError(f"{folder} is missing: run `dvc repro recipe@{trial.name}` first")
-    stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if focus.FocusConfig.from_dict(stored["focus"]) != trial.focus:
+    if not routed_so(folder, trial):
         raise ValueError(
             f"{folder}: its routers are not those of recipe.trials.{trial.name} in params.yaml; "
             f"run `dvc repro recipe@{trial.name}` again"

@@ -57,6 +57,24 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     assert not (folder / "checkpoints/recipe/finalist").exists()
 
 
+def test_routers_are_scored_again_without_training(folder: Path) -> None:
+    """After the finalist's training."""
+    process = start(folder, "recipe", "--cell", "searched", "--score")
+    assert process.wait(timeout=60) != 0
+    assert (
+        "seed0: has no routers that were trained as params.yaml says"
+        in (folder / "log").read_text()
+    )
+    results, routers = folder / "results/recipe/finalist", folder / "data/adapters/recipe/finalist"
+    before = {name: (results / name).read_bytes() for name in ("table.csv", "train.csv")}
+    made = [path.stat().st_mtime_ns for path in sorted(routers.rglob("*.*"))]
+    run(folder, "recipe", "--cell", "finalist", "--score")
+    assert {name: (results / name).read_bytes() for name in before} == before
+    assert [path.stat().st_mtime_ns for path in sorted(routers.rglob("*.*"))] == made
+    notes = json.loads((results / "run.json").read_text())["notes"]
+    assert notes["trained"] == "in an earlier run"
+
+
 def test_routers_are_read_on_texts_that_they_were_not_trained_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
