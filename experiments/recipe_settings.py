@@ -44,7 +44,8 @@ class Reading:
         return self.top_k + self.keys <= groups
 
     def share(self, groups: int) -> float:
-        """Of the distant pairs, what balanced groups drawn at random keep; n-grams aside."""
+        """Of the distant pairs, what balanced groups drawn at random keep; what is found word for
+        word comes on top."""
         return 1 - math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
 
     def groups_for(self, share: float, most: int) -> int:

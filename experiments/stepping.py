@@ -74,9 +74,10 @@ class Layers:
         return draw_membership(shape, count, self.generator).to(self.device)
 
     def extra_keys(self, routing: DecodeRouting) -> Tensor | None:
-        """Random places (1, 1, E) beyond the window, each once; None where there are none."""
+        """Random places (1, 1, E) beyond the window, each once; None where there are none. In a
+        shorter context fewer."""
         far = self.context - self.plan.window
-        if not routing.extra_keys or far < routing.extra_keys:
+        if not routing.extra_keys or far < 1:
             return None
         drawn = torch.randperm(far, generator=self.generator)[: routing.extra_keys]
         return drawn.view(1, 1, -1).to(self.device)
@@ -86,7 +87,7 @@ class Layers:
         plan = self.plan
         together = plan.heads // plan.key_heads if routing.routers == "query_heads" else 1
         return Rule(plan.window, plan.sinks, None, routing.groups, routing.top_k,
-                    routing.key_groups, together)  # fmt: skip
+                    routing.key_groups, together, routing.extra_keys > 0)  # fmt: skip
 
 
 def full_attention(layers: Layers, folded: bool) -> Stepped:

@@ -14,6 +14,8 @@ from torch import Tensor
 from focus.attention.checks import distinct, for_query_heads, sink_tokens
 from focus.attention.extra import needed
 
+STRETCH = 4096  # tokens whose further keys are looked at together
+
 
 class PairCounts(NamedTuple):
     """Causal pairs of real tokens, summed over batch and routings.
@@ -67,7 +69,9 @@ def count_pairs(
     kept = 0
     if extra is not None:
         own = distinct(extra.to(device), window, sinks, real)
-        kept = int(needed(membership, key_membership, own).sum())
+        for start in range(0, tokens, STRETCH):
+            rows = slice(start, start + STRETCH)
+            kept += int(needed(membership[:, :, rows], key_membership, own[:, rows]).sum())
     for b in range(batch):
         for h in range(routings):
             kept += _meeting_pairs(

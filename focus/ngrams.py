@@ -4,8 +4,8 @@ Learned groups find what is alike; a passage that is being copied, a name that c
 the very place. A key goes by the n-gram before it, a query by the n-gram that it ends: where the
 two are equal, the key follows an earlier reading of what the query has just read (what induction
 heads look for). Each query takes a few such keys that have left its window, those of the longest
-n-gram first and of these the latest, so that they cost a constant a token, however long the text.
-Not in the paper.
+n-gram first and of these the latest, so that attention pays a constant a token for them, however
+long the text. Not in the paper.
 
 Shape suffixes: B batch, T tokens, M queries, E keys of a query, N candidates.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 NONE = -1  # no such key
+FEW = 8  # queries that are faster one by one than by sorting all that stands before them
 
 
 def keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, queries: int,
@@ -36,8 +37,13 @@ def keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, que
         real_BT: bool, False for padding, which is in no n-gram; None: all are real.
     """
     real = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
-    find = _of_one if queries == 1 else _of_many
-    return _first_different(find(ids_BT, real, longest, count, window, queries), count)
+    if queries > FEW:
+        found = _of_many(ids_BT, real, longest, count, window, queries)
+    else:
+        ends = range(ids_BT.shape[1] - queries + 1, ids_BT.shape[1] + 1)
+        one = [_of_one(ids_BT[:, :end], real[:, :end], longest, count, window) for end in ends]
+        found = torch.cat(one, 1)
+    return _first_different(found, count)
 
 
 def _first_different(found_BMN: Tensor, count: int) -> Tensor:
@@ -53,8 +59,7 @@ def _before(tokens_BT: Tensor, back: int) -> Tensor:
     return pad(tokens_BT, (back + 1, 0))[:, : tokens_BT.shape[1] + 1]
 
 
-def _of_one(ids: Tensor, real: Tensor, longest: int, count: int, window: int,
-            queries: int) -> Tensor:  # fmt: skip
+def _of_one(ids: Tensor, real: Tensor, longest: int, count: int, window: int) -> Tensor:
     """Candidates (B, 1, N) of the last token alone, without sorting."""
     tokens = ids.shape[1]
     position = torch.arange(tokens, device=ids.device)

@@ -55,7 +55,7 @@ def note_metrics(run: Run, table: pd.DataFrame) -> None:
     for row in table[table["method"] == "ours"].to_dict("records"):
         name = (
             f"{row['dtype']}.K{int(row['K'])}.k{int(row['k'])}.{row['probe']}.{row['routers']}."
-            f"{row['context']}" + (f".n{int(row['extra_keys'])}" if row["extra_keys"] else "")
+            f"{row['context']}" + (f".extra{int(row['extra_keys'])}" if row["extra_keys"] else "")
         )
         speedup, middle = row["speedup"], row["median_s"]
         run.metric(f"{name}.speedup", speedup, speedup * middle / row["high_s"],

@@ -53,6 +53,8 @@ def main() -> None:
     cell, chosen = options.cell, settings.load()
     trial = trial_named(options.trial or chosen.transfer.trial, chosen)
     first = options.first_window
+    if first < 0:
+        raise SystemExit(f"--first-window: must be 0 or more, got {first}")
     how = replace(chosen.transfer, trial=trial.name,
                   first_window=chosen.transfer.first_window + first)  # fmt: skip
     chosen = replace(chosen, transfer=how)

@@ -1,6 +1,7 @@
 """Validation shared by every attention path: shapes, dtypes, finiteness, memberships.
 
-Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups,
+E further keys of a query.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def check_arguments(
     extra = None
     if extra_keys is not None:
         _check_extra(extra_keys, query)
+    if extra_keys is not None and extra_keys.shape[2]:
         extra = distinct(extra_keys.to(query.device), window, sinks, real)
     return Inputs(query, key, value, query_groups, key_groups, key_membership is not None, 0, real,
                   window, sinks, scale, extra)  # fmt: skip

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from focus.attention.further import FurtherKey, chunk_extra, find_extra
 from focus.attention.groups import merge_rows
 from focus.attention.kernels import cpu_forward
 from focus.attention.native import step
+from focus.attention.paged_extra import PagedKey, chunk_extra, find_extra
 from focus.attention.past import Past
 from focus.attention.reads import Reads, Stretch
 from focus.attention.recent import Recent
@@ -65,7 +64,8 @@ def decode_attention(
 
     Raises:
         ValueError: a gradient is asked for, groups do not fit the heads, the past has another
-            dtype, or a real token's query, key or value is not finite.
+            dtype or does not expect further keys, or a real token's query, key or value is not
+            finite.
     """
     _check_routings(query_groups.shape[1], key_groups.shape[1], query.shape[1], key.shape[1])
     new = (query, key, value)
@@ -75,6 +75,8 @@ def decode_attention(
             "from it under torch.no_grad(), or pass the whole sequence with use_cache=False"
         )
     _check_dtypes(new, past)
+    if extra_keys is not None and not past.rule.extra:
+        raise ValueError("extra_keys: this past was begun without; set Rule.extra")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     rule, size = past.rule, 2 * key.shape[3] * key.element_size()
     reads = Reads(len(query), query_groups.shape[1], rule.window, rule.sinks, rule.limit, size)
@@ -135,7 +137,7 @@ def _step(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, scale
     key_heads, span = recent.key.shape[1], slice(recent.low, recent.high)
     chosen = _chosen(groups)
     mask = _step_mask(past, groups, chosen, extra)
-    found = find_extra(past, chosen, extra)
+    single = find_extra(past, chosen, extra)
     count = span.stop - span.start
     near = batch * groups.shape[1] * count if mask is None else mask
     if past.real is not None and mask is not None:
@@ -144,7 +146,7 @@ def _step(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, scale
     reads.stretches.append(stretch)
     if step.computes(query, softcap):
         read = [*_near_parts(recent, mask, heads), *_page_parts(chosen, past, heads, stretch),
-                *_extra_parts(found, heads, stretch)]  # fmt: skip
+                *_extra_parts(single, heads, stretch)]  # fmt: skip
         return step.attend(query, read, scale)
     # The query heads of a key head are rows of one call, so its keys are read once.
     folded = query.reshape(batch, key_heads, heads // key_heads, dim)
@@ -155,7 +157,7 @@ def _step(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, scale
     if past.paged:
         if apart:
             folded, out, lse = (each.flatten(1, 2).unsqueeze(2) for each in (folded, out, lse))
-        parts = _step_pages(folded, chosen, found, past, scale, softcap, stretch)
+        parts = _step_pages(folded, chosen, single, past, scale, softcap, stretch)
         out = _merge_step(out, lse, parts)
     return out.view(batch, heads, 1, dim)
 
@@ -193,9 +195,9 @@ def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
                     yield step.KeyRun(first, own, key[h], value[h])
 
 
-def _extra_parts(found: list[FurtherKey], heads: int, stretch: Stretch) -> Iterator[step.KeyRun]:
+def _extra_parts(single: list[PagedKey], heads: int, stretch: Stretch) -> Iterator[step.KeyRun]:
     """The further keys of each routing's queries, one by one."""
-    for each in found:
+    for each in single:
         key, value = each.rows()
         stretch.paged += each.last - each.first
         stretch.keys += len(key)
@@ -213,7 +215,7 @@ def _chosen(groups: Tensor) -> list[list[list[int]]]:
     ]
 
 
-def _step_pages(folded: Tensor, chosen: list[list[list[int]]], further: list[FurtherKey],
+def _step_pages(folded: Tensor, chosen: list[list[list[int]]], single: list[PagedKey],
                 past: Past, scale: float, softcap: float | None,
                 stretch: Stretch) -> list[list[list[Part]]]:  # fmt: skip
     """What each routing's pages say: out (U, R, G, D) and lse (U, R, G) of each page."""
@@ -231,7 +233,7 @@ def _step_pages(folded: Tensor, chosen: list[list[list[int]]], further: list[Fur
                 parts.append(_rows(query, key, value, scale, mask, softcap))
                 stretch.paged += tokens
                 stretch.keys += heads * tokens
-            for each in further:
+            for each in single:
                 if each.sequence == b and each.first <= r < each.last:
                     key, value = each.rows()
                     parts.append(_rows(queries[r], key[None], value[None], scale, None, softcap))
@@ -301,8 +303,7 @@ def _chunk(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, scal
                 _chunk_pages(query[b, own], groups[b, r], past, keys_of, scale, softcap,
                              out[b, own], lse[b, own], stretch)  # fmt: skip
         if extra is not None:
-            chunk_extra(query, groups, extra, past, partial(forward, scale=scale, softcap=softcap),
-                        out, lse, stretch)  # fmt: skip
+            chunk_extra(query, groups, extra, past, scale, softcap, out, lse, stretch)
     reads.stretches.append(stretch)
     return out
 

@@ -5,7 +5,8 @@ returns one can do the rest. A key that the mask keeps anyway is left out for th
 kept, so no pair counts twice.
 
 Shape suffixes: B batch, Hm routings (1, key heads or query heads), T tokens, C tokens of a part, E
-further keys of a query, H query heads, Hk key heads, D head dimension, K groups.
+further keys of a query, H query heads, Hk key heads, G query heads of a key head, D head dimension,
+K groups.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from focus.attention.checks import Inputs, for_query_heads
 
-ROWS = 1 << 22  # numbers of gathered keys held at once
+ROWS = 1 << 22  # numbers of gathered keys, for each query head, held at once
 
 
 def needed(membership: Tensor, key_membership: Tensor, extra: Tensor) -> Tensor:
@@ -38,42 +39,61 @@ def needed(membership: Tensor, key_membership: Tensor, extra: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some queries and their further keys: key, value (B, Hk, C, E, D), weights' logits
-    (B, Hk, G, C, E) with -inf where a key does not count; at (B, C * E) are the keys' positions."""
+    """Some queries and their further keys: query (B, Hk, G, C, D) with G query heads of a key head,
+    zero where idle; key, value (B, Hk, C, E, D); logits (B, Hk, G, C, E), -inf where a key does not
+    count; at (B, C * E) are the keys' positions; idle (B, 1, 1, C) are the queries that have none,
+    those of padding among them."""
 
     rows: slice
     at: Tensor
+    idle: Tensor
     query: Tensor
     key: Tensor
     value: Tensor
     logits: Tensor
 
+    def of(self, x_BHTD: Tensor) -> Tensor:
+        """This part's rows (B, Hk, G, C, D) of a tensor of query heads, zero where idle: what
+        stands in padding may be anything, and 0 * NaN is NaN."""
+        own = x_BHTD[:, :, self.rows].to(self.logits.dtype)
+        own = own.unflatten(1, (self.key.shape[1], -1))
+        return own.masked_fill(self.idle.unsqueeze(-1), 0.0)
+
+    def lse_of(self, lse_BHT: Tensor) -> Tensor:
+        """Likewise (B, Hk, G, C)."""
+        return self.of(lse_BHT.unsqueeze(-1)).squeeze(-1)
+
 
 def _parts(query: Tensor, key: Tensor, value: Tensor, x: Inputs) -> Iterator[_Part]:
     if x.extra is None:
         return
-    batch, key_heads, tokens, dim = key.shape
-    heads = query.shape[1]
-    wide = torch.promote_types(query.dtype, torch.float32)
+    batch, heads, tokens, dim = query.shape
     step = max(1, ROWS // (batch * heads * x.extra.shape[2] * dim))
     for start in range(0, tokens, step):
         rows = slice(start, start + step)
-        extra = x.extra[:, rows]
-        if not bool((extra >= 0).any()):
-            continue
-        at = extra.clamp_min(0).flatten(1)
-        index = at[:, None, :, None].expand(-1, key_heads, -1, dim)
-        # 0 * NaN is NaN: what stands at position 0 for "none" may be padding.
-        none = (extra < 0)[:, None, :, :, None]
-        keys, values = (
-            each.gather(2, index).unflatten(2, extra.shape[1:]).to(wide).masked_fill_(none, 0.0)
-            for each in (key, value)
-        )
-        own = query[:, :, rows].to(wide).unflatten(1, (key_heads, -1))
-        counts = for_query_heads(needed(x.membership[:, :, rows], x.key_membership, extra), heads)
-        counts = counts.expand(-1, heads, -1, -1).unflatten(1, (key_heads, -1))
-        logits = torch.einsum("bhgcd,bhced->bhgce", own, keys) * x.scale
-        yield _Part(rows, at, own, keys, values, logits.masked_fill(~counts, -torch.inf))
+        if bool((x.extra[:, rows] >= 0).any()):
+            yield _part(query, key, value, x, rows)
+
+
+def _part(query: Tensor, key: Tensor, value: Tensor, x: Inputs, rows: slice) -> _Part:
+    if x.extra is None:
+        raise RuntimeError("there are no further keys")
+    extra, key_heads, heads = x.extra[:, rows], key.shape[1], query.shape[1]
+    wide = torch.promote_types(query.dtype, torch.float32)
+    at, none = extra.clamp_min(0).flatten(1), extra < 0
+    index = at[:, None, :, None].expand(-1, key_heads, -1, key.shape[3])
+    keys, values = (
+        each.gather(2, index).unflatten(2, extra.shape[1:]).to(wide)
+        .masked_fill_(none[:, None, :, :, None], 0.0)
+        for each in (key, value)
+    )  # fmt: skip
+    idle = none.all(-1)[:, None, None]
+    own = query[:, :, rows].to(wide).unflatten(1, (key_heads, -1))
+    own = own.masked_fill(idle.unsqueeze(-1), 0.0)
+    counts = for_query_heads(needed(x.membership[:, :, rows], x.key_membership, extra), heads)
+    logits = torch.einsum("bhgcd,bhced->bhgce", own, keys) * x.scale
+    logits = logits.masked_fill(~counts.unflatten(1, (key_heads, -1)), -torch.inf)
+    return _Part(rows, at, idle, own, keys, values, logits)
 
 
 def add_extra(query: Tensor, key: Tensor, value: Tensor, x: Inputs, out: Tensor,
@@ -86,16 +106,15 @@ def add_extra(query: Tensor, key: Tensor, value: Tensor, x: Inputs, out: Tensor,
         out, lse: of the mask alone; natural logarithm.
     """
     for part in _parts(query, key, value, x):
-        heads = key.shape[1], -1
-        before = lse[:, :, part.rows].to(part.logits.dtype).unflatten(1, heads)
+        before = part.lse_of(lse)
         total = torch.logaddexp(before, torch.logsumexp(part.logits, -1))
-        # Nothing merged with nothing (a row of padding) is -inf less -inf: it stays nothing.
-        weight = torch.exp(part.logits - total.unsqueeze(-1)).nan_to_num_(0.0)
-        added = torch.einsum("bhgce,bhced->bhgcd", weight, part.value)
-        faded = torch.exp(before - total).nan_to_num_(0.0).unsqueeze(-1)
-        own = out[:, :, part.rows]
-        own.copy_(own.to(added.dtype) * faded.flatten(1, 2) + added.flatten(1, 2))
-        lse[:, :, part.rows] = total.flatten(1, 2).to(lse.dtype)
+        weight = torch.exp(part.logits - total.unsqueeze(-1))
+        merged = torch.einsum("bhgce,bhced->bhgcd", weight, part.value)
+        merged += part.of(out) * torch.exp(before - total).unsqueeze(-1)
+        idle = part.idle.flatten(1, 2)
+        own, own_lse = out[:, :, part.rows], lse[:, :, part.rows]
+        own.copy_(torch.where(idle.unsqueeze(-1), own, merged.flatten(1, 2).to(own.dtype)))
+        own_lse.copy_(torch.where(idle, own_lse, total.flatten(1, 2).to(lse.dtype)))
 
 
 def add_extra_grads(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, x: Inputs,
@@ -105,14 +124,11 @@ def add_extra_grads(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, x: 
     softmax's out and lse."""
     d_query, d_key, d_value = totals
     for part in _parts(query, key, value, x):
-        heads, wide = (key.shape[1], -1), part.logits.dtype
-        own_grad, own_out = (
-            each[:, :, part.rows].to(wide).unflatten(1, heads) for each in (grad, out)
-        )
-        own_lse = lse[:, :, part.rows].to(wide).unflatten(1, heads).unsqueeze(-1)
-        weight = torch.exp(part.logits - own_lse).nan_to_num_(0.0)
+        own_grad = part.of(grad)
+        weight = torch.exp(part.logits - part.lse_of(lse).unsqueeze(-1))
         inner = torch.einsum("bhgcd,bhced->bhgce", own_grad, part.value)
-        d_logits = weight * (inner - (own_grad * own_out).sum(-1, keepdim=True)) * x.scale
+        mean = (own_grad * part.of(out)).sum(-1, keepdim=True)
+        d_logits = weight * (inner - mean) * x.scale
         own = torch.einsum("bhgce,bhced->bhgcd", d_logits, part.key)
         d_query[:, :, part.rows] += own.flatten(1, 2).to(d_query.dtype)
         _scatter(d_key, part, torch.einsum("bhgce,bhgcd->bhced", d_logits, part.query))

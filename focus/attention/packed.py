@@ -238,13 +238,13 @@ class _Packed(torch.autograd.Function):
             for total, part in zip(totals, parts, strict=True):
                 _add(total, call.index, part[..., :dim])
         d_query, d_key, d_value = (
-            _unrows(total.to(like.dtype), like, routings).contiguous()
+            _unrows(total, like, routings).contiguous()
             for total, like in zip(totals, (query, key, value), strict=True)
         )
         if x.extra is not None:
             whole, whole_lse = _unrows(out, query, routings), _unrow_lse(lse, query, routings)
             add_extra_grads(grad, query, key, value, x, whole, whole_lse, (d_query, d_key, d_value))
-        return d_query, d_key, d_value, None, None
+        return (d_query.to(query.dtype), d_key.to(key.dtype), d_value.to(value.dtype), None, None)
 
 
 def _unrow_lse(lse_HX: Tensor, like: Tensor, routings: int) -> Tensor:

@@ -159,11 +159,14 @@ class Pages:
     def __init__(self, groups: int) -> None:
         self.by_set: dict[tuple[int, ...], Page] = {}
         self._of_group: list[list[tuple[tuple[int, ...], Page]]] = [[] for _ in range(groups)]
-        self._where: Tensor | None = None  # (2, positions): number of the page, -1: none; row
+        # (2, positions) int32, where somebody will ask: number of the page, -1: none; row.
+        self._where: Tensor | None = None
+        self._where_shared = False
 
     def add(self, key_RND: Tensor, value_RND: Tensor, groups_NK: Tensor, position_N: Tensor,
-            keep: bool = False) -> None:  # fmt: skip
-        """Files later tokens under their sets of groups; each has at least one."""
+            keep: bool = False, note: bool = False) -> None:  # fmt: skip
+        """Files later tokens under their sets of groups; each has at least one. ``note``: so that
+        :meth:`find` finds them."""
         sets, set_of = _sets(groups_NK)
         order = torch.argsort(set_of, stable=True)
         counts = torch.bincount(set_of, minlength=len(sets)).tolist()
@@ -178,7 +181,8 @@ class Pages:
                 where[0, rows] = page.number
                 where[1, rows] = torch.arange(last - count, last, device=where.device)
                 at += count
-        self._note(position, where)
+        if note:
+            self._note(position, where.int())
 
     def _put(self, own: tuple[int, ...], key: Tensor, value: Tensor, position: Tensor,
              keep: bool) -> Page:  # fmt: skip
@@ -196,10 +200,34 @@ class Pages:
         """Keeps where the tokens are."""
         needed = int(position_N.max()) + 1
         if self._where is None:
-            self._where = where_2N.new_full((2, 2 * needed), -1)
+            self._where = where_2N.new_full((2, int(needed * GROWTH)), -1)
         elif self._where.shape[1] < needed:
-            self._where = pad(self._where, (0, 2 * needed - self._where.shape[1]), value=-1)
-        self._where[:, position_N] = where_2N
+            more = int(needed * GROWTH) - self._where.shape[1]
+            self._where = pad(self._where, (0, more), value=-1)
+        elif self._where_shared:
+            self._where = self._where.clone()
+        self._where[:, position_N], self._where_shared = where_2N, False
+
+    def gather(self, positions_N: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Of tokens at these positions, -1 for none: key, value (R, N, D) and groups (N, K) bool,
+        and which are read from a page (N,), zero for the others; None where there is no page."""
+        if self._where is None or not self.by_set:
+            return None
+        none = (positions_N < 0) | (positions_N >= self._where.shape[1])
+        numbers, rows = self._where[:, positions_N.masked_fill(none, 0)].long()
+        numbers = numbers.masked_fill(none, -1)
+        some = next(iter(self.by_set.values()))
+        key = some.key.new_zeros(len(some.key), len(positions_N), some.key.shape[2])
+        value, found = torch.zeros_like(key), torch.zeros_like(none)
+        groups = found.new_zeros(len(positions_N), len(self._of_group))
+        for own, page in self.by_set.items():
+            at = ((numbers == page.number) & (rows >= page.gone + page.start)).nonzero().flatten()
+            if len(at):
+                row = rows[at] - page.gone
+                key[:, at], value[:, at] = page.key[:, row], page.value[:, row]
+                groups[at[:, None], torch.tensor(own, device=at.device)] = True
+                found[at] = True
+        return key, value, groups, found
 
     def find(self, positions_N: Tensor) -> list[tuple[tuple[int, ...], Page, int] | None]:
         """The set of groups, page and row of each token that is read from a page, else None; -1 is
@@ -232,7 +260,8 @@ class Pages:
             twin.by_set[own] = copy = page.share()
             for group in own:
                 twin._of_group[group].append((own, copy))
-        twin._where = None if self._where is None else self._where.clone()
+        twin._where, twin._where_shared = self._where, True
+        self._where_shared = True
         return twin
 
 

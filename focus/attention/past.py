@@ -31,7 +31,8 @@ class Rule:
 
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
     None; groups: K; query_groups, key_groups: how many a query and a key belong to; together: query
-    heads that read a key head's pages each on its own.
+    heads that read a key head's pages each on its own; extra: whether queries may be given further
+    keys, which must then be found in the pages.
     """
 
     window: int
@@ -41,6 +42,7 @@ class Rule:
     query_groups: int
     key_groups: int
     together: int = 1
+    extra: bool = False
 
     @property
     def always_meet(self) -> bool:
@@ -202,7 +204,7 @@ class Past:
                 pages.add(block.key[b, own].index_select(1, index),
                           block.value[b, own].index_select(1, index),
                           block.groups[b, r].index_select(0, index), index + first,
-                          self.record)  # fmt: skip
+                          self.record, self.rule.extra)  # fmt: skip
 
     def near_kept(self, groups: Tensor, extra: Tensor | None = None) -> Tensor:
         """Which near keys the last M tokens read: (B, R, M, N) bool, sinks first.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,6 +62,7 @@ class Case:
             place = torch.rand(batch, tokens, extra, generator=generator)
             named = (place * (torch.arange(tokens)[:, None] + 1)).long()
             self.extra = distinct(named, 1, 0, self.real)  # earlier tokens, each once
+            self.rule = replace(rule, extra=True)
 
     def kept(self) -> Tensor:
         query, key = self.query_groups, self.key_groups

@@ -7,12 +7,14 @@ import torch
 
 from focus.attention import dense_attention, focus_attention
 from focus.attention.checks import validate
+from focus.attention.decode import decode_attention
 from focus.attention.dense import pairs_kept
 from focus.attention.packed import make_packed_plan, packed_attention
 from focus.attention.past import Past, Rule
 from focus.density import count_pairs
 from tests.attention.cases import (
     Case,
+    attention_of,
     check,
     definition,
     draw,
@@ -32,6 +34,7 @@ CASES = [
     Case(90, 6, 1, batch=3, padding="right", window=5, extra=3, layout="tokens"),
     Case(90, 4, 3, extra=2),  # all meet: every pair is kept already
     Case(20, 4, 1, window=20, extra=2),
+    Case(200, 40, 2, extra=2),  # two words of bits
     Case(1, 2, 1, extra=2),
 ]
 KERNEL = [pytest.param(way, marks=needs_kernel) for way in ("native", "lists", "dense test")]
@@ -125,10 +128,10 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-@pytest.mark.parametrize("softcap", [None, 3.0])
-@pytest.mark.parametrize("changes", [
-    {}, {"padded": True}, {"routings": 2, "padded": True}, {"routings": 4}, {"key_heads": 1},
-    {"batch": 3, "heads": 6, "routings": 6, "padded": True},
+@pytest.mark.parametrize(("changes", "softcap"), [
+    ({}, None), ({"padded": True}, 3.0), ({"routings": 2, "padded": True}, None),
+    ({"routings": 4}, 3.0), ({"key_heads": 1}, None),
+    ({"batch": 3, "heads": 6, "routings": 6, "padded": True}, None),
 ])  # fmt: skip
 @pytest.mark.parametrize("chunks", [STEPS, CHUNKS])
 def test_every_step_is_the_definition(
@@ -172,10 +175,46 @@ def test_crop_select_and_go_on(limit: int | None, routings: int) -> None:
         assert torch.allclose(torch.cat(outs, 2), expected[rows, :, 40 - remove :], atol=1e-12)
 
 
+@pytest.mark.usefixtures("small_pages")
 def test_a_step_reads_no_more_than_its_keys() -> None:
     tokens = 2000
     case = PastCase(Rule(16, 4, None, 8, 1, 1), tokens, batch=1, extra=4, dtype=torch.float32)
     past = Past(case.rule)
     case.step(past, 0, tokens - 1)
-    _, total = case.step(past, tokens - 1, tokens)
-    assert total == int(case.kept()[0, 0, -1].sum())
+    own = slice(tokens - 1, tokens)
+    _, reads = decode_attention(
+        case.query[:, :, own], case.key[:, :, own], case.value[:, :, own],
+        case.query_groups[:, :, own], case.key_groups[:, :, own], past,
+        extra_keys=case.extra[:, own],
+    )  # fmt: skip
+    assert past.paged
+    keys = reads.bytes_read() / (2 * case.key.shape[3] * 4) / 2  # float32, 2 key heads
+    kept = int(case.kept()[0, 0, -1].sum())
+    assert kept <= keys <= kept + 3 + 2 + 4  # what gathers before a commit is read under a mask
+
+
+def test_a_past_that_expects_none_is_told() -> None:
+    case = PastCase(Rule(5, 2, None, 4, 1, 1), extra=2)
+    with pytest.raises(ValueError, match=r"^extra_keys: this past was begun without"):
+        case.step(Past(Rule(5, 2, None, 4, 1, 1)), 0, 20)
+
+
+@pytest.mark.parametrize("backend", ["decomposed", *KERNEL])
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_padding_may_hold_anything(padding: str, backend: str) -> None:
+    case = Case(80, 4, 2, batch=3, padding=padding, sinks=2, window=8, extra=3)
+    tensors, options = draw(case)
+    real = options["key_padding_mask"]
+    clean = [x.masked_fill(~real[:, None, :, None], 0.0) for x in tensors]
+    dirty = [x.masked_fill(~real[:, None, :, None], float("nan")) for x in tensors]
+    found = with_gradients(attention_of(backend), dirty, **options)
+    for one, exact in zip(found, definition(clean, options), strict=True):
+        assert relative_error(one, exact) <= 1e-4
+
+
+def test_none_at_all_is_no_further_key() -> None:
+    tensors, options = draw(Case(40, 4, 1))
+    nothing = torch.zeros(1, 40, 0, dtype=torch.int64)
+    for backend in ("auto", "decomposed", "dense"):
+        found = focus_attention(*tensors, **{**options, "extra_keys": nothing}, backend=backend)
+        assert torch.equal(found, focus_attention(*tensors, **options, backend=backend))
