@@ -207,9 +207,10 @@ def test_counts_outlive_the_step() -> None:
 
 @pytest.mark.parametrize("limit", [None, 20])
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("routings", [1, 2])
-def test_crop_select_and_go_on(limit: int | None, padded: bool, routings: int) -> None:
-    case = Case(Rule(5, 3, limit, 4, 2, 2), batch=3, routings=routings, padded=padded)
+@pytest.mark.parametrize(("routings", "extra"), [(1, 0), (2, 0), (1, 3), (4, 3)])
+def test_crop_select_and_go_on(limit: int | None, padded: bool, routings: int, extra: int) -> None:
+    rule = Rule(5, 3, limit, 4, 2, 2)
+    case = Case(rule, batch=3, routings=routings, padded=padded, extra=extra)
     expected = case.expected()
     for remove in (1, 3, 12, 38):
         past = Past(case.rule)

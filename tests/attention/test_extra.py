@@ -9,7 +9,6 @@ from focus.attention import dense_attention, focus_attention
 from focus.attention.checks import validate
 from focus.attention.decode import decode_attention
 from focus.attention.dense import pairs_kept
-from focus.attention.packed import make_packed_plan, packed_attention
 from focus.attention.past import Past, Rule
 from focus.density import count_pairs
 from tests.attention.cases import (
@@ -44,27 +43,6 @@ KERNEL = [pytest.param(way, marks=needs_kernel) for way in ("native", "lists", "
 @pytest.mark.parametrize("backend", ["auto", "torch", "decomposed", *KERNEL])
 def test_outputs_and_gradients_are_the_definitions(case: Case, backend: str) -> None:
     check(case, backend)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_packed_path_has_them(case: Case) -> None:
-    tensors, options = draw(case)
-
-    def call(*leaves: torch.Tensor) -> torch.Tensor:
-        x = validate(*leaves, scale=None, **options)
-        return packed_attention(x, make_packed_plan(x))
-
-    found = with_gradients(call, tensors)
-    for one, exact in zip(found, definition(tensors, options), strict=True):
-        assert relative_error(one, exact) <= 1e-4
-
-
-@pytest.mark.parametrize("case", [*CASES, Case(300, 4, 1, window=4, extra=2)], ids=str)
-def test_flex_has_them(case: Case) -> None:
-    tensors, options = draw(case)
-    with torch.no_grad():
-        out = focus_attention(*tensors, **options, backend="flex")
-    assert relative_error(out, definition(tensors, options)[0]) <= 1e-5
 
 
 @needs_kernel
@@ -155,24 +133,6 @@ def test_compiled_steps_are_the_definition(changes: dict) -> None:
         out, total, _ = case.run(STEPS)
         assert torch.allclose(out, case.expected(), atol=1e-6), rule
         assert total == int(case.kept().sum()), rule
-
-
-@pytest.mark.usefixtures("small_pages")
-@pytest.mark.parametrize("limit", [None, 20])
-@pytest.mark.parametrize("routings", [1, 4])
-def test_crop_select_and_go_on(limit: int | None, routings: int) -> None:
-    case = PastCase(Rule(5, 3, limit, 4, 2, 1), batch=3, routings=routings, extra=3)
-    expected = case.expected()
-    for remove in (1, 3, 12, 38):
-        past = Past(case.rule)
-        past.record = True
-        for start, stop in ((0, 10), (10, 30), (30, 31), (31, 40)):
-            case.step(past, start, stop)
-        past.crop(remove)
-        rows = torch.tensor([2, 0, 0, 1])
-        past.select(rows)
-        outs = [case.step(past, t, t + 1, rows=rows)[0] for t in range(40 - remove, 60)]
-        assert torch.allclose(torch.cat(outs, 2), expected[rows, :, 40 - remove :], atol=1e-12)
 
 
 @pytest.mark.usefixtures("small_pages")

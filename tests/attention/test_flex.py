@@ -20,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:Us
         Case(129, 4, 1, padding="left", batch=2, sinks=3),
         Case(1, 2, 1),
         Case(260, 3, 1, kind="empty", window=1),
+        Case(300, 8, 1, window=4, sinks=2, batch=2, padding="left", routers="kv_head", extra=2),
     ],
     ids=str,
 )

@@ -22,6 +22,8 @@ CASES = [
     Case(50, 3, 1, kind="empty", sinks=2, layout="tokens"),
     Case(1, 2, 1),
     Case(60, 1, 1, window=60),
+    Case(90, 8, 2, 2, batch=3, padding="left", sinks=3, extra=3),
+    Case(90, 8, 1, 1, batch=2, padding="right", routers="query_head", extra=3),
 ]
 
 
