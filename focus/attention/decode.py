@@ -186,26 +186,26 @@ def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
         together = heads // len(row)
         for r, groups in enumerate(row):
             for page in past.pages_met(b, past.key_routing(r, len(row)), groups, 1):
-                key, value, _ = page.alive()
+                key_heads, span = page.key.shape[0], slice(page.start, page.count)
                 stretch.paged += len(page)
-                stretch.keys += len(key) * len(page)
-                own = together // len(key)  # query heads of a key head
-                for h in range(len(key)):
+                stretch.keys += key_heads * len(page)
+                own = together // key_heads  # query heads of a key head
+                for h in range(key_heads):
                     first = b * heads + r * together + h * own
-                    yield step.KeyRun(first, own, key[h], value[h])
+                    yield step.KeyRun(first, own, page.key[h, span], page.value[h, span])
 
 
 def _extra_parts(single: list[PagedKey], heads: int, stretch: Stretch) -> Iterator[step.KeyRun]:
     """The further keys of each routing's queries, one by one."""
     for each in single:
-        key, value = each.rows()
-        stretch.paged += each.last - each.first
-        stretch.keys += len(key)
-        together = heads // each.routings
-        own = (each.last - each.first) * together // len(key)  # query heads of a key head
-        for h in range(len(key)):
+        page, row, met = each.page, slice(each.row, each.row + 1), each.last - each.first
+        key_heads, together = page.key.shape[0], heads // each.routings
+        stretch.paged += met
+        stretch.keys += key_heads
+        own = met * together // key_heads  # query heads of a key head
+        for h in range(key_heads):
             first = each.sequence * heads + each.first * together + h * own
-            yield step.KeyRun(first, own, key[h], value[h])
+            yield step.KeyRun(first, own, page.key[h, row], page.value[h, row])
 
 
 def _chosen(groups: Tensor) -> list[list[list[int]]]:
@@ -235,7 +235,8 @@ def _step_pages(folded: Tensor, chosen: list[list[list[int]]], single: list[Page
                 stretch.keys += heads * tokens
             for each in single:
                 if each.sequence == b and each.first <= r < each.last:
-                    key, value = each.rows()
+                    at = slice(each.row, each.row + 1)
+                    key, value = each.page.key[:, at], each.page.value[:, at]
                     parts.append(_rows(queries[r], key[None], value[None], scale, None, softcap))
                     stretch.paged += 1
                     stretch.keys += heads

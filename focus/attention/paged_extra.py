@@ -30,11 +30,6 @@ class PagedKey(NamedTuple):
     page: Page
     row: int
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """Key and value, each (key heads of the page, 1, D)."""
-        own = slice(self.row, self.row + 1)
-        return self.page.key[:, own], self.page.value[:, own]
-
 
 def find_extra(past: Past, chosen: list[list[list[int]]],
                extra: Tensor | None) -> list[PagedKey]:  # fmt: skip

@@ -82,6 +82,7 @@ class Check:
     kind: str = "balanced"
     padding: str | None = None
     per_head: bool = False
+    extra: int = 0  # further keys of each query
 
 
 def checks() -> Iterator[Check]:
@@ -94,6 +95,8 @@ def checks() -> Iterator[Check]:
         yield Check(backend, groups=16, top_k=3, window=1, kind="unbalanced")
         yield Check(backend, groups=4, kind="empty", padding="left", sinks=2)
         yield Check(backend, groups=4, top_k=2, key_top_k=2, padding="right", kind="ragged")
+        yield Check(backend, sinks=4, extra=4)
+        yield Check(backend, groups=4, top_k=2, padding="left", per_head=True, extra=2)
         yield Check(backend, tokens=63, window=64, kind="one")
         yield Check(backend, tokens=1)
     yield Check("flex", dtype="float32", top_k=2, sinks=4)
@@ -123,6 +126,10 @@ def draw(check: Check, device: torch.device) -> tuple[list[Tensor], dict[str, An
         "key_membership": None if check.key_top_k is None else membership(check.key_top_k),
         "key_padding_mask": real,
     }  # fmt: skip
+    if check.extra:
+        shape = (batch, check.tokens, check.extra)
+        drawn = torch.rand(shape, generator=generator) * (torch.arange(check.tokens)[:, None] + 1)
+        options["extra_keys"] = drawn.long().to(device)
     return [x.to(device) for x in tensors], options
 
 

@@ -44,6 +44,7 @@ def test_checks_cover_every_path_and_feature() -> None:
     assert any(case.padding == "left" for case in cases)
     assert any(case.key_top_k for case in cases)
     assert any(case.sinks for case in cases)
+    assert {case.backend for case in cases if case.extra} == {"decomposed", "auto", "flex"}
 
 
 def test_a_kernel_that_fails_is_a_failed_check() -> None:
