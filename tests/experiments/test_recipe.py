@@ -100,7 +100,7 @@ def test_routers_are_read_on_texts_that_they_were_not_trained_on(
     run(folder, "transfer", "--cell", "letters", "--first-window", "1")
     further = pd.read_csv(folder / "results/transfer/finalist-letters-from1/documents.csv")
     assert set(further["document"]) == {"long", "longer"}
-    assert not set(further["nats"]) & set(documents["nats"])
+    assert not set(further["nll"]) & set(documents["nll"])
 
 
 def test_transfer_says_what_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
