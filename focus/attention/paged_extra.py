@@ -43,13 +43,13 @@ def find_extra(past: Past, chosen: list[list[list[int]]],
     found: list[PagedKey] = []
     if extra is None or not past.paged:
         return found
-    extra = _in_reach(extra, past)
+    positions = _in_reach(extra, past)[:, 0].tolist()
     for b, row in enumerate(chosen):
         together = len(row) // len(past.pages[b])  # routings of queries for one of keys
         for r, pages in enumerate(past.pages[b]):
-            for own, page, at in filter(None, pages.find(extra[b, 0])):
+            for own, page, at in filter(None, pages.find(positions[b])):
                 first = r * together
-                apart = [not set(own) & set(row[first + i]) for i in range(together)]
+                apart = [not any(g in own for g in row[first + i]) for i in range(together)]
                 for start, stop in _runs(apart):
                     found.append(PagedKey(b, first + start, first + stop, len(row), page, at))
     return found

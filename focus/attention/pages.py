@@ -229,19 +229,24 @@ class Pages:
                 found[at] = True
         return key, value, groups, found
 
-    def find(self, positions_N: Tensor) -> list[tuple[tuple[int, ...], Page, int] | None]:
+    def find(self, positions: list[int]) -> list[tuple[tuple[int, ...], Page, int] | None]:
         """The set of groups, page and row of each token that is read from a page, else None; -1 is
         no token."""
         if self._where is None:
-            return [None] * len(positions_N)
-        none = (positions_N < 0) | (positions_N >= self._where.shape[1])
-        numbers, rows = self._where[:, positions_N.masked_fill(none, 0)].tolist()
-        pages, found = list(self.by_set.items()), []
-        for out, number, row in zip(none.tolist(), numbers, rows, strict=True):
+            return [None] * len(positions)
+        known = self._where.shape[1]
+        # Single numbers are read faster from numpy's view of the same memory.
+        where = self._where if self._where.is_cuda else self._where.numpy()
+        pages = list(self.by_set.items())
+        found: list[tuple[tuple[int, ...], Page, int] | None] = []
+        for at in positions:
+            number = int(where[0, at]) if 0 <= at < known else -1
+            if number < 0:
+                found.append(None)
+                continue
             own, page = pages[number]
-            row -= page.gone
-            alive = not out and number >= 0 and page.start <= row
-            found.append((own, page, row) if alive else None)
+            row = int(where[1, at]) - page.gone
+            found.append((own, page, row) if row >= page.start else None)
         return found
 
     def meeting(self, groups: Iterable[int]) -> Iterator[tuple[tuple[int, ...], Page]]:
