@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from matplotlib.figure import Figure
 
 from analysis.figures import pareto, style
@@ -32,13 +34,14 @@ def draw(results: Results) -> Figure | None:
         axis.set_xlim(left=0)
         axis.set_xlabel("distant pairs kept (%)")
         first = own.iloc[0]
+        name = re.sub(r"-from(\d+)$", r", \1 windows in", corpus)  # as the stage names it
         axis.set_title(
-            f"{corpus}: {first['n_documents']} documents, {first['context']:,} tokens a window",
+            f"{name}: {first['n_documents']} documents, {first['context']:,} tokens a window",
             loc="left",
         )
     axes[0].set_ylabel("perplexity / pretrained perplexity")
     # One panel is too narrow for labels side by side.
-    style.legend(figure, axes, 3 if len(corpora) > 1 else 1)
+    style.legend(figure, axes, min(len(corpora), 2))
     figure.suptitle(
         "Routers on held-out texts of other corpora, measured by us",
         x=0.01,
