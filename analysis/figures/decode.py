@@ -43,13 +43,13 @@ def draw(results: Results) -> Figure | None:
 def _panel(axis: Axes, rows: pd.DataFrame) -> None:
     ours = rows[rows["method"] == "ours"]
     for n, (routing, line) in enumerate(ours.groupby(ROUTING, sort=False)):
-        colour, ordered = style.CYCLE[n % 6], line.sort_values("context")
+        look, ordered = style.nth(n), line.sort_values("context")
         axis.errorbar(
-            ordered["context"], ordered["speedup"], style.speedup_bars(ordered), color=colour,
-            marker=style.MARKERS[n % 6], markersize=5.5, capsize=2.5, elinewidth=1,
-            label=_name(*routing), zorder=3,
+            ordered["context"], ordered["speedup"], style.speedup_bars(ordered), **look,
+            markersize=5.5, capsize=2.5, elinewidth=1, label=_name(*routing), zorder=3,
         )  # fmt: skip
-        axis.plot(ordered["context"], ordered["bound"], "--", color=colour, linewidth=0.9, zorder=2)
+        axis.plot(ordered["context"], ordered["bound"], "--", color=look["color"], linewidth=0.9,
+                  zorder=2)  # fmt: skip
     copied = rows[rows["method"] == "full_copy"].sort_values("context")
     axis.plot(
         copied["context"], copied["speedup"], ":", color=style.GREY, marker="x", markersize=6,

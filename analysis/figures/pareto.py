@@ -74,8 +74,7 @@ def lines(axis: Axes, frame: pd.DataFrame, trials: list[str]) -> None:
     for (trial, kind, ngram), rows in frame.groupby(["trial", "kind", "ngram"], sort=False):
         if kind == "routed":
             n = trials.index(trial)
-            look = {"color": style.CYCLE[n % 6], "marker": style.MARKERS[n % 6], "zorder": 3,
-                    **(HOLLOW if ngram else {})}  # fmt: skip
+            look = {**style.nth(n), "zorder": 3, **(HOLLOW if ngram else {})}
             count = int(rows["seeds"].max())
             texts = rows["trained_on"].iloc[0]
             more = f"saw {texts}, " if texts else ""

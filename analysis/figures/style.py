@@ -22,8 +22,9 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED = (
     "#D55E00",
 )
 GREY, INK = "#7A7A7A", "#222222"
-CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
-MARKERS = ("o", "s", "^", "D", "v", "P")
+BROWN = "#7f4f24"
+CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BROWN)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 RC = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -40,6 +41,11 @@ RC = {
     "figure.facecolor": "white",
     "lines.linewidth": 1.6,
 }
+
+
+def nth(n: int) -> dict[str, str]:
+    """Colour and marker of the nth line of many; the same again after the last."""
+    return {"color": CYCLE[n % len(CYCLE)], "marker": MARKERS[n % len(MARKERS)]}
 
 
 def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
