@@ -81,7 +81,7 @@ def check_arguments(
     key_membership: Tensor | None,
     extra_keys: Tensor | None = None,
 ) -> Inputs:
-    """All of :func:`validate` that takes no look at what the tensors hold.
+    """All of :func:`validate` that looks at no values, those of the further keys aside.
 
     Raises:
         ValueError: what is wrong with which argument, and what to do.

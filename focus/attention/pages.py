@@ -232,21 +232,19 @@ class Pages:
     def find(self, positions: list[int]) -> list[tuple[tuple[int, ...], Page, int] | None]:
         """The set of groups, page and row of each token that is read from a page, else None; -1 is
         no token."""
-        if self._where is None:
+        if self._where is None or not self.by_set:
             return [None] * len(positions)
         known = self._where.shape[1]
-        # Single numbers are read faster from numpy's view of the same memory.
-        where = self._where if self._where.is_cuda else self._where.numpy()
+        places = [at if 0 <= at < known else 0 for at in positions]
+        # A few numbers are read faster from numpy's view of the same memory.
+        on_cpu = self._where.device.type == "cpu"
+        numbers, rows = (self._where.numpy() if on_cpu else self._where)[:, places].tolist()
         pages = list(self.by_set.items())
         found: list[tuple[tuple[int, ...], Page, int] | None] = []
-        for at in positions:
-            number = int(where[0, at]) if 0 <= at < known else -1
-            if number < 0:
-                found.append(None)
-                continue
+        for at, place, number, row in zip(positions, places, numbers, rows, strict=True):
             own, page = pages[number]
-            row = int(where[1, at]) - page.gone
-            found.append((own, page, row) if row >= page.start else None)
+            alive = at == place and number >= 0 and row - page.gone >= page.start
+            found.append((own, page, row - page.gone) if alive else None)
         return found
 
     def meeting(self, groups: Iterable[int]) -> Iterator[tuple[tuple[int, ...], Page]]:
