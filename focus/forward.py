@@ -274,7 +274,11 @@ class _Call:
     def _all_ids(self, cache: GroupedLayer) -> Tensor | None:
         """The ids of the cache's tokens and the call's."""
         ids = self._ids()
-        return ids if ids is None or cache.ids is None else torch.cat([cache.ids, ids], 1)
+        if ids is None or cache.ids is None:
+            return ids
+        if self.state.all_ids is None:  # the same in every layer
+            self.state.all_ids = torch.cat([cache.ids, ids], 1)
+        return self.state.all_ids.to(ids.device)
 
     def _extra(self, ids: Tensor | None) -> Tensor | None:
         """Keys (B, M, E) that the call's tokens meet word for word, from the ids of all tokens so

@@ -40,6 +40,7 @@ class FocusState:
         self.layers: dict[int, FocusLayer] = {}
         self.handles: list[Any] = []
         self.ids: Tensor | None = None  # (B, T) of the forward pass, where it was given any
+        self.all_ids: Tensor | None = None  # with those of the cache, once a layer has asked
         self.extra: Tensor | None = None  # keys after its n-grams, once a layer has asked for them
         self.implementation: str = model.config._attn_implementation
         self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
@@ -82,7 +83,7 @@ def _watch_ids(state: FocusState, model: PreTrainedModel) -> None:
     """Has the state know the token ids of each forward pass: what the embedding is asked for."""
 
     def forget(module: nn.Module, args: Any) -> None:
-        state.ids = state.extra = None
+        state.ids = state.all_ids = state.extra = None
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         state.ids = args[0] if args else kwargs["input"]
