@@ -14,6 +14,7 @@ from focus.attention.checks import distinct
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.past import Past, Rule
+from focus.attention.reads import Reads
 
 DIM = 8
 
@@ -82,6 +83,13 @@ class Case:
     def step(self, past: Past, start: int, stop: int, softcap: float | None = None,
              rows: Tensor | None = None) -> tuple[Tensor, int]:  # fmt: skip
         """Output of tokens start..stop-1, and the kept pairs that the call counted."""
+        out, reads = self.call(past, start, stop, softcap, rows)
+        counts = reads.pair_counts()
+        return out, counts.near + counts.distant_kept
+
+    def call(self, past: Past, start: int, stop: int, softcap: float | None = None,
+             rows: Tensor | None = None) -> tuple[Tensor, Reads]:  # fmt: skip
+        """Output of tokens start..stop-1, and what the call read."""
         own = slice(start, stop)
         tensors = [x[:, :, own] for x in (self.query, self.key, self.value)]
         groups = [x[:, :, own] for x in (self.query_groups, self.key_groups)]
@@ -91,10 +99,8 @@ class Case:
             tensors, groups = [x[rows] for x in tensors], [x[rows] for x in groups]
             real = None if real is None else real[rows]
             extra = None if extra is None else extra[rows]
-        out, reads = decode_attention(*tensors, *groups, past, real=real, softcap=softcap,
-                                      extra_keys=extra)  # fmt: skip
-        counts = reads.pair_counts()
-        return out, counts.near + counts.distant_kept
+        return decode_attention(*tensors, *groups, past, real=real, softcap=softcap,
+                                extra_keys=extra)  # fmt: skip
 
     def run(self, chunks: list[int], softcap: float | None = None) -> tuple[Tensor, int, Past]:
         past, outs, total = Past(self.rule), [], 0

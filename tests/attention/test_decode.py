@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import focus.attention.pages as pages_module
-from focus.attention.decode import decode_attention
 from focus.attention.dense import attend
 from focus.attention.past import Past, Rule
 from tests.attention.pasts import CHUNKS, DIM, GRID, STEPS, Case, file_early
@@ -166,11 +165,7 @@ def test_a_step_reads_about_one_group_and_the_window() -> None:
     case = Case(Rule(16, 4, None, 8, 1, 1), tokens, batch=1, dtype=torch.float32)
     past = Past(case.rule)
     case.step(past, 0, tokens - 1)
-    own = slice(tokens - 1, tokens)
-    _, reads = decode_attention(
-        case.query[:, :, own], case.key[:, :, own], case.value[:, :, own],
-        case.query_groups[:, :, own], case.key_groups[:, :, own], past,
-    )  # fmt: skip
+    _, reads = case.call(past, tokens - 1, tokens)
     keys = reads.bytes_read() / (2 * DIM * 4) / 2  # keys and values, float32, 2 key heads
     kept = int(case.kept()[0, 0, -1].sum())
     assert kept <= keys <= kept + 3 + 2 + 4  # what gathers before a commit is read under a mask
@@ -193,11 +188,7 @@ def test_counts_outlive_the_step() -> None:
     case = Case(Rule(5, 2, None, 4, 1, 1), batch=1)
     past = Past(case.rule)
     case.step(past, 0, 40)
-    own = slice(40, 41)
-    _, reads = decode_attention(
-        case.query[:, :, own], case.key[:, :, own], case.value[:, :, own],
-        case.query_groups[:, :, own], case.key_groups[:, :, own], past,
-    )  # fmt: skip
+    _, reads = case.call(past, 40, 41)
     now = reads.pair_counts()
     case.step(past, 41, 42)
     past.crop(6)

@@ -7,7 +7,6 @@ import torch
 
 from focus.attention import dense_attention, focus_attention
 from focus.attention.checks import validate
-from focus.attention.decode import decode_attention
 from focus.attention.dense import pairs_kept
 from focus.attention.past import Past, Rule
 from focus.density import count_pairs
@@ -141,12 +140,7 @@ def test_a_step_reads_no_more_than_its_keys() -> None:
     case = PastCase(Rule(16, 4, None, 8, 1, 1), tokens, batch=1, extra=4, dtype=torch.float32)
     past = Past(case.rule)
     case.step(past, 0, tokens - 1)
-    own = slice(tokens - 1, tokens)
-    _, reads = decode_attention(
-        case.query[:, :, own], case.key[:, :, own], case.value[:, :, own],
-        case.query_groups[:, :, own], case.key_groups[:, :, own], past,
-        extra_keys=case.extra[:, own],
-    )  # fmt: skip
+    _, reads = case.call(past, tokens - 1, tokens)
     assert past.paged
     keys = reads.bytes_read() / (2 * case.key.shape[3] * 4) / 2  # float32, 2 key heads
     kept = int(case.kept()[0, 0, -1].sum())
