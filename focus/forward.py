@@ -9,6 +9,7 @@ K groups.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +162,8 @@ class _Call:
                       dropout=self.dropout)  # fmt: skip
 
     def soft(self, hidden: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and not self.router.training:
+            self._tell_unbalanced()
         assignments: Assignments = self.router(
             hidden, self.real, self.state.balance, self.state.config
         )
@@ -169,6 +172,15 @@ class _Call:
             real=self.real, pair_mask=self._model_pairs(), softcap=self.softcap,
             dropout=self.dropout,
         )  # fmt: skip
+
+    def _tell_unbalanced(self) -> None:
+        balance = self.state.balance or self.state.config.balance
+        if balance == "causal" and self.router.centroids.requires_grad:
+            warnings.warn(
+                "the routers are in evaluation mode: a training step leaves their potentials as "
+                "they are, so groups are not kept from collapsing; call model.train() first",
+                stacklevel=2,
+            )
 
     def hard(self, hidden: Tensor) -> Tensor:
         config = self.state.config

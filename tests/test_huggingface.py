@@ -1,4 +1,5 @@
 import copy
+import warnings
 
 import pytest
 import torch
@@ -103,6 +104,31 @@ def test_training_moves_routers_and_no_weight(name: str) -> None:
     assert all(not torch.equal(a, b) for a, b in zip(start, parameters, strict=True))
     own = dict(model.named_parameters())
     assert all(torch.equal(before[n], own[n]) for n in before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_that_keeps_all_is_the_pretrained_model(name: str, dtype: torch.dtype) -> None:
+    """Two 3-subsets of 4 groups meet: not one logit may change (the identity of Table 7)."""
+    model, ids = tiny(name).to(dtype), token_ids(2, 60)
+    if model.config.model_type == "gemma2":
+        pytest.skip("its local layers and soft-cap are computed otherwise than by transformers")
+    before = logits(model, ids)
+    focus.attach(model, CONFIG.replace(top_k=3), seed=0)
+    assert torch.equal(logits(model, ids), before)
+
+
+def test_a_training_step_in_evaluation_mode_is_told() -> None:
+    model, ids = focus.attach(tiny("tiny-llama").eval(), CONFIG, seed=0), token_ids(1, 60)
+    with focus.mode(model, "soft"):
+        with pytest.warns(UserWarning, match=r"call model.train\(\)"):
+            model(ids)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("error")
+            model(ids)
+        model.train()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(ids)
 
 
 def test_density_is_of_the_last_forward() -> None:

@@ -46,9 +46,9 @@ def focus_attention(
             heads; -1: none. What the mask keeps anyway counts once. None: none at all.
         backend: ``dense`` (the definition, O(T^2) memory), ``decomposed`` (group and local calls
             and a merge, O(T) memory), ``flex`` (FlexAttention), ``native`` (a compiled kernel on
-            CPU, O(T) memory, :mod:`focus.attention.native`) or ``auto``: the compiled kernel where
-            it can compute the call, else the exact path that :mod:`focus.attention.cost` expects to
-            be fastest.
+            CPU, O(T) memory, :mod:`focus.attention.native`) or ``auto``: torch's own causal call
+            where every pair is kept, the compiled kernel where it can compute the call, else the
+            exact path that :mod:`focus.attention.cost` expects to be fastest.
 
     Returns:
         (B, H, T, D), differentiable in query, key and value; rows of padding queries are zero.
@@ -63,6 +63,8 @@ def focus_attention(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
         extra_keys,
     )  # fmt: skip
+    if backend == "auto" and _may_keep_all(x) and keeps_all(check_contents(x)):
+        return _causal(x)
     if backend in ("auto", "native"):
         out = _native(x, backend)
         if out is not None:
@@ -75,6 +77,23 @@ def focus_attention(
     if query.is_cuda:
         return _on_gpu(x, backend)
     return _on_cpu(x, backend)
+
+
+def _may_keep_all(x: Inputs) -> bool:
+    """Whether the last token's groups, or the window, say that every pair may be kept: the others
+    are counted only then."""
+    if x.real is not None or x.query.is_cuda:  # there they are counted anyway, and to ask is slow
+        return False
+    tokens, groups = x.membership.shape[2:]
+    last = [each[0, 0, -1] for each in (x.membership, x.key_membership)]
+    return max(x.window, x.sinks) >= tokens or sum(int(each.sum()) for each in last) > groups
+
+
+def _causal(x: Inputs) -> Tensor:
+    """Every causal pair, by the call that the pretrained model makes: the same bits."""
+    return scaled_dot_product_attention(
+        x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+    )
 
 
 def _native(x: Inputs, backend: str) -> Tensor | None:
@@ -109,9 +128,7 @@ def _on_gpu(x: Inputs, backend: str) -> Tensor:
             raise ValueError(refusal)
         return packed_attention(x, make_packed_plan(x))
     if keeps_all(x) and x.real is None:
-        return scaled_dot_product_attention(
-            x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
-        )
+        return _causal(x)
     path = choose_on_gpu(x, packed=refusal is None)
     if path == "packed":
         return packed_attention(x, make_packed_plan(x))
