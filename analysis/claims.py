@@ -173,8 +173,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "",
     ]
     lines += [
-        "`paper` is the paper's figure, `ours` was measured here. In audit rows the "
-        "statement is the doubt itself.",
+        "`paper` is the paper's figure, `ours` was measured or computed here, at the scale named "
+        "(of the model, text and length of the file's run). In audit rows the statement is the "
+        "doubt itself. Commands are in `claims.csv`.",
         "",
         "| verdict | rows |",
         "| --- | ---: |",
@@ -185,9 +186,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             "",
             f"## {source}",
             "",
-            "| id | statement | paper | ours | interval | n | verdict | why | evidence |",
+            "| id | statement | paper | ours | interval | n | scale | verdict | why | evidence |",
         ]
-        lines.append("| --- | --- | ---: | ---: | --- | ---: | --- | --- | --- |")
+        lines.append("| --- | --- | ---: | ---: | --- | ---: | --- | --- | --- | --- |")
         lines += [_markdown_row(entry) for entry in rows if entry["source"] == source]
     return "\n".join(lines) + "\n"
 
@@ -202,6 +203,7 @@ def _markdown_row(entry: dict[str, Any]) -> str:
         entry["ours"],
         span,
         entry["n"],
+        entry["scale"],
         entry["verdict"],
         entry["why"],
         evidence,

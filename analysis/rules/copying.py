@@ -33,16 +33,26 @@ def copying_behind_perplexity(
         verdict = NOT_REPRODUCED if (own["copied_low"] >= limit).all() else INCONCLUSIVE
     said = "; ".join(
         f"{row.trial} {row.reading} {row.copied:.0%} ({row.copied_low:.0%} to "
-        f"{row.copied_high:.0%}) at {row.delta:+.1%} perplexity" for row in own.itertuples()
+        f"{row.copied_high:.0%}{_random(results, row.trial, row.reading)}) at {row.delta:+.1%} "
+        "perplexity" for row in own.itertuples()
     )  # fmt: skip
     return Outcome(
         verdict,
         f"{short} of {len(own)} masks {near} find less than {limit:.0%} of what the pretrained "
-        f"model gains from having read a passage of {worst['passage']} tokens before: {said}",
+        f"model gains from having read a passage of {worst['passage']} tokens before: {said}. "
+        "(.n: with keys found word for word, not by learnt groups alone)",
         ours=float(worst["copied"]), low=float(worst["copied_low"]),
         high=float(worst["copied_high"]), n=int(worst["n_documents"]),
         **_source(results, worst, settings),
     )  # fmt: skip
+
+
+def _random(results: Results, trial: str, reading: str) -> str:
+    """What random routers find under the same mask, in words; empty where not scored."""
+    frame = results.copying
+    own = frame[(frame["trial"] == trial) & (frame["kind"] == "random")]
+    own = own[own["reading"] == reading]
+    return "" if own.empty else f"; random routers {own.iloc[0]['copied']:.0%}"
 
 
 def _source(results: Results, row: pd.Series, settings: LedgerSettings) -> dict[str, str]:
