@@ -126,12 +126,13 @@ def one_seed(trial: Trial, seed: int, documents: Documents, chosen: Settings,
         folder = CHECKPOINTS / trial.name / fingerprint(trial.focus, trial.retrofit, here)
         module = train(model, trial.focus, trial.retrofit, seed, folder, folder / "dvclive").module
         focus.save_adapter(model, adapter)
-        went = {"losses": module.losses, "seconds": module.seconds}
-        write_json(adapter / TRAINED, trained_on(trial) | went)
+        course = {"losses": module.losses, "seconds": module.seconds}
+        write_json(adapter / TRAINED, trained_on(trial) | course)
     score_from = protocol_of(trial, chosen).score_from
     rows = readings.scores(model, trial, documents, score_from, here, with_controls)
-    went = told(adapter)
-    return {"seed": seed, "losses": went["losses"], "train_seconds": went["seconds"], "rows": rows}
+    course = told(adapter)
+    return {"seed": seed, "losses": course["losses"], "train_seconds": course["seconds"],
+            "rows": rows}  # fmt: skip
 
 
 def trained_on(trial: Trial) -> dict[str, Any]:

@@ -175,8 +175,9 @@ def _near_parts(recent: Recent, mask: Tensor | None, heads: int) -> Iterator[ste
                 own = mask[b, h * together : (h + 1) * together]
             elif mask is not None:
                 own = mask[b, h * mask.shape[1] // key_heads]
-            key, value = (x[b, h, recent.low : recent.high] for x in (recent.key, recent.value))
-            yield step.KeyRun(b * heads + h * together, together, key, value, own)
+            start = (b * key_heads + h) * recent.key.shape[2] + recent.low
+            yield step.KeyRun(b * heads + h * together, together, recent.key, recent.value, start,
+                              recent.high - recent.low, own)  # fmt: skip
 
 
 def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
@@ -186,26 +187,27 @@ def _page_parts(chosen: list[list[list[int]]], past: Past, heads: int,
         together = heads // len(row)
         for r, groups in enumerate(row):
             for page in past.pages_met(b, past.key_routing(r, len(row)), groups, 1):
-                key_heads, span = page.key.shape[0], slice(page.start, page.count)
+                key_heads, rows = page.key.shape[:2]
                 stretch.paged += len(page)
                 stretch.keys += key_heads * len(page)
                 own = together // key_heads  # query heads of a key head
                 for h in range(key_heads):
                     first = b * heads + r * together + h * own
-                    yield step.KeyRun(first, own, page.key[h, span], page.value[h, span])
+                    start = h * rows + page.start
+                    yield step.KeyRun(first, own, page.key, page.value, start, len(page))
 
 
 def _extra_parts(single: list[PagedKey], heads: int, stretch: Stretch) -> Iterator[step.KeyRun]:
     """The further keys of each routing's queries, one by one."""
     for each in single:
-        page, row, met = each.page, slice(each.row, each.row + 1), each.last - each.first
-        key_heads, together = page.key.shape[0], heads // each.routings
+        page, met, together = each.page, each.last - each.first, heads // each.routings
+        key_heads, rows = page.key.shape[:2]
         stretch.paged += met
         stretch.keys += key_heads
         own = met * together // key_heads  # query heads of a key head
         for h in range(key_heads):
             first = each.sequence * heads + each.first * together + h * own
-            yield step.KeyRun(first, own, page.key[h, row], page.value[h, row])
+            yield step.KeyRun(first, own, page.key, page.value, h * rows + each.row, 1)
 
 
 def _chosen(groups: Tensor) -> list[list[list[int]]]:

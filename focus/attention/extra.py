@@ -53,15 +53,19 @@ class _Part:
     logits: Tensor
 
     def of(self, x_BHTD: Tensor) -> Tensor:
-        """This part's rows (B, Hk, G, C, D) of a tensor of query heads, zero where idle: what
-        stands in padding may be anything, and 0 * NaN is NaN."""
-        own = x_BHTD[:, :, self.rows].to(self.logits.dtype)
-        own = own.unflatten(1, (self.key.shape[1], -1))
-        return own.masked_fill(self.idle.unsqueeze(-1), 0.0)
+        """This part's rows of a tensor of query heads."""
+        dtype, key_heads = self.logits.dtype, self.key.shape[1]
+        return _rows(x_BHTD[:, :, self.rows].to(dtype), key_heads, self.idle)
 
     def lse_of(self, lse_BHT: Tensor) -> Tensor:
         """Likewise (B, Hk, G, C)."""
         return self.of(lse_BHT.unsqueeze(-1)).squeeze(-1)
+
+
+def _rows(x_BHCD: Tensor, key_heads: int, idle: Tensor) -> Tensor:
+    """(B, Hk, G, C, D), zero where idle: what stands in padding may be anything, and 0 * NaN is
+    NaN."""
+    return x_BHCD.unflatten(1, (key_heads, -1)).masked_fill(idle.unsqueeze(-1), 0.0)
 
 
 def _parts(query: Tensor, key: Tensor, value: Tensor, x: Inputs) -> Iterator[_Part]:
@@ -88,8 +92,7 @@ def _part(query: Tensor, key: Tensor, value: Tensor, x: Inputs, rows: slice) -> 
         for each in (key, value)
     )  # fmt: skip
     idle = none.all(-1)[:, None, None]
-    own = query[:, :, rows].to(wide).unflatten(1, (key_heads, -1))
-    own = own.masked_fill(idle.unsqueeze(-1), 0.0)
+    own = _rows(query[:, :, rows].to(wide), key_heads, idle)
     counts = for_query_heads(needed(x.membership[:, :, rows], x.key_membership, extra), heads)
     logits = torch.einsum("bhgcd,bhced->bhgce", own, keys) * x.scale
     logits = logits.masked_fill(~counts.unflatten(1, (key_heads, -1)), -torch.inf)

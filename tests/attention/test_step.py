@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -106,7 +108,20 @@ def test_the_compiled_step_itself_gives_nan_for_nan(where: str, what: float) -> 
     query = torch.rand(1, 2, 1, 16, generator=generator)
     key, value = torch.rand(2, 300, 16, generator=generator)
     {"key": key, "value": value}[where][280, 3] = what
-    out = step.attend(query, [step.KeyRun(0, 1, key, value), step.KeyRun(1, 1, key[:9], value[:9])],
-                      0.25)  # fmt: skip
+    runs = [step.KeyRun(0, 1, key, value, 0, 300), step.KeyRun(1, 1, key, value, 20, 9)]
+    out = step.attend(query, runs, 0.25)
     assert out[0, 0].isnan().any()
     assert out[0, 1].isfinite().all()
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda x: x.double(), "dtype"), (lambda x: x.T.contiguous().T, "contiguous"),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_the_compiled_step_refuses_rows_that_it_cannot_address(
+    name: str, change: Callable, message: str
+) -> None:
+    tensors = {"key": torch.rand(30, 16), "value": torch.rand(30, 16)}
+    tensors[name] = change(tensors[name])
+    with pytest.raises(ValueError, match=message):
+        step.attend(torch.rand(1, 1, 1, 16), [step.KeyRun(0, 1, **tensors, start=0, keys=30)], 0.25)

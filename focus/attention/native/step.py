@@ -17,13 +17,18 @@ from focus.attention.native.call import limits, usable
 
 
 class KeyRun(NamedTuple):
-    """Consecutive queries (rows of (B * H, D)) over one contiguous run of keys and values (N, D) of
-    one head; mask: (N,), or (queries, N), float32, added to the logits."""
+    """Consecutive queries (rows of (B * H, D)) over ``keys`` consecutive keys and values.
+
+    key, value: contiguous, of any shape (..., D), so that nothing is sliced; start: the first of
+    their rows of D numbers; mask: (keys,), or (queries, keys), float32, added to the logits.
+    """
 
     first: int
     queries: int
     key: Tensor
     value: Tensor
+    start: int
+    keys: int
     mask: Tensor | None = None
 
 
@@ -58,7 +63,7 @@ def attend(query: Tensor, runs: list[KeyRun], scale: float) -> Tensor:
         (B, H, 1, D); NaN where a value, or a logit that is not -inf, is not finite.
 
     Raises:
-        ValueError: a key or value of another dtype.
+        ValueError: a key or value of another dtype, or not contiguous.
         MemoryError: there is no room for the parts.
     """
     kernel = library()
@@ -68,14 +73,15 @@ def attend(query: Tensor, runs: list[KeyRun], scale: float) -> Tensor:
     rows = query.detach().to(torch.float32).contiguous()
     out = torch.empty_like(rows)
     packed = bytearray(_RUN.size * len(runs))
-    if any(x.dtype != query.dtype for each in runs for x in (each.key, each.value)):
-        raise ValueError(f"key: must be of the query's dtype {query.dtype}, as must be the value")
-    for n, each in enumerate(runs):
-        mask, apart = (0, 0) if each.mask is None else _place(each.mask)
-        _RUN.pack_into(
-            packed, n * _RUN.size, each.key.data_ptr(), each.value.data_ptr(), mask, apart,
-            each.first, each.queries, each.key.shape[0], 0,
-        )  # fmt: skip
+    row_bytes = dim * query.element_size()
+    for n, (first, queries, key, value, start, keys, mask) in enumerate(runs):
+        if not key.dtype == value.dtype == query.dtype:
+            raise ValueError(f"key, value: must be of the query's dtype {query.dtype}")
+        if not (key.is_contiguous() and value.is_contiguous()):
+            raise ValueError("key, value: must be contiguous")
+        at, (mask_at, apart) = start * row_bytes, (0, 0) if mask is None else _place(mask)
+        _RUN.pack_into(packed, n * _RUN.size, key.data_ptr() + at, value.data_ptr() + at,
+                       mask_at, apart, first, queries, keys, 0)  # fmt: skip
     room = (ctypes.c_char * len(packed)).from_buffer(packed)
     problem = _Problem(
         rows.data_ptr(), out.data_ptr(), ctypes.addressof(room), len(runs), batch * heads,
