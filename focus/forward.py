@@ -320,7 +320,8 @@ class _Call:
         apart = config.sides == "query_heads"
         together = self.query.shape[1] // self.key.shape[1] if apart else 1
         rule = Rule(config.window, config.sinks, self.sliding_window, config.num_groups,
-                    config.top_k, config.key_top_k, together, config.ngram > 0)  # fmt: skip
+                    config.top_k, config.key_top_k, together, config.ngram > 0,
+                    self.softcap is not None)  # fmt: skip
         past = Past(rule)
         past.record = self.cache is not None and self.cache.record_past
         return past

@@ -35,6 +35,16 @@ class Memberships(NamedTuple):
     key: Tensor | None
 
 
+class _Prepared(NamedTuple):
+    """A router's parameters as inference reads them: weight (S * Hr * R, E), one product for all;
+    centroids (S, Hr, R, K) over the temperature, normalised where the similarity says so. ``made``
+    names the parameters that they were made from."""
+
+    made: tuple[object, ...]
+    weight: Tensor
+    centroids: Tensor
+
+
 class Router(nn.Module):
     """Learnable centroids of one attention layer (paper: Section 2).
 
@@ -70,6 +80,7 @@ class Router(nn.Module):
         self.centroids = nn.Parameter(centroids)
         self.register_buffer("potentials", torch.zeros(sides, heads, config.num_groups))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        self._prepared: _Prepared | None = None
 
     def scores(self, hidden_BTE: Tensor) -> Tensor:
         """Similarity of tokens and centroids over the temperature: (B, S, Hr, T, K).
@@ -82,12 +93,38 @@ class Router(nn.Module):
         cosine = self.config.similarity == "cosine"
         if cosine:
             hidden = F.layer_norm(hidden, hidden.shape[-1:])
-        routed = torch.einsum("bte,sher->bshtr", hidden, self.projection.to(dtype))
-        centroids = self.centroids.to(dtype)
+        learns = self.training or torch.is_grad_enabled()
+        ready = self._prepare(dtype) if learns else self._ready(dtype)
+        routed = F.linear(hidden, ready.weight)
+        routed = routed.unflatten(-1, self.projection.shape[:2] + self.projection.shape[3:])
         if cosine:
-            routed, centroids = F.normalize(routed, dim=-1), F.normalize(centroids, dim=-1)
-        scores = routed @ centroids.transpose(-1, -2)
-        return scores / self.config.temperature
+            routed = F.normalize(routed, dim=-1)
+        return routed.permute(0, 2, 3, 1, 4) @ ready.centroids
+
+    def train(self, mode: bool = True) -> Router:
+        """As of any module."""
+        self._prepared = None
+        return super().train(mode)
+
+    def _ready(self, dtype: torch.dtype) -> _Prepared:
+        """What :meth:`_prepare` gives, kept until a parameter changes."""
+        found = self._prepared
+        if found is None or found.made != self._made(dtype):
+            self._prepared = found = self._prepare(dtype)
+        return found
+
+    def _made(self, dtype: torch.dtype) -> tuple[object, ...]:
+        own = (self.projection, self.centroids)
+        how = dtype, self.config.similarity, self.config.temperature
+        return *how, *((each.data_ptr(), each.device, each._version) for each in own)
+
+    def _prepare(self, dtype: torch.dtype) -> _Prepared:
+        weight = self.projection.to(dtype).transpose(2, 3).flatten(0, 2)
+        centroids = self.centroids.to(dtype)
+        if self.config.similarity == "cosine":
+            centroids = F.normalize(centroids, dim=-1)
+        centroids = centroids.transpose(-1, -2) / self.config.temperature
+        return _Prepared(self._made(dtype), weight, centroids)
 
     def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
                 balance: str | None = None,
@@ -177,7 +214,10 @@ def top_k_groups(assignments: Tensor, top_k: int) -> Tensor:
 
     Ties go to the lower group index, so exactly ``top_k`` groups are taken (method: hard mask).
     """
-    order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
+    if top_k == 1:
+        order = assignments.argmax(-1, keepdim=True)
+    else:
+        order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
     return torch.zeros_like(assignments, dtype=torch.bool).scatter_(-1, order, True)
 
 

@@ -206,3 +206,33 @@ def test_balance_statistics() -> None:
     real = torch.arange(10)[None] < 5
     one[..., 5:, :] = False
     assert balance_statistics(one, real)["largest_group"] == 1.0
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_inference_follows_every_change_of_its_parameters(similarity: str) -> None:
+    own, states = router(routers="kv_head", sides="two", similarity=similarity), hidden(1, 5)
+
+    def change(what: str) -> None:
+        if what == "loaded":
+            own.load_state_dict({k: v + 1 for k, v in own.state_dict().items()})
+        elif what == "stepped":
+            own.centroids.add_(torch.arange(4.0)[:, None])
+        elif what == "replaced":
+            own.projection.data = own.projection.data.flip(-1)
+        elif what == "cooled":
+            own.config = own.config.replace(temperature=0.5)
+        elif what == "moved unseen":  # torch does not tell of a change through `.data`
+            own.train()
+            own.projection.data.mul_(3.0).add_(0.1)
+            own.eval()
+
+    with torch.no_grad():
+        before = own.scores(states)
+        for what in ("loaded", "stepped", "replaced", "cooled", "moved unseen"):
+            change(what)
+            now = own.scores(states)
+            with torch.enable_grad():
+                assert torch.equal(now, own.scores(states)), what
+            assert not torch.allclose(now, before), what
+            before = now
+        assert own.scores(states.double()).dtype == torch.float64

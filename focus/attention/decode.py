@@ -102,8 +102,11 @@ def decode_attention(
     if real is not None:
         checked = [x.masked_fill(~real[:, None, :, None], 0.0) for x in checked]
         out = checked[0]
-    totals = torch.stack([x.sum(dtype=torch.float32) for x in checked])
-    if not math.isfinite(float(totals.sum())):  # one wait for a GPU
+    if query.shape[2] == 1:  # few numbers: fewer calls
+        total = torch.cat([x.flatten() for x in checked]).sum(dtype=torch.float32)
+    else:
+        total = torch.stack([x.sum(dtype=torch.float32) for x in checked]).sum()
+    if not math.isfinite(float(total)):  # one wait for a GPU
         raise ValueError(
             "query: holds NaN or infinity at a real token (or its key or value does); find where "
             "it arises before attention"

@@ -47,10 +47,12 @@ def find_extra(past: Past, chosen: list[list[list[int]]],
     for b, row in enumerate(chosen):
         together = len(row) // len(past.pages[b])  # routings of queries for one of keys
         for r, pages in enumerate(past.pages[b]):
-            for own, page, at in filter(None, pages.find(positions[b])):
-                first = r * together
-                apart = [not any(g in own for g in row[first + i]) for i in range(together)]
-                for start, stop in _runs(apart):
+            first = r * together
+            groups = row[first : first + together]
+            for own, page, at in pages.find(positions[b]):
+                shut = set(own)
+                apart = [shut.isdisjoint(each) for each in groups]
+                for start, stop in ((0, together),) if all(apart) else _runs(apart):
                     found.append(PagedKey(b, first + start, first + stop, len(row), page, at))
     return found
 

@@ -229,23 +229,21 @@ class Pages:
                 found[at] = True
         return key, value, groups, found
 
-    def find(self, positions: list[int]) -> list[tuple[tuple[int, ...], Page, int] | None]:
-        """The set of groups, page and row of each token that is read from a page, else None; -1 is
-        no token."""
+    def find(self, positions: list[int]) -> Iterator[tuple[tuple[int, ...], Page, int]]:
+        """The set of groups, page and row of each token that is read from a page; the others, and
+        -1 for none, are passed over."""
         if self._where is None or not self.by_set:
-            return [None] * len(positions)
+            return
         known = self._where.shape[1]
-        places = [at if 0 <= at < known else 0 for at in positions]
+        places = [at for at in positions if 0 <= at < known]
         # A few numbers are read faster from numpy's view of the same memory.
-        on_cpu = self._where.device.type == "cpu"
-        numbers, rows = (self._where.numpy() if on_cpu else self._where)[:, places].tolist()
+        where = self._where.numpy() if self._where.device.type == "cpu" else self._where
         pages = list(self.by_set.items())
-        found: list[tuple[tuple[int, ...], Page, int] | None] = []
-        for at, place, number, row in zip(positions, places, numbers, rows, strict=True):
-            own, page = pages[number]
-            alive = at == place and number >= 0 and row - page.gone >= page.start
-            found.append((own, page, row - page.gone) if alive else None)
-        return found
+        for number, row in where[:, places].T.tolist():
+            if number >= 0:
+                own, page = pages[number]
+                if row - page.gone >= page.start:
+                    yield own, page, row - page.gone
 
     def meeting(self, groups: Iterable[int]) -> Iterator[tuple[tuple[int, ...], Page]]:
         """The sets that share a group with ``groups``, each once, and their pages."""

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from focus.attention.checks import for_query_heads
+from focus.attention.native.call import usable
 from focus.attention.pages import Page, Pages
 from focus.attention.recent import Block, Recent
 
 MARGIN = 32  # recent tokens beyond the window, so that a short crop undoes no commit
 SLACK = 128  # further ones that gather before the next commit
-# Reading so many bytes takes as long as one more call: below it, pages do not pay.
-CALL_BYTES = {"cpu": 256 * 2**10, "cuda": 16 * 2**20}
+# Reading so many bytes takes as long as one more call (with the compiled step: as one more run of
+# keys in the same call): below it, pages do not pay.
+CALL_BYTES = {"compiled": 64 * 2**10, "cpu": 256 * 2**10, "cuda": 16 * 2**20}
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Rule:
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
     None; groups: K; query_groups, key_groups: how many a query and a key belong to; together: query
     heads that read a key head's pages each on its own; extra: whether queries may be given further
-    keys, which must then be found in the pages.
+    keys, which must then be found in the pages; capped: whether logits are soft-capped, which the
+    compiled step does not do.
     """
 
     window: int
@@ -43,6 +46,7 @@ class Rule:
     key_groups: int
     together: int = 1
     extra: bool = False
+    capped: bool = False
 
     @property
     def always_meet(self) -> bool:
@@ -135,11 +139,11 @@ class Past:
         if self.prefix is not None:
             self._file_prefix(self.prefix, self._ready())
         recent = self.near()
-        exits = self._ready() - recent.first
+        exits, first = self._ready() - recent.first, recent.first
         if exits <= SLACK:
             return recent
-        block, first = recent.block(), recent.first
-        if self.paged or self._pays(block, exits):
+        if self.paged or self._pays(recent.key, recent.groups, exits):
+            block = recent.block()
             block.sink = self._sinks(first, self.seen, block.readable)
             self._commit(block.part(0, exits), first)
             recent.drop(exits)
@@ -160,7 +164,7 @@ class Past:
         self.prefix = None
         batch, routings = block.groups.shape[:2]
         self.pages = [[Pages(self.rule.groups) for _ in range(routings)] for _ in range(batch)]
-        if exits <= 0 or not self._pays(block, exits):
+        if exits <= 0 or not self._pays(block.key, block.groups, exits):
             exits = 0
         self.recent = Recent(block.part(exits, len(block)), exits, self.rule.sinks)
         if exits:
@@ -176,15 +180,16 @@ class Past:
             return 0
         return max(0, self.seen - self.rule.limit + 1)
 
-    def _pays(self, block: Block, count: int) -> bool:
-        """Whether the calls that pages take cost less than reading ``count`` keys under a mask."""
+    def _pays(self, key: Tensor, groups: Tensor, count: int) -> bool:
+        """Whether the calls that pages take cost less than reading ``count`` keys under a mask; key
+        (B, Hk, N, D) and groups (B, R, N, K) for their shapes."""
         calls, share = (self.rule.together * each for each in self.rule.pages_met())
-        heads, dim = block.key.shape[1], block.key.shape[3]
-        size = 2 * heads * dim * block.key.element_size()
-        price = CALL_BYTES["cuda" if block.key.is_cuda else "cpu"]
+        size = 2 * key.shape[1] * key.shape[3] * key.element_size()
+        compiled = not self.rule.capped and usable((key,)) is not None
+        price = CALL_BYTES["cuda" if key.is_cuda else "compiled" if compiled else "cpu"]
         if self.rule.limit is not None:
             count = min(count, self.rule.limit - self.rule.window)
-        return count * (1 - share) * size > (1 + calls * block.groups.shape[1]) * price
+        return count * (1 - share) * size > (1 + calls * groups.shape[1]) * price
 
     def _commit(self, block: Block, first: int) -> None:
         if self.recent is None:

@@ -105,14 +105,20 @@ class Recent:
             own = self.groups[:, :, rows].transpose(-1, -2)
             self.shut[..., rows].masked_fill_(~own, -torch.inf)
             self.left = outside
-        shut = for_query_heads(self.shut[..., self.low : self.high], groups.shape[1])
-        if all(len(own) == 1 for row in chosen for own in row):
-            if len(groups) == groups.shape[1] == 1:
-                return shut.narrow(2, chosen[0][0][0], 1).clone()  # the table will change
-            index = torch.tensor(chosen, device=shut.device).unsqueeze(-1)
-            return shut.gather(2, index.expand(-1, -1, -1, shut.shape[-1]))
-        closed = torch.zeros_like(groups, dtype=shut.dtype).masked_fill_(~groups, -torch.inf)
-        return (shut + closed.transpose(-1, -2)).amax(2, keepdim=True)
+        heads, held = groups.shape[1], {len(own) for row in chosen for own in row}
+        if len(held) > 1 or 0 in held:
+            shut = for_query_heads(self.shut[..., self.low : self.high], heads)
+            closed = torch.zeros_like(groups, dtype=shut.dtype).masked_fill_(~groups, -torch.inf)
+            return (shut + closed.transpose(-1, -2)).amax(2, keepdim=True)
+        _, routings, count, _ = self.shut.shape
+        places = [
+            (b * routings + r * routings // heads) * count + group
+            for b, row in enumerate(chosen) for r, own in enumerate(row) for group in own
+        ]  # fmt: skip
+        index = torch.tensor(places, device=self.shut.device)
+        shut = self.shut.flatten(0, 2)[:, self.low : self.high].index_select(0, index)
+        shut = shut.view(len(groups), heads, -1, shut.shape[-1])
+        return shut if shut.shape[2] == 1 else shut.amax(2, keepdim=True)
 
     def block(self) -> Block:
         """The tokens, as views; none of them is flagged as a sink here."""

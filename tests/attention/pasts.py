@@ -20,7 +20,7 @@ DIM = 8
 
 
 def file_early(patch: pytest.MonkeyPatch, slack: int = 3, margin: int = 2) -> None:
-    patch.setattr(past_module, "CALL_BYTES", {"cpu": 0, "cuda": 0})
+    patch.setattr(past_module, "CALL_BYTES", dict.fromkeys(past_module.CALL_BYTES, 0))
     patch.setattr(past_module, "SLACK", slack)
     patch.setattr(past_module, "MARGIN", margin)
 
