@@ -110,7 +110,8 @@ def _routed_method(name: str, routed: Routed, window: int) -> Method:
 def time_methods(
     shape: Shape, timed: list[Timed], backward: bool, seconds: float, most: int, seed: int
 ) -> None:
-    """Fills in seconds and memory: rounds of all methods until the time is up, at least two."""
+    """Fills in seconds and memory: rounds of all methods until the time is up, at least FEWEST (two
+    of long sequences); ``most`` bounds both."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [
         x.to(shape.device) for x in draw_tensors(1, shape.heads, shape.key_heads, shape.tokens,
@@ -127,11 +128,13 @@ def time_methods(
             if number > 0 or shape.tokens >= LONG:
                 each.seconds.append(took)
         end = end or started + seconds
-        if number >= 1 and time.perf_counter() + (time.perf_counter() - started) > end:
+        enough = number >= (1 if shape.tokens >= LONG else FEWEST)
+        if enough and time.perf_counter() + (time.perf_counter() - started) > end:
             return
 
 
 LONG = 16384  # tokens from which the first round is counted too: it is warm enough
+FEWEST = 5  # rounds of shorter sequences, whatever they take
 
 
 def once(run: Method, tensors: list[Tensor], backward: bool, device: torch.device) -> float:

@@ -23,7 +23,8 @@ POTENTIALS = ("frozen", "lagged")
 class FocusConfig:
     """What is routed, how it is gated in training, and what the hard mask keeps.
 
-    The defaults are the library's own recipe; :meth:`paper` gives the paper's (arXiv 2604.03260).
+    The defaults are a plain causal way with one router a layer; :meth:`recipe` gives what we found
+    best, :meth:`paper` the paper's (arXiv 2604.03260).
 
     Attributes:
         num_groups: groups K (paper: 4 or 8). K = 1 is full attention.
