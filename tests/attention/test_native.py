@@ -272,7 +272,7 @@ ASK = "from focus.attention.native import build; print(build.library() is not No
 USE = """
 import torch, focus
 x = torch.randn(1, 2, 40, 16)
-focus.focus_attention(x, x, x, torch.ones(1, 40, 4, dtype=torch.bool), window=4)
+focus.focus_attention(x, x, x, torch.eye(4, dtype=torch.bool).repeat(10, 1)[None], window=4)
 print("done")
 """
 
