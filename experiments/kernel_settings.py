@@ -66,7 +66,8 @@ class SpeedSettings:
         quadratic_until: greatest length of methods whose memory is T x T (FlexAttention on CPU).
         window, heads, key_heads, head_dim, dtype: shape of the attention.
         seconds: time for the repetitions of one length and direction.
-        most_repetitions: the most of one length; the fewest is five, two from 16,384 tokens on.
+        most_repetitions: the most of one length; if the time is up, five have to do (two from
+            16,384 tokens on).
     """
 
     lengths: tuple[int, ...]
@@ -109,7 +110,8 @@ class TrainingSettings:
         routers: one for each key head, queries and keys apart, or one a layer.
         window, sinks, heads, key_heads, head_dim, dtype: shape of the attention.
         seconds: time for the repetitions of one length.
-        most_repetitions: the most of one length; the fewest is five, two from 16,384 tokens on.
+        most_repetitions: the most of one length; if the time is up, five have to do (two from
+            16,384 tokens on).
     """
 
     lengths: tuple[int, ...]

@@ -17,7 +17,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from focus.attention.past import Past
 from focus.config import FocusConfig
-from focus.routing import potentials_of
+from focus.routing import Prepared, Router, potentials_of
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -40,6 +40,7 @@ class GroupedLayer(CacheLayerMixin):
         self.expected = False
         self.record_past = bool(getattr(replaced, "record_past", False))
         self.ids: Tensor | None = None  # (B, seen), where n-grams are matched
+        self._ready: Prepared | None = None
         self._scores: list[Tensor] = []
         self._potentials: tuple[int, Tensor] | None = None
 
@@ -79,7 +80,14 @@ class GroupedLayer(CacheLayerMixin):
         ids where n-grams are matched."""
         self.past, self.made_with = past, made_with
         self.ids = None if ids is None else ids.clone()
-        self._scores = [] if scores is None else [scores]
+        self._scores, self._ready = [] if scores is None else [scores], None
+
+    def ready(self, router: Router, dtype: torch.dtype) -> Prepared:
+        """The router's parameters as the steps read them, for hidden states of ``dtype``: kept as
+        long as this cache goes on, so that no change of the weights between two uses is missed."""
+        if self._ready is None:
+            self._ready = router.prepared(torch.promote_types(dtype, torch.float32))
+        return self._ready
 
     def continued(self, made_with: tuple[Any, ...]) -> Past:
         """The past, to be continued with the same settings.

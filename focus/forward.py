@@ -174,8 +174,11 @@ class _Call:
         )  # fmt: skip
 
     def _tell_unbalanced(self) -> None:
-        balance = self.state.balance or self.state.config.balance
-        if balance == "causal" and self.router.centroids.requires_grad:
+        config = self.state.config
+        frozen = (
+            self.state.balance or config.balance
+        ) == "causal" and config.potentials == "frozen"
+        if frozen and self.router.centroids.requires_grad:
             warnings.warn(
                 "the routers are in evaluation mode: a training step leaves their potentials as "
                 "they are, so groups are not kept from collapsing; call model.train() first",
@@ -333,10 +336,12 @@ class _Call:
             return self.router.scores(hidden)
 
     def _continued_logits(self, cache: GroupedLayer, hidden: Tensor) -> Tensor:
+        ready = cache.ready(self.router, hidden.dtype)
         if self._lagged():
-            scores = self.router.scores(hidden)
+            scores = self.router.scores(hidden, ready)
             return cache.lagged_logits(scores, self.state.config, self.real)
-        return self.router.balanced_logits(hidden, None, self.state.balance, self.state.config)
+        return self.router.balanced_logits(hidden, None, self.state.balance, self.state.config,
+                                           ready)  # fmt: skip
 
     def _lagged(self) -> bool:
         balance = self.state.balance or self.state.config.balance

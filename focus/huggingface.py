@@ -45,6 +45,14 @@ class FocusState:
         self.implementation: str = model.config._attn_implementation
         self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
 
+    def forget_ids(self, module: nn.Module, args: Any) -> None:
+        """Before each forward pass of the model."""
+        self.ids = self.all_ids = self.extra = None
+
+    def keep_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before its embedding: what that is asked for."""
+        self.ids = args[0] if args else kwargs["input"]
+
 
 def attach(model: PreTrainedModel, config: FocusConfig, seed: int | None = None) -> PreTrainedModel:
     """Adds routers to a model in place, freezes every original weight, and sets ``hard`` mode.
@@ -80,18 +88,12 @@ def attach(model: PreTrainedModel, config: FocusConfig, seed: int | None = None)
 
 
 def _watch_ids(state: FocusState, model: PreTrainedModel) -> None:
-    """Has the state know the token ids of each forward pass: what the embedding is asked for."""
-
-    def forget(module: nn.Module, args: Any) -> None:
-        state.ids = state.all_ids = state.extra = None
-
-    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        state.ids = args[0] if args else kwargs["input"]
-
+    """Has the state know the token ids of each forward pass. Its own methods are the hooks, so that
+    a deep copy of the model gets hooks on a state of its own."""
     embedding = model.get_input_embeddings()
     state.handles += [
-        model.base_model.register_forward_pre_hook(forget),
-        embedding.register_forward_pre_hook(keep, with_kwargs=True),
+        model.base_model.register_forward_pre_hook(state.forget_ids),
+        embedding.register_forward_pre_hook(state.keep_ids, with_kwargs=True),
     ]
 
 

@@ -35,12 +35,13 @@ class Memberships(NamedTuple):
     key: Tensor | None
 
 
-class _Prepared(NamedTuple):
-    """A router's parameters as inference reads them: weight (S * Hr * R, E), one product for all;
-    centroids (S, Hr, R, K) over the temperature, normalised where the similarity says so. ``made``
-    names the parameters that they were made from."""
+class Prepared(NamedTuple):
+    """A router's parameters as scores are computed from them.
 
-    made: tuple[object, ...]
+    weight: (S * Hr * R, E), one product for all; centroids: (S, Hr, R, K) over the temperature,
+    normalised where the similarity says so.
+    """
+
     weight: Tensor
     centroids: Tensor
 
@@ -80,10 +81,11 @@ class Router(nn.Module):
         self.centroids = nn.Parameter(centroids)
         self.register_buffer("potentials", torch.zeros(sides, heads, config.num_groups))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
-        self._prepared: _Prepared | None = None
 
-    def scores(self, hidden_BTE: Tensor) -> Tensor:
+    def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
         """Similarity of tokens and centroids over the temperature: (B, S, Hr, T, K).
+
+        ``ready``: the parameters from :meth:`prepared`, where many calls share them.
 
         ``dot``: the paper's (hidden @ projection) @ centroids^T. ``cosine``: of the layer-normed
         hidden state's projection and the centroid. At least float32.
@@ -93,38 +95,20 @@ class Router(nn.Module):
         cosine = self.config.similarity == "cosine"
         if cosine:
             hidden = F.layer_norm(hidden, hidden.shape[-1:])
-        learns = self.training or torch.is_grad_enabled()
-        ready = self._prepare(dtype) if learns else self._ready(dtype)
+        ready = self.prepared(dtype) if ready is None else ready
         routed = F.linear(hidden, ready.weight)
         routed = routed.unflatten(-1, self.projection.shape[:2] + self.projection.shape[3:])
         if cosine:
             routed = F.normalize(routed, dim=-1)
         return routed.permute(0, 2, 3, 1, 4) @ ready.centroids
 
-    def train(self, mode: bool = True) -> Router:
-        """As of any module."""
-        self._prepared = None
-        return super().train(mode)
-
-    def _ready(self, dtype: torch.dtype) -> _Prepared:
-        """What :meth:`_prepare` gives, kept until a parameter changes."""
-        found = self._prepared
-        if found is None or found.made != self._made(dtype):
-            self._prepared = found = self._prepare(dtype)
-        return found
-
-    def _made(self, dtype: torch.dtype) -> tuple[object, ...]:
-        own = (self.projection, self.centroids)
-        how = dtype, self.config.similarity, self.config.temperature
-        return *how, *((each.data_ptr(), each.device, each._version) for each in own)
-
-    def _prepare(self, dtype: torch.dtype) -> _Prepared:
+    def prepared(self, dtype: torch.dtype) -> Prepared:
+        """The parameters as they are now, for scores in ``dtype``."""
         weight = self.projection.to(dtype).transpose(2, 3).flatten(0, 2)
         centroids = self.centroids.to(dtype)
         if self.config.similarity == "cosine":
             centroids = F.normalize(centroids, dim=-1)
-        centroids = centroids.transpose(-1, -2) / self.config.temperature
-        return _Prepared(self._made(dtype), weight, centroids)
+        return Prepared(weight, centroids.transpose(-1, -2) / self.config.temperature)
 
     def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
                 balance: str | None = None,
@@ -145,8 +129,8 @@ class Router(nn.Module):
         return Assignments(of_queries(assignments), assignments[:, -1])
 
     def balanced_logits(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
-                        balance: str | None = None,
-                        config: FocusConfig | None = None) -> Tensor:  # fmt: skip
+                        balance: str | None = None, config: FocusConfig | None = None,
+                        ready: Prepared | None = None) -> Tensor:  # fmt: skip
         """scores/temperature + potential, (B, S, Hr, T, K): assignments are its softmax.
 
         In training mode, whatever the balance, the potentials that Sinkhorn finds on this batch
@@ -154,7 +138,7 @@ class Router(nn.Module):
         """
         config = config or self.config
         balance = balance or config.balance
-        scores = self.scores(hidden_BTE)
+        scores = self.scores(hidden_BTE, ready)
         if balance == "causal" and self.training:
             balance = config.training_balance
         if balance == "sinkhorn" and scores.shape[-2] < config.num_groups:

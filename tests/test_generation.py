@@ -374,3 +374,14 @@ def test_generation_config_of_the_model_is_left_alone() -> None:
     before = model.generation_config.to_dict()
     model.generate(token_ids(1, 30), GenerationConfig(max_new_tokens=2))
     assert model.generation_config.to_dict() == before
+
+
+@torch.no_grad()
+def test_a_new_cache_reads_the_routers_as_they_are_then() -> None:
+    """A step keeps a router's parameters only as long as its cache goes on."""
+    model, ids = attached("tiny-llama", routers="kv_head", sides="two"), token_ids(1, 90)
+    in_steps(model, ids, [60, *[1] * 30])
+    for layer in model.focus_state.layers.values():
+        layer.router.centroids.data.add_(torch.randn(layer.router.centroids.shape))
+    found, expected = in_steps(model, ids, [60, *[1] * 30]), forced(model, ids)
+    assert (found - expected).abs().max() < TOLERANCE

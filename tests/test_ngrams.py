@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,11 @@ def test_an_adapter_keeps_them(tmp_path: Path) -> None:
 def test_nonsense_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FocusConfig(**changes)
+
+
+@torch.no_grad()
+def test_a_deep_copy_looks_at_its_own_ids() -> None:
+    model, ids = attached("tiny-llama", **NGRAMS), repeating()
+    expected = forced(model, ids)
+    forced(model, ids.flip(1))
+    assert torch.equal(forced(copy.deepcopy(model), ids), expected)

@@ -48,7 +48,7 @@ def copying_behind_perplexity(
 
 
 def _random(results: Results, trial: str, reading: str) -> str:
-    """What random routers find under the same mask, in words; empty where not scored."""
+    """What random routers find under a mask at least as dense, in words; empty if not scored."""
     frame = results.copying
     own = frame[(frame["trial"] == trial) & (frame["kind"] == "random")]
     own = own[own["reading"] == reading]

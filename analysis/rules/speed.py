@@ -41,7 +41,7 @@ def timings(results: Results, groups: int | None = None) -> pd.DataFrame:
     wanted = (frame["k"] == 1) & (frame["direction"] == "forward") & frame["method"].isin(METHODS)
     if groups is not None:
         wanted &= frame["K"] == groups
-    frame = frame[wanted].assign(gpu=lambda f: f["device"] != "cpu")
+    frame = frame[wanted].dropna(subset=["speedup"]).assign(gpu=lambda f: f["device"] != "cpu")
     full = frame["speedup"] * frame["median_s"]  # what full attention took beside it
     frame = frame.assign(speed_low=full / frame["high_s"], speed_high=full / frame["low_s"])
     rank = frame["method"].map({name: i for i, name in enumerate(METHODS)})
@@ -130,16 +130,15 @@ def crossover(claim: Claim, results: Results, settings: LedgerSettings) -> Outco
         "high": None,
     }
     spoken = ", ".join(f"{int(t)}: {s:.2f}x" for t, s in best.items())
-    name = NAMES[first["method"]]
-    if not later:
+    name, theirs = NAMES[first["method"]], first["gpu"] and PAPER_GPU in str(first["hardware"])
+    if not later or not len(slower):
+        # Other hardware refutes nothing, nor do lengths that are all on one side of the paper's.
+        within = best.index.min() < float(claim.paper) <= best.index.max()
+        often = "never" if not later else "always"
         return Outcome(
-            NOT_REPRODUCED,
-            f"{name} is never faster at the timed lengths ({spoken})",
+            NOT_REPRODUCED if theirs and within else INCONCLUSIVE,
+            f"{name} is {often} faster at the timed lengths on {first['hardware']} ({spoken})",
             **known,
-        )
-    if not len(slower):
-        return Outcome(
-            NOT_REPRODUCED, f"{name} is faster at every timed length ({spoken})", **known
         )
     return Outcome(
         DIRECTION,

@@ -33,10 +33,17 @@ def changed(top_k, middle, half=0.02, **values):
 
 
 @pytest.mark.parametrize(
-    ("delta", "expected"), [(1.2, DIRECTION), (0.02, NOT_REPRODUCED), (0.11, INCONCLUSIVE)]
+    ("delta", "sinks", "expected"),
+    [
+        (1.2, 0.05, DIRECTION),  # one that has sinks shows that the few steps were enough
+        (1.2, 0.90, INCONCLUSIVE),
+        (0.02, 0.01, NOT_REPRODUCED),
+        (0.11, 0.05, INCONCLUSIVE),
+    ],
 )
-def test_top1_is_far_worse_or_not(results, settings, delta, expected):
+def test_top1_is_far_worse_or_not(results, settings, delta, sinks, expected):
     write_topk(results.root, [pretrained(), changed(1, delta)])
+    write_topk(results.root, [pretrained(), changed(1, sinks, sinks=4)], cell="k4_sinks4")
     assert verdict("table7.gpt2-124m.k1.ppl", results, settings) == expected
     assert verdict("table7.mistral-7b.k1.delta", results, settings) == expected
 
@@ -115,9 +122,20 @@ def test_no_identity_no_arithmetic(results, settings, broken):
     assert verdict("long_context.t1024.ppl_topk3", results, settings) is None
 
 
-@pytest.mark.parametrize(("kept", "expected"), [(0.62, DIRECTION), (0.86, NOT_REPRODUCED)])
-def test_pairs_retained(results, settings, kept, expected):
-    write_topk(results.root, [pretrained(), changed(2, 0.05, density=0.9, distant_density=kept)])
+@pytest.mark.parametrize(
+    ("kept", "steps", "expected"),
+    [
+        (0.62, 60, DIRECTION),
+        (0.86, 60, INCONCLUSIVE),  # two of four groups at random keep five sixths
+        (0.86, 4000, NOT_REPRODUCED),
+        (0.95, 60, NOT_REPRODUCED),
+    ],
+)
+def test_pairs_retained(results, settings, kept, steps, expected):
+    run = copy.deepcopy(RUN)
+    run["settings"]["retrofit"]["steps"] = steps
+    rows = [pretrained(), changed(2, 0.05, density=0.9, distant_density=kept)]
+    write_topk(results.root, rows, run=run)
     assert verdict("table7.gpt2-124m.k2.pairs_retained", results, settings) == expected
 
 
