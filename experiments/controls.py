@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 import focus
 from focus.config import FocusConfig
-from focus.routing import Router
+from focus.routing import Prepared, Router
 
 KINDS = ("random", "position", "token", "window")
 
@@ -43,8 +43,8 @@ class FixedRouter(Router):
         self.kind = kind
         self.input_ids: Tensor | None = None
 
-    def scores(self, hidden_BTE: Tensor) -> Tensor:
-        """Scores by the rule; see the class."""
+    def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
+        """Scores by the rule; see the class. There are no parameters to have ready."""
         own_BT = self._groups(hidden_BTE)
         groups = self.config.num_groups
         order = torch.arange(groups)
