@@ -60,6 +60,11 @@ def differences(claim: Claim, run: dict[str, Any], cell: str | None = None) -> l
     return found
 
 
+def fewer_steps(found: list[str]) -> bool:
+    """Whether ``differences`` holds that the run trained for fewer steps than the paper."""
+    return any("training steps" in difference for difference in found)
+
+
 def describe(run: dict[str, Any], fallback: str, cell: str | None = None) -> str:
     """The scale of a run in one line: scale, model, text, context, steps, seeds."""
     settings = config(run)

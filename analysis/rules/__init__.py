@@ -2,10 +2,12 @@
 
 from analysis.rules import (
     arithmetic,
+    bounds,
     consistency,
     controls,
     copying,
     exactness,
+    identity,
     leak,
     seeds,
     speed,

@@ -1,4 +1,4 @@
-"""Rules that read the top-k stage: Table 7, its long-context echo, and audit points 1, 2 and 6."""
+"""Rules that read the top-k stage: perplexity and pairs kept of Table 7, and audit point 6."""
 
 from __future__ import annotations
 
@@ -80,12 +80,6 @@ def reductions(claim: Claim, row: pd.Series, results: Results) -> list[str]:
     return found
 
 
-def identity(rows: pd.DataFrame, settings: LedgerSettings) -> bool:
-    """Whether every row keeps every pair and leaves every logit as it was."""
-    same = rows["max_logit_difference"] <= settings.tolerances.identity_logits
-    return bool(len(rows)) and bool(((rows["density"] == 1.0) & same).all())
-
-
 def _with_sinks(results: Results, row: pd.Series, far: float) -> str:
     """Words on a variant that differs in sinks (and gate) alone and is not far worse after as few
     steps; empty where there is none: then the mask may be bad for want of training."""
@@ -107,7 +101,7 @@ def _direction(
 ) -> tuple[str, str]:
     """Verdict on the sign of the change against pretrained (relative), from its interval."""
     top_k = claim.keys["k"]
-    paper = float(table_delta(claim))
+    paper = float(table7_row(claim)["delta"])
     shift = f"{delta:+.1%} against pretrained ({low:+.1%} to {high:+.1%})"
     if top_k == 1:
         if low >= far and fewer_steps and not sinks:
@@ -131,11 +125,11 @@ def _direction(
     return INCONCLUSIVE, f"the interval holds zero: {shift}"
 
 
-def table_delta(claim: Claim) -> float:
-    """The paper's change against pretrained in the row of Table 7 that the claim belongs to."""
+def table7_row(claim: Claim) -> dict[str, Any]:
+    """The row of Table 7 that the claim belongs to."""
     for row in table("table7")["rows"]:
         if row["model"] == claim.keys["model"] and row["k"] == claim.keys["k"]:
-            return row["delta"]
+            return row
     raise ValueError(f"{claim.id}: no such row in Table 7")
 
 
@@ -169,61 +163,16 @@ def sparse_perplexity(
         ours = {"ours": delta * base["ppl"], "low": low * base["ppl"], "high": high * base["ppl"]}
     apart = reductions(claim, row, results)
     if not apart:
-        good = agree(float(row["ppl"]), float(_paper_ppl(claim)), settings.tolerances.same_ppl)
-        why = f"{row['ppl']:.2f} against the paper's {_paper_ppl(claim)} in its own setting"
+        theirs = table7_row(claim)["ppl"]
+        good = agree(float(row["ppl"]), float(theirs), settings.tolerances.same_ppl)
+        why = f"{row['ppl']:.2f} against the paper's {theirs} in its own setting"
         verdict = REPRODUCED if good else NOT_REPRODUCED
         return Outcome(verdict, why, **ours, **known, same_setting=True)
-    fewer_steps = any("training steps" in reduction for reduction in apart)
+    fewer_steps = scope.fewer_steps(apart)
     far = settings.tolerances.far_worse
     sinks = _with_sinks(results, row, far)
     verdict, why = _direction(claim, delta, low, high, far, fewer_steps, sinks)
     return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **known)
-
-
-def _paper_ppl(claim: Claim) -> float:
-    for row in table("table7")["rows"]:
-        if row["model"] == claim.keys["model"] and row["k"] == claim.keys["k"]:
-            return row["ppl"]
-    raise ValueError(f"{claim.id}: no such row in Table 7")
-
-
-@rule("table7.{model}.k3.{column}", "table7.{model}.k4.{column}")
-def dense_rows(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str, column: str
-) -> Outcome | None:
-    """k = 3 and k = 4 of K = 4 keep every pair: what the paper reports must then be the
-    pretrained model's.
-    """
-    rows = hard(results, claim.keys["k"])
-    if rows.empty:
-        return None
-    row = rows.iloc[0]
-    known = facts(row, results, settings)
-    if not identity(rows, settings):
-        worst = (
-            f"density {rows['density'].min():.4f}, logits differ by "
-            f"{rows['max_logit_difference'].max():.3g}"
-        )
-        return Outcome(
-            NOT_REPRODUCED,
-            f"our k = {claim.keys['k']} of K = 4 is not the pretrained model: {worst}",
-            **known,
-        )
-    ours = {"ppl": float(row["ppl"]), "delta": 0.0, "pairs_retained": 100.0, "speedup": 1.0}[column]
-    expected = {"delta": 0.0, "pairs_retained": 100.0, "speedup": 1.0}.get(column)
-    measured = f"of {len(rows)} settings: density 1.0, no logit changes"
-    if column == "speedup":
-        measured += "; not a timing, the bound by pairs kept"
-    if column == "ppl" and table_delta(claim) != 0:
-        why = (
-            f"{measured}; so it must equal the paper's pretrained 42.8, which "
-            f"{claim.paper} does not"
-        )
-        return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
-    if expected is not None and float(claim.paper) != expected:
-        why = f"{measured}; so the figure must be {expected:g}, the paper has {claim.paper}"
-        return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
-    return Outcome(ARITHMETIC, f"nothing is masked ({measured})", ours=ours, **known)
 
 
 @rule("table7.{model}.k1.pairs_retained", "table7.{model}.k2.pairs_retained")
@@ -254,128 +203,10 @@ def retained(
         return Outcome(DIRECTION, why, ours=ours, **known)
     k = claim.keys["k"]
     chance = 100 * (1 - comb(GROUPS - k, k) / comb(GROUPS, k))
-    few = any("training steps" in reduction for reduction in reductions(claim, row, results))
-    if few and abs(ours - chance) <= close:
+    if scope.fewer_steps(reductions(claim, row, results)) and abs(ours - chance) <= close:
         why = f"after far fewer steps it is what random groups keep ({chance:.0f}%): {why}"
         return Outcome(INCONCLUSIVE, why, ours=ours, **known)
     return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
-
-
-@rule("table7.{model}.k1.speedup", "table7.{model}.k2.speedup")
-def table7_speedup(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str
-) -> Outcome | None:
-    """The pairs that stay bound the speed-up: 1 / density, the paper's own percentage first."""
-    row = paper_way(results, claim.keys["k"], claim)
-    if row is None:
-        return None
-    percent = next(
-        r["pairs_retained"]
-        for r in table("table7")["rows"]
-        if (r["model"], r["k"]) == (claim.keys["model"], claim.keys["k"])
-    )
-    theirs, ours = 100 / (percent - 0.5), 1 / float(row["density"])  # the percentage is rounded
-    known = facts(row, results, settings)
-    why = (
-        f"{percent}% of pairs allow at most {theirs:.2f}x with the kernel that full attention "
-        f"has too, as the paper's two calls do; ours keep {row['density']:.1%}: at most {ours:.2f}x"
-    )
-    why += measured_ratio(results, claim.keys["k"])
-    if float(claim.paper) > theirs * (1 + settings.tolerances.rounding):
-        return Outcome(NOT_REPRODUCED, f"above the bound: {why}", ours=ours, **known)
-    return Outcome(
-        INCONCLUSIVE,
-        f"within the bound of its pairs, not timed in this setting: {why}",
-        ours=ours,
-        **known,
-    )
-
-
-def measured_ratio(results: Results, top_k: int) -> str:
-    """The measured speed-up of K = 4 with this k at the longest length, in words; empty where not
-    timed.
-    """
-    frame = results.speed
-    if frame.empty:
-        return ""
-    wanted = (frame["K"] == GROUPS) & (frame["k"] == top_k) & (frame["method"] == "ours")
-    wanted &= (frame["direction"] == "forward") & (frame["probe"] == "symmetric")
-    frame = frame[wanted]
-    if frame.empty:
-        return "; no timing of K = 4 with this k yet"
-    row = frame.sort_values("length").iloc[-1]
-    bound = 1 / row["density"] if row["density"] > 0 else float("nan")
-    return (
-        f"; measured {row['speedup']:.2f}x at {int(row['length'])} tokens on {row['hardware']} "
-        f"(bound {bound:.2f}x there)"
-    )
-
-
-@rule("table2.notes.every-scale.topk3", "audit.1")
-def top3_is_everything(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Top-3 of 4 groups is the pretrained model: density 1 and not one logit changed."""
-    rows = hard(results, 3)
-    if rows.empty:
-        return None
-    known = facts(rows.iloc[0], results, settings)
-    worst = float(rows["max_logit_difference"].max())
-    if not identity(rows, settings):
-        why = f"hard top-3 of 4 differs: density {rows['density'].min():.4f}, logits by {worst:.3g}"
-        return Outcome(NOT_REPRODUCED, why, ours=worst, **known)
-    why = (
-        "hard top-3 of 4 keeps every pair (density 1.0) and changes no logit in "
-        f"{len(rows)} settings: two 3-subsets "
-        "of 4 always meet, so the equality says nothing about the routing"
-    )
-    return Outcome(ARITHMETIC, why, ours=worst, **known)
-
-
-@rule("long_context.{row}.ppl_topk3")
-def long_context_top3(
-    claim: Claim, results: Results, settings: LedgerSettings, row: str
-) -> Outcome | None:
-    """The same identity at longer contexts, held against the paper's own full-attention figure."""
-    rows = hard(results, 3)
-    if rows.empty or not identity(rows, settings):
-        return None
-    known = facts(rows.iloc[0], results, settings)
-    full = next(
-        r["ppl_full"]
-        for r in table("long_context")["rows"]
-        if r["context"] == claim.keys["context"]
-    )
-    if float(claim.paper) == float(full):
-        return Outcome(
-            ARITHMETIC, f"top-3 of 4 masks nothing, so it equals full attention ({full})", **known
-        )
-    why = (
-        f"top-3 of 4 masks nothing, so it must equal the paper's full attention, {full}; "
-        f"it is {claim.paper}"
-    )
-    return Outcome(NOT_REPRODUCED, why, **known)
-
-
-@rule("audit.2")
-def top2_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Density of hard top-2 of 4, the bound that it implies, and the measured ratio where there
-    is one.
-    """
-    row = paper_way(results, 2, claim)
-    if row is None:
-        return None
-    bound, known = 1 / float(row["density"]), facts(row, results, settings)
-    theirs = [r for r in table("table7")["rows"] if r["k"] == 2]
-    limits = ", ".join(
-        f"{r['pairs_retained']}% -> {100 / r['pairs_retained']:.2f}x" for r in theirs
-    )
-    why = (
-        f"top-2 of 4 keeps {row['density']:.1%} of pairs: at most {bound:.2f}x with the kernel "
-        f"that full attention has too; the paper's own: {limits}"
-    )
-    why += measured_ratio(results, 2)
-    claimed = min(float(r["speedup"]) for r in theirs)
-    verdict = ARITHMETIC if bound < claimed else NOT_REPRODUCED
-    return Outcome(verdict, why, ours=bound, **known)
 
 
 @rule("audit.6")

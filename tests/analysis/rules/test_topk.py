@@ -1,4 +1,4 @@
-"""Each verdict of the top-k rules, from crafted result files."""
+"""Table 7: perplexities and pairs kept; audit point 6: each verdict, from crafted result files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 
 import pytest
 
-from analysis.paper import claims
 from analysis.rules import (
     ARITHMETIC,
     DIRECTION,
@@ -16,20 +15,8 @@ from analysis.rules import (
     Outcome,
     decide,
 )
-from tests.analysis.result_files import RUN, pretrained, row, write_speed, write_topk
-
-CLAIMS = {claim.id: claim for claim in claims()}
-
-
-def verdict(name, results, settings):
-    outcome = decide(CLAIMS[name], results, settings)
-    return None if outcome is None else outcome.verdict
-
-
-def changed(top_k, middle, half=0.02, **values):
-    return row(
-        top_k=top_k, delta=middle, delta_low=middle - half, delta_high=middle + half, **values
-    )
+from tests.analysis.result_files import RUN, pretrained, write_topk
+from tests.analysis.verdicts import CLAIMS, changed, identity, verdict
 
 
 @pytest.mark.parametrize(
@@ -87,41 +74,6 @@ def test_variants_with_sinks_or_causal_balance_do_not_stand_for_the_paper(result
     assert verdict("table7.gpt2-124m.k1.ppl", results, settings) is None
 
 
-def identity(**values):
-    same = {"density": 1.0, "max_logit_difference": 0.0, "ppl": 38.0} | values
-    return [changed(k, 0.0, 0.0, **same) for k in (3, 4)]
-
-
-def test_three_of_four_holds_by_arithmetic_where_the_paper_agrees_with_itself(results, settings):
-    write_topk(results.root, [pretrained(), *identity()])
-    for name in ("ppl", "delta", "pairs_retained"):
-        assert verdict(f"table7.mistral-7b.k3.{name}", results, settings) == ARITHMETIC
-    for name in (
-        "table7.gpt2-124m.k3.pairs_retained",
-        "table7.mistral-7b.k4.speedup",
-        "audit.1",
-        "table2.notes.every-scale.topk3",
-        "long_context.t1024.ppl_topk3",
-    ):
-        assert verdict(name, results, settings) == ARITHMETIC
-    for name in (
-        "table7.gpt2-124m.k3.ppl",
-        "table7.gpt2-124m.k4.delta",
-        "table7.gpt2-124m.k3.speedup",
-        "long_context.t8192.ppl_topk3",
-    ):
-        assert verdict(name, results, settings) == NOT_REPRODUCED
-
-
-@pytest.mark.parametrize("broken", [{"density": 0.99}, {"max_logit_difference": 0.5}])
-def test_no_identity_no_arithmetic(results, settings, broken):
-    rows = [entry | broken for entry in identity()]
-    write_topk(results.root, [pretrained(), *rows])
-    assert verdict("audit.1", results, settings) == NOT_REPRODUCED
-    assert verdict("table7.mistral-7b.k3.ppl", results, settings) == NOT_REPRODUCED
-    assert verdict("long_context.t1024.ppl_topk3", results, settings) is None
-
-
 @pytest.mark.parametrize(
     ("kept", "steps", "expected"),
     [
@@ -143,22 +95,6 @@ def test_pairs_retained(results, settings, kept, steps, expected):
 def test_groups_that_are_equally_full_keep_their_share(results, settings, kept, expected):
     write_topk(results.root, [pretrained(), changed(1, 0.05, density=0.4, distant_density=kept)])
     assert verdict("table7.gpt2-124m.k1.pairs_retained", results, settings) == expected
-
-
-@pytest.mark.parametrize(("density", "expected"), [(0.86, ARITHMETIC), (0.4, NOT_REPRODUCED)])
-def test_the_bound_of_top2(results, settings, density, expected):
-    write_topk(results.root, [pretrained(), changed(2, 0.05, density=density)])
-    write_speed(results.root, {"K": 4, "k": 2, "speedup": 1.1, "density": density})
-    outcome = decide(CLAIMS["audit.2"], results, settings)
-    assert outcome.verdict == expected
-    assert outcome.ours == pytest.approx(1 / density)
-    assert "measured 1.10x at 16384 tokens on cpu" in outcome.why
-
-
-def test_speedups_above_the_bound_of_their_own_pairs(results, settings):
-    write_topk(results.root, [pretrained(), changed(1, 1.0, density=0.43), changed(2, 0.05)])
-    assert verdict("table7.gpt2-124m.k2.speedup", results, settings) == NOT_REPRODUCED
-    assert verdict("table7.mistral-7b.k1.speedup", results, settings) == INCONCLUSIVE
 
 
 def test_soft_and_hard_of_eq2_are_apart(results, settings):

@@ -1,0 +1,24 @@
+"""Whether a later token changes the past: each verdict, from crafted result files."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.rules import DIRECTION, INCONCLUSIVE, NOT_REPRODUCED, decide
+from tests.analysis.result_files import write_leak
+from tests.analysis.verdicts import CLAIMS
+
+
+@pytest.mark.parametrize(
+    ("sinkhorn", "frozen", "expected"),
+    [
+        (0.08, 0.0, DIRECTION),
+        (0.0, 0.0, NOT_REPRODUCED),
+        (0.08, 0.02, NOT_REPRODUCED),
+        (0.0011, 0.0, INCONCLUSIVE),
+    ],
+)
+def test_leak(results, settings, sinkhorn, frozen, expected):
+    write_leak(results.root, sinkhorn, frozen)
+    outcome = decide(CLAIMS["audit.5"], results, settings)
+    assert (outcome.verdict, outcome.n) == (expected, 4)
