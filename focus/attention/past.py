@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from focus.attention.checks import for_query_heads
-from focus.attention.native.call import limits, usable
+from focus.attention.native import step
 from focus.attention.pages import Page, Pages
 from focus.attention.recent import Block, Recent
 
@@ -185,8 +185,7 @@ class Past:
         (B, Hk, N, D) and groups (B, R, N, K) for their shapes."""
         calls, share = (self.rule.together * each for each in self.rule.pages_met())
         size = 2 * key.shape[1] * key.shape[3] * key.element_size()
-        kernel = None if self.rule.capped else usable((key,))
-        compiled = kernel is not None and key.shape[3] <= limits(kernel)[2]
+        compiled = not self.rule.capped and step.computes(key, None)
         price = CALL_BYTES["cuda" if key.is_cuda else "compiled" if compiled else "cpu"]
         if self.rule.limit is not None:
             count = min(count, self.rule.limit - self.rule.window)
