@@ -86,7 +86,7 @@ class GroupedLayer(CacheLayerMixin):
         """The router's parameters as the steps read them, for hidden states of ``dtype``: kept as
         long as this cache goes on, so that no change of the weights between two uses is missed."""
         if self._ready is None:
-            self._ready = router.prepared(torch.promote_types(dtype, torch.float32))
+            self._ready = router.prepared(dtype)
         return self._ready
 
     def continued(self, made_with: tuple[Any, ...]) -> Past:

@@ -90,12 +90,11 @@ class Router(nn.Module):
         ``dot``: the paper's (hidden @ projection) @ centroids^T. ``cosine``: of the layer-normed
         hidden state's projection and the centroid. At least float32.
         """
-        dtype = torch.promote_types(hidden_BTE.dtype, torch.float32)
-        hidden = hidden_BTE.to(dtype)
+        ready = self.prepared(hidden_BTE.dtype) if ready is None else ready
+        hidden = hidden_BTE.to(ready.weight.dtype)
         cosine = self.config.similarity == "cosine"
         if cosine:
             hidden = F.layer_norm(hidden, hidden.shape[-1:])
-        ready = self.prepared(dtype) if ready is None else ready
         routed = F.linear(hidden, ready.weight)
         routed = routed.unflatten(-1, self.projection.shape[:2] + self.projection.shape[3:])
         if cosine:
@@ -103,7 +102,8 @@ class Router(nn.Module):
         return routed.permute(0, 2, 3, 1, 4) @ ready.centroids
 
     def prepared(self, dtype: torch.dtype) -> Prepared:
-        """The parameters as they are now, for scores in ``dtype``."""
+        """The parameters as they are now, for hidden states of ``dtype``; at least float32."""
+        dtype = torch.promote_types(dtype, torch.float32)
         weight = self.projection.to(dtype).transpose(2, 3).flatten(0, 2)
         centroids = self.centroids.to(dtype)
         if self.config.similarity == "cosine":
