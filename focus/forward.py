@@ -175,9 +175,8 @@ class _Call:
 
     def _tell_unbalanced(self) -> None:
         config = self.state.config
-        frozen = (
-            self.state.balance or config.balance
-        ) == "causal" and config.potentials == "frozen"
+        balance = self.state.balance or config.balance
+        frozen = balance == "causal" and config.potentials == "frozen"
         if frozen and self.router.centroids.requires_grad:
             warnings.warn(
                 "the routers are in evaluation mode: a training step leaves their potentials as "
