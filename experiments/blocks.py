@@ -102,8 +102,9 @@ class RetrofitSettings:
         checkpoint_every: steps between two checkpoints (what a killed run loses at most).
         loss: ``next_token``, or ``distil``: the divergence of the model's predictions from those
             of the pretrained one.
-        start: ``random`` routers, or from the model's own ``attention`` (focus.initialise).
-        start_windows: training windows that the latter looks at.
+        start: ``random`` routers, or from the model's own ``attention``, or from clusters of its
+            ``hidden`` states (focus.initialise).
+        start_windows: training windows that the latter two look at.
         temperature_start: the routers' temperature at the first step, from which it goes
             geometrically to the variant's own at the last (null: it stays).
         hard_from: share of the steps after which the model runs under the hard mask itself (gate
@@ -123,7 +124,7 @@ class RetrofitSettings:
     gradient_clip: float = 1.0
     checkpoint_every: int = 10
     loss: Literal["next_token", "distil"] = "next_token"
-    start: Literal["random", "attention"] = "random"
+    start: Literal["random", "attention", "hidden"] = "random"
     start_windows: int = 8
     temperature_start: float | None = None
     hard_from: float | None = None

@@ -1,10 +1,15 @@
-"""Routers that start from the model's own attention instead of at random.
+"""Routers that start from text instead of at random: from the model's own attention, or from
+clusters of its hidden states.
 
 A distant logit q_i . k_j, averaged over the distances between them, is a bilinear form of the two
 hidden states. Its best approximation of rank R on real text (a singular value decomposition in
 whitened coordinates) gives the projections of queries and keys; clusters of the keys in that space
 (k-means) give the centroids. What it needs is seen at the attention call, so rotary and learned
 positions, biases, grouped keys and normalised queries are all taken as they are.
+
+Clusters of hidden states (``space="hidden"``) are what one starts centroids from where nothing is
+known of queries and keys: the random projection stays, queries share the keys', and a token looks
+for its like.
 
 Shape suffixes: N tokens of a half sequence, E model dimension, H query heads, Hk key heads, Hr
 routers, D head dimension, R routing dimension, K groups.
@@ -13,6 +18,7 @@ routers, D head dimension, R routing dimension, K groups.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,14 +28,16 @@ from transformers import PreTrainedModel
 from focus.huggingface import attached, mode
 from focus.routing import Router, potentials_of
 
+Space = Literal["attention", "hidden"]
+
 SAMPLE = 4096  # hidden states of a layer that are kept for clustering
 RIDGE = 1e-6  # of the largest variance: directions below it hold rounding, no text
 ITERATIONS = 15  # of k-means; assignments have settled by then
 
 
 @torch.no_grad()
-def initialise(model: PreTrainedModel, batches: Iterable[Tensor],
-               seed: int | None = None) -> PreTrainedModel:  # fmt: skip
+def initialise(model: PreTrainedModel, batches: Iterable[Tensor], seed: int | None = None,
+               space: Space = "attention") -> PreTrainedModel:  # fmt: skip
     """Sets every router's projections, centroids and frozen potentials from a little text.
 
     Args:
@@ -37,17 +45,21 @@ def initialise(model: PreTrainedModel, batches: Iterable[Tensor],
         batches: input_ids (B, T) without padding, T at least two; a few thousand tokens in all,
             at the length that is to be attended.
         seed: of k-means' first centroids; None uses torch's global generator.
+        space: where k-means runs: ``attention``, the directions in which the model's own distant
+            logits vary most; ``hidden``, hidden states through the keys' projection as it is.
 
     Returns:
         The same model.
 
     Raises:
-        ValueError: Focus is not attached, the similarity is ``dot`` (whose scale no text gives), or
-            the batches hold fewer tokens than there are groups.
+        ValueError: an unknown space, Focus is not attached, the similarity is ``dot`` (whose
+            scale no text gives), or the batches hold fewer tokens than there are groups.
     """
+    if space not in get_args(Space):
+        raise ValueError(f"space: must be one of {', '.join(get_args(Space))}, got {space!r}")
     state = attached(model)
     if state.config.similarity != "cosine":
-        raise ValueError("similarity: 'dot' cannot start from the attention; use 'cosine'")
+        raise ValueError("similarity: 'dot' cannot start from text; use 'cosine'")
     layers = [layer for layer in state.layers.values() if layer.router is not None]
     moments = [Moments() for _ in layers]
     for layer, own in zip(layers, moments, strict=True):
@@ -71,9 +83,10 @@ def initialise(model: PreTrainedModel, batches: Iterable[Tensor],
             f"batches: {tokens} tokens are too few for {state.config.num_groups} groups; give more"
         )
     generator = None if seed is None else torch.Generator().manual_seed(seed)
+    find = from_attention if space == "attention" else from_hidden
     for layer, own in zip(layers, moments, strict=True):
         if layer.router is not None:
-            set_router(layer.router, own, generator)
+            set_router(layer.router, own, find(layer.router, own), generator)
     return model
 
 
@@ -109,28 +122,45 @@ class Moments:
         self.keys = self.keys + torch.einsum("bte,bhtd->hed", early, keys[:, :, :middle])
 
 
-def set_router(router: Router, moments: Moments, generator: torch.Generator | None) -> None:
-    """Sets one router's parameters and frozen potentials from a layer's sums."""
+def set_router(router: Router, moments: Moments, projections: list[list[Tensor]],
+               generator: torch.Generator | None) -> None:  # fmt: skip
+    """Sets one router's parameters and frozen potentials: projections (E, R) by router and side,
+    centroids from a layer's sample through the last side's, which is the keys': centroids are where
+    keys are, and queries look for them."""
+    sample = torch.cat(moments.sample)
+    for r, sides in enumerate(projections):
+        for side, projection in enumerate(sides):
+            router.projection[side, r] = _like_random(projection)
+        routed = F.normalize(sample @ router.projection[-1, r], dim=-1)
+        router.centroids[:, r] = cluster(routed, router.centroids.shape[-2], generator)
+    potentials = potentials_of(router.scores(sample.unsqueeze(0)), router.config)
+    router.potentials.copy_(potentials[0])
+    router.batches.fill_(1)
+
+
+def from_attention(router: Router, moments: Moments) -> list[list[Tensor]]:
+    """Projections (E, R), by router and side, that hold most of a layer's distant logits."""
     mean, covariance = torch.as_tensor(moments.total) / moments.tokens, moments.covariance
     values, vectors = torch.linalg.eigh(torch.as_tensor(covariance) / moments.tokens)
     whiten = vectors * values.clamp_min(values.amax() * RIDGE).rsqrt() @ vectors.T
     late, early = (whiten @ torch.as_tensor(x) for x in (moments.queries, moments.keys))
     if router.projection.shape[1] == 1:  # one router for all key heads: their logits add up
         late, early = (x.transpose(0, 1).flatten(1).unsqueeze(0) for x in (late, early))
-    sample = torch.cat(moments.sample)
+    projections = []
     for r in range(router.projection.shape[1]):
         found = _sides(late[r], early[r], router)
         # Query heads that share a key head start as one: from the sum of their queries.
         found = [found[0]] * (len(router.projection) - 1) + found[-1:]
-        for side, directions in enumerate(found):
-            projection = whiten @ _without(whiten @ mean, directions)
-            router.projection[side, r] = _like_random(projection)
-        # The last side is the keys': centroids are where keys are, and queries look for them.
-        routed = F.normalize(sample @ router.projection[-1, r], dim=-1)
-        router.centroids[:, r] = cluster(routed, router.centroids.shape[-2], generator)
-    potentials = potentials_of(router.scores(sample.unsqueeze(0)), router.config)
-    router.potentials.copy_(potentials[0])
-    router.batches.fill_(1)
+        # Both whitened, so that what differs between tokens changes least.
+        projections.append([whiten @ _without(whiten @ mean, side) for side in found])
+    return projections
+
+
+def from_hidden(router: Router, moments: Moments) -> list[list[Tensor]]:
+    """The keys' projection (E, R) of each router, for every side of it."""
+    mean = torch.as_tensor(moments.total) / moments.tokens
+    drawn = [_without(mean, keys) for keys in router.projection[-1]]
+    return [[keys] * len(router.projection) for keys in drawn]
 
 
 def _sides(late_EM: Tensor, early_EM: Tensor, router: Router) -> list[Tensor]:
@@ -155,8 +185,7 @@ def _wide(vectors_EM: Tensor, size_M: Tensor, rank: int) -> Tensor:
 
 
 def _without(mean_E: Tensor, directions_ER: Tensor) -> Tensor:
-    """The directions, blind to the mean hidden state, which all tokens share; both whitened, so
-    that what differs between tokens changes least."""
+    """The directions, blind to the mean hidden state, which all tokens share."""
     unit = F.normalize(mean_E, dim=0)
     return directions_ER - torch.outer(unit, unit @ directions_ER)
 

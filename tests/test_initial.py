@@ -1,3 +1,5 @@
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -5,7 +7,7 @@ from torch.nn.functional import layer_norm, normalize
 from transformers import PreTrainedModel
 
 import focus
-from focus.initial import Moments, cluster, set_router
+from focus.initial import Moments, cluster, from_attention, from_hidden, set_router
 from tests.models import ARCHITECTURES, tiny, token_ids
 
 TEXT = [token_ids(2, 96, seed) for seed in (0, 1)]
@@ -21,13 +23,14 @@ def attached(kind: str = "tiny-llama", **changes: object) -> PreTrainedModel:
     ("routers", "sides", "balanced"),
     [("layer", "one", "both"), ("kv_head", "two", "both"), ("kv_head", "query_heads", "keys")],
 )
-def test_every_router_starts_from_the_attention(
-    kind: str, routers: str, sides: str, balanced: str
+@pytest.mark.parametrize("space", ["attention", "hidden"])
+def test_every_router_starts_from_text(
+    kind: str, routers: str, sides: str, balanced: str, space: Literal["attention", "hidden"]
 ) -> None:
     model = attached(kind, routers=routers, sides=sides, balanced_sides=balanced)
     weights = {n: t.clone() for n, t in model.state_dict().items() if "focus_router" not in n}
     drawn = [p.clone() for p in focus.trainable_parameters(model)]
-    focus.initialise(model, TEXT, seed=0)
+    focus.initialise(model, TEXT, seed=0, space=space)
     for before, after in zip(drawn, focus.trainable_parameters(model), strict=True):
         assert after.isfinite().all()
         assert not torch.equal(before, after)
@@ -60,7 +63,8 @@ def routed_logits(sides: str) -> tuple[Tensor, Tensor]:
     moments = Moments()
     with torch.no_grad():
         moments.add(hidden, (x @ to_query).unsqueeze(1), (x @ to_key).unsqueeze(1))
-        set_router(router, moments, torch.Generator().manual_seed(0))
+        set_router(router, moments, from_attention(router, moments),
+                   torch.Generator().manual_seed(0))  # fmt: skip
         centred = x[0] - x.flatten(0, 1).mean(0)
         wanted = (centred @ to_query) @ (centred @ to_key).T
         found = (centred @ router.projection[0, 0]) @ (centred @ router.projection[-1, 0]).T
@@ -74,6 +78,25 @@ def test_the_routing_space_holds_the_attentions_own_logits(sides: str) -> None:
     assert correlation > 0.9  # blindness to the mean costs one direction of 96
 
 
+@pytest.mark.parametrize("sides", ["one", "two"])
+def test_clusters_of_hidden_states_are_groups(sides: Literal["one", "two"]) -> None:
+    """Whatever all tokens share: those of one cluster, on all sides, are one group."""
+    generator = torch.Generator().manual_seed(0)
+    shared, own = torch.randn(1, 96, generator=generator), torch.randn(3, 96, generator=generator)
+    kinds = torch.arange(600) % 3
+    hidden = 3 * shared + own[kinds] + 0.1 * torch.randn(600, 96, generator=generator)
+    router = focus.Router(focus.FocusConfig(num_groups=3, routing_dim=32, sides=sides), 96, 1)
+    moments, rows = Moments(), torch.randn(1, 1, 600, 16, generator=generator)
+    with torch.no_grad():
+        moments.add(hidden[None], rows, rows)
+        set_router(router, moments, from_hidden(router, moments), generator)
+        groups = router.scores(hidden[None])[0, :, 0].argmax(-1)
+    assert all(torch.equal(side, groups[0]) for side in groups)
+    met = {(int(kind), int(group)) for kind, group in zip(kinds, groups[0], strict=True)}
+    assert len(met) == 3
+    assert len({group for _, group in met}) >= 2  # two starts may share a cluster
+
+
 def test_clusters_are_found() -> None:
     generator = torch.Generator().manual_seed(0)
     centres = normalize(torch.randn(5, 16, generator=generator), dim=-1)
@@ -85,6 +108,8 @@ def test_clusters_are_found() -> None:
 
 
 def test_what_cannot_start_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^space: must be one of attention, hidden, got 'keys'"):
+        focus.initialise(attached(), TEXT, space="keys")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^model: Focus is not attached"):
         focus.initialise(tiny("tiny-llama"), TEXT)
     with pytest.raises(ValueError, match=r"^similarity: 'dot' cannot start"):

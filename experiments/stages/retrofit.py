@@ -84,11 +84,11 @@ def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitS
     focus.attach(model, config, seed=seed)
     resumed = latest(folder)
     texts = TRAINING[training.texts]
-    if training.start == "attention" and resumed is None:
+    if training.start != "random" and resumed is None:
         documents = load_split("train", texts)
         first = WindowSequence(documents, training.context, training.start_windows, seed)
         batches = [first[i]["input_ids"].unsqueeze(0) for i in range(len(first))]
-        focus.initialise(model, batches, seed=seed)
+        focus.initialise(model, batches, seed=seed, space=training.start)
     module = Centroids(model, training)
     data = BooksDataModule(training.context, training.batch_size, training.steps, seed, texts,
                            training.copies)  # fmt: skip
