@@ -100,8 +100,9 @@ class RetrofitSettings:
         warmup_steps: steps of the linear rise.
         gradient_clip: largest gradient norm.
         checkpoint_every: steps between two checkpoints (what a killed run loses at most).
-        loss: ``next_token``, or ``distil``: the divergence of the model's predictions from those
-            of the pretrained one.
+        loss: ``next_token``; ``distil``: the divergence of the model's predictions from those of
+            the pretrained one; or ``mass``: how much of full attention's weights, layer by layer,
+            a token's groups leave out.
         start: ``random`` routers, or from the model's own ``attention``, or from clusters of its
             ``hidden`` states (focus.initialise).
         start_windows: training windows that the latter two look at.
@@ -123,7 +124,7 @@ class RetrofitSettings:
     warmup_steps: int = 10
     gradient_clip: float = 1.0
     checkpoint_every: int = 10
-    loss: Literal["next_token", "distil"] = "next_token"
+    loss: Literal["next_token", "distil", "mass"] = "next_token"
     start: Literal["random", "attention", "hidden"] = "random"
     start_windows: int = 8
     temperature_start: float | None = None
@@ -136,6 +137,8 @@ class RetrofitSettings:
         at_least(1, steps=self.steps, batch_size=self.batch_size)
         if self.hard_from is not None and not 0 <= self.hard_from <= 1:
             raise ValueError(f"hard_from: must be between 0 and 1, got {self.hard_from}")
+        if self.hard_from is not None and self.loss == "mass":
+            raise ValueError("hard_from: the loss 'mass' runs no gate; leave it out")
         if not 0 <= self.copies <= 1:
             raise ValueError(f"copies: must be between 0 and 1, got {self.copies}")
         if not self.hard_top_ks or min(self.hard_top_ks) < 1:

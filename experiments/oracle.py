@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-import focus
+from experiments.attending import attending, plain_scale
 from focus.attention.dense import attend
-from focus.masks import focus_mask
 
 IMPLEMENTATION = "focus_oracle"
 
@@ -38,25 +37,12 @@ def oracle(model: PreTrainedModel, share: float, window: int,
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                   attention_mask: Tensor | None, scaling: float | None = None,
                   **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-        limited = rest.get("softcap") or (rest.get("sliding_window") or torch.inf) < key.shape[2]
-        if attention_mask is not None or limited:
-            raise ValueError(
-                "the oracle takes whole texts without padding, and models without sliding windows "
-                "and soft-cap"
-            )
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        scale = plain_scale(query, key, attention_mask, scaling, rest)
         kept = heaviest(query, key, scale, share, window, sinks)
         return attend(query, key, value, scale, kept=kept).transpose(1, 2).contiguous(), None
 
-    AttentionInterface.register(IMPLEMENTATION, attention)
-    AttentionMaskInterface.register(IMPLEMENTATION, focus_mask)
-    with focus.mode(model, "full"):
-        former = model.config._attn_implementation
-        model.set_attn_implementation(IMPLEMENTATION)
-        try:
-            yield model
-        finally:
-            model.set_attn_implementation(former)
+    with attending(model, IMPLEMENTATION, attention):
+        yield model
 
 
 def heaviest(query: Tensor, key: Tensor, scale: float, share: float, window: int,

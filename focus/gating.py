@@ -197,6 +197,24 @@ def gated_attention(
     Raises:
         ValueError: several probes of hard keys that join several groups.
     """
+    own, others = as_gated(assignments, config)
+    key, value, others = (for_query_heads(x, own.shape[1]) for x in (key, value, others))
+    assignments = Assignments(own, others)
+    inputs = GateInputs(
+        query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, assignments, real,
+        pair_mask, config, softcap, dropout,
+    )  # fmt: skip
+    return GATES[config.gate](inputs)
+
+
+def as_gated(assignments: Assignments, config: FocusConfig) -> Assignments:
+    """Assignments as gates count them: a query's share of a group as the chance that one of
+    ``gate_probes`` draws hits it, keys in the groups they join where ``gate_keys`` is ``hard``
+    (with the gradient of their soft ones).
+
+    Raises:
+        ValueError: several probes of hard keys that join several groups.
+    """
     own, others = assignments
     if config.gate_probes > 1:
         own = -torch.expm1(config.gate_probes * torch.log1p(-own.clamp(max=MOST)))
@@ -208,10 +226,4 @@ def gated_attention(
     if config.gate_keys == "hard":
         joined = top_k_groups(others.detach(), config.key_top_k)
         others = joined.to(others.dtype) + others - others.detach()
-    key, value, others = (for_query_heads(x, own.shape[1]) for x in (key, value, others))
-    assignments = Assignments(own, others)
-    inputs = GateInputs(
-        query, key, value, query.shape[-1] ** -0.5 if scale is None else scale, assignments, real,
-        pair_mask, config, softcap, dropout,
-    )  # fmt: skip
-    return GATES[config.gate](inputs)
+    return Assignments(own, others)

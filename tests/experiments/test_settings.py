@@ -91,6 +91,11 @@ BAD = [
     ("transfer.context", 4096, "transfer.context: 4096 is above mixture.piece = 2048"),
     ("retrofit.copies", 1.5, "retrofit.copies: must be between 0 and 1"),
     ("retrofit.hard_from", 1.5, "retrofit.hard_from: must be between 0 and 1"),
+    (
+        "recipe.trials.broad.retrofit.loss",
+        "mass",
+        "recipe.trials.broad.retrofit.hard_from: the loss",
+    ),
     ("retrofit.hard_top_ks", [], "retrofit.hard_top_ks: must name numbers >= 1"),
     (
         "recipe.trials.broad.retrofit",

@@ -1,0 +1,84 @@
+import math
+
+import pytest
+import torch
+
+import focus
+from experiments.mass import mass_left_out, mass_loss
+from focus.gating import GateInputs
+from focus.routing import Assignments
+from tests.models import tiny, token_ids
+
+
+def attached(kind: str = "tiny-llama", **changes: object) -> torch.nn.Module:
+    values = {"num_groups": 4, "window": 8, "sinks": 2, **changes}
+    model = focus.attach(tiny(kind), focus.FocusConfig(**values), seed=0)  # type: ignore[arg-type]
+    for layer in model.focus_state.layers.values():
+        if layer.router is not None:
+            layer.router.train()
+    return model
+
+
+@pytest.mark.parametrize("routings", [(1, 1), (2, 2), (4, 2)])  # of queries, of keys
+def test_it_is_the_weight_outside_a_tokens_groups(routings: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, heads, 20, 8, generator=generator) for heads in (4, 2))
+    own, others = (torch.rand(2, heads, 20, 3, generator=generator) for heads in routings)
+    config = focus.FocusConfig(num_groups=3, window=4, sinks=2)
+    inputs = GateInputs(query, key, key, 0.3, Assignments(own, others), None, None, config)
+    missed, total = 0.0, 0.0
+    for b, h, i in torch.cartesian_prod(torch.arange(2), torch.arange(4), torch.arange(20)):
+        weights = (query[b, h, i] @ key[b, h // 2, : i + 1].T * 0.3).softmax(-1)
+        of_query = own[b, h * len(own[0]) // 4, i]
+        of_keys = others[b, h * len(others[0]) // 4]
+        distant = [j for j in range(2, int(i) + 1) if i - j >= 4]
+        if distant:
+            mass = weights[distant].sum()
+            kept = sum(weights[j] * (of_query @ of_keys[j]) for j in distant)
+            missed += float(mass * torch.log(mass / kept))
+            total += float(mass)
+    assert float(mass_left_out(inputs, own, others)) == pytest.approx(missed / total, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tiny-gpt2", "tiny-llama"])
+def test_without_preferences_it_is_the_logarithm_of_the_number_of_groups(kind: str) -> None:
+    model = attached(kind)
+    for layer in model.focus_state.layers.values():
+        layer.router.centroids.data.zero_()  # every token belongs to all groups alike
+    assert float(mass_loss(model, token_ids(2, 40)).detach()) == pytest.approx(
+        math.log(4), rel=1e-5
+    )
+
+
+def test_routers_learn_from_it_and_nothing_else_changes() -> None:
+    model, ids = attached(window=4, routers="kv_head", sides="two"), token_ids(2, 64)
+    frozen = {n: t.clone() for n, t in model.state_dict().items() if "focus_router" not in n}
+    optimizer = torch.optim.AdamW(focus.trainable_parameters(model), lr=0.01)
+    losses = []
+    for _ in range(30):
+        loss = mass_loss(model, ids)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0] - 0.2
+    assert all(torch.equal(frozen[n], t) for n, t in model.state_dict().items() if n in frozen)
+    assert model.focus_state.mode == "hard"
+
+
+def test_a_step_moves_the_potentials_once() -> None:
+    """The checkpointed part is computed twice, the router once."""
+    model, other, ids = attached(), attached(), token_ids(1, 40)
+    mass_loss(model, ids).backward()
+    mass_loss(other, ids)
+    for one, two in zip(model.focus_state.layers.values(), other.focus_state.layers.values(),
+                        strict=True):  # fmt: skip
+        assert int(one.router.batches) == 1
+        assert torch.equal(one.router.potentials, two.router.potentials)
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^retrofit.hard_from: the loss 'mass' runs no gate"):
+        mass_loss(attached(), token_ids(1, 20), gate="straight_through")
+    with pytest.raises(ValueError, match="without padding, and models without sliding windows"):
+        mass_loss(attached("tiny-gemma2"), token_ids(1, 20))
