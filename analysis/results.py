@@ -5,7 +5,7 @@ up.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -269,7 +269,11 @@ class Results:
         """Losses of each document under each mask of the trials that are no finalists."""
         frame = self.recipe
         trials = frame[~frame["final"].astype(bool)]["cell"].unique() if len(frame) else []
-        paths = [self.root / "recipe" / trial / "documents.csv" for trial in trials]
+        return self.documents("recipe", trials)
+
+    def documents(self, stage: str, cells: Iterable[str]) -> pd.DataFrame:
+        """Losses of each document under each mask, of a stage's cells that recorded them."""
+        paths = [self.root / stage / cell / "documents.csv" for cell in cells]
         frames = [read_csv(path, DOCUMENT_COLUMNS) for path in paths if path.is_file()]
         if not frames:
             return pd.DataFrame(columns=DOCUMENT_COLUMNS)

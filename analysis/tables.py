@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import arithmetic
+from analysis import arithmetic, paired
 from analysis.paper import model_name, table
 from analysis.results import COPYING_COLUMNS, LATER, RECIPE_COLUMNS, Results
 
@@ -180,6 +180,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "controls": controls,
     "recipe": recipe,
     "transfer": transfer,
+    "paired": paired.paired,
     "copying": copying,
     "decode": decode,
     "training": training,
