@@ -61,7 +61,7 @@ def differences(claim: Claim, run: dict[str, Any], cell: str | None = None) -> l
 
 
 def fewer_steps(found: list[str]) -> bool:
-    """Whether ``differences`` holds that the run trained for fewer steps than the paper."""
+    """Whether one of these differences is that the run trained for fewer steps than the paper."""
     return any("training steps" in difference for difference in found)
 
 

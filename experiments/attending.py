@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionMaskInterface, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import focus
 from focus.masks import focus_mask
@@ -18,31 +19,47 @@ Attention = Callable[..., tuple[Tensor, None]]
 @contextmanager
 def attending(model: PreTrainedModel, name: str, function: Attention,
               mode: str = "full") -> Iterator[PreTrainedModel]:  # fmt: skip
-    """The attached model in ``mode``, whose layers call ``function`` as transformers' attention,
-    registered under ``name``."""
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, focus_mask)
+    """The attached model, whose layers call another attention function.
+
+    Args:
+        model: attached; it is as it was afterwards, whatever happens within.
+        name: under which transformers knows the function meanwhile.
+        function: takes and gives what transformers' own attention functions do: query (B, H, T, D),
+            key and value (B, Hk, T, D), out (B, T, H, D).
+        mode: of :func:`focus.mode`; ``soft`` lets the function take the layer's hidden states.
+
+    Raises:
+        ValueError: Focus is not attached.
+    """
     with focus.mode(model, mode):
         former = model.config._attn_implementation
-        model.set_attn_implementation(name)
+        ALL_ATTENTION_FUNCTIONS[name] = function
+        AttentionMaskInterface.register(name, focus_mask)
         try:
+            model.set_attn_implementation(name)
             yield model
         finally:
             model.set_attn_implementation(former)
+            # What the function holds would otherwise live as long as the process.
+            del ALL_ATTENTION_FUNCTIONS[name]
 
 
-def plain_scale(query: Tensor, key: Tensor, attention_mask: Tensor | None, scaling: float | None,
-                rest: dict[str, Any]) -> float:  # fmt: skip
-    """The factor of the logits in a call of whole texts without padding, a sliding window that
-    cuts, or a soft-cap.
+def plain_scale(what: str, query: Tensor, key: Tensor, attention_mask: Tensor | None,
+                scaling: float | None, rest: dict[str, Any]) -> float:  # fmt: skip
+    """The factor of the logits in an attention call that a reference can take.
+
+    Args:
+        what: the reference or setting, for the error.
+        query: (B, H, T, D); key: (B, Hk, T, D).
+        attention_mask, scaling, rest: what transformers gives an attention function beside them.
 
     Raises:
-        ValueError: it is another call.
+        ValueError: the call has padding, a soft-cap, or a sliding window shorter than the text.
     """
     limited = rest.get("softcap") or (rest.get("sliding_window") or float("inf")) < key.shape[2]
     if attention_mask is not None or limited:
         raise ValueError(
-            "references that form every pair take whole texts without padding, and models without "
-            "sliding windows and soft-cap"
+            f"{what}: it forms every pair, so it takes whole texts without padding, and models "
+            "without sliding windows and soft-cap"
         )
     return query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -3,7 +3,7 @@
 Layer by layer, with no gradient through the model: queries choose the groups in which their
 heaviest distant keys are, and keys the groups of the queries that weigh them.
 
-Shape suffixes: B batch, H query heads, T tokens, K groups.
+Shape suffixes: B batch, H query heads, Hk key heads, T tokens, D head dimension, K groups.
 """
 
 from __future__ import annotations
@@ -18,64 +18,82 @@ from transformers import PreTrainedModel
 
 from experiments.attending import attending, plain_scale
 from focus.attention.checks import for_query_heads
-from focus.gating import GateInputs, as_gated
-from focus.routing import Assignments
+from focus.config import FocusConfig
+from focus.gating import as_gated
 
 IMPLEMENTATION = "focus_mass"
 
 
 def mass_loss(model: PreTrainedModel, input_ids: Tensor, **how: Any) -> Tensor:
-    """Mean over layers and heads of -log(share of full attention's distant weight that soft
-    assignments keep), nats, queries weighed by their distant weight; a float32 scalar.
+    """-log of the share of full attention's distant weight that falls on pairs whose groups meet,
+    nats, by the assignments as gates count them; the mean over layers, in which heads and queries
+    count by their distant weight. A float32 scalar.
 
     Args:
         model: attached; its layers attend fully meanwhile.
-        input_ids: (B, T), without padding.
+        input_ids: (B, T) int64, without padding, longer than the window.
         how: must be empty: there is no gate to override.
 
     Raises:
-        ValueError: ``how`` names a gate, or the model has a sliding window or a soft-cap.
+        ValueError: ``how`` names a gate, Focus is not attached, no pair is distant, the model has a
+            sliding window or a soft-cap, or :func:`focus.gating.as_gated` refuses the config.
     """
     if how:
         raise ValueError("retrofit.hard_from: the loss 'mass' runs no gate; leave it out")
     losses: list[Tensor] = []
+    learns = torch.is_grad_enabled()
 
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                   attention_mask: Tensor | None, scaling: float | None = None,
                   **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-        scale = plain_scale(query, key, attention_mask, scaling, rest)
         layer: Any = module._focus_layer
         hidden = layer.take_hidden()
+        scale = plain_scale("retrofit.loss", query, key, attention_mask, scaling, rest)
         if layer.router is not None:
             config = layer.state.config
-            with torch.enable_grad():
+            with torch.set_grad_enabled(learns):
                 # Not within the checkpoint: a second pass would move the potentials twice.
                 found = layer.router(hidden, None, layer.state.balance, config)
-                own, others = as_gated(found, config)
-                inputs = GateInputs(query, key, value, scale, Assignments(own, others), None, None,
-                                    config)  # fmt: skip
-                losses.append(checkpoint(mass_left_out, inputs, own, others, use_reentrant=False))
-        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale,
-                                           enable_gqa=True)  # fmt: skip
+                parts = query, key, *as_gated(found, config), config, scale
+                losses.append(checkpoint(mass_left_out, *parts, use_reentrant=False,
+                                         preserve_rng_state=False))  # fmt: skip
+        # Repeated, since not every kernel of torch's takes keys that heads share.
+        key, value = (for_query_heads(x, query.shape[1]) for x in (key, value))
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
         return out.transpose(1, 2).contiguous(), None
 
     with torch.no_grad(), attending(model, IMPLEMENTATION, attention, "soft"):
+        window = model.focus_state.config.window
+        if input_ids.shape[1] <= window:
+            raise ValueError(
+                f"input_ids: {input_ids.shape[1]} tokens have no pair beyond the window of "
+                f"{window}; give longer texts (retrofit.context) or a smaller window"
+            )
         model.base_model(input_ids=input_ids, use_cache=False)
     return torch.stack(losses).mean()
 
 
-def mass_left_out(inputs: GateInputs, own: Tensor, others: Tensor) -> Tensor:
-    """-log of the share of distant weight that assignments of queries ``own`` (B, Hq, T, K) and of
-    keys ``others`` (B, Hr, T, K) keep, a scalar."""
-    heads = inputs.query.shape[1]
-    own, others = for_query_heads(own, heads), for_query_heads(others, heads)
+def mass_left_out(query: Tensor, key: Tensor, of_queries: Tensor, of_keys: Tensor,
+                  config: FocusConfig, scale: float) -> Tensor:  # fmt: skip
+    """One layer's part of :func:`mass_loss`, a scalar in the assignments' dtype.
+
+    Args:
+        query: (B, H, T, D); key: (B, Hk, T, D).
+        of_queries, of_keys: how much a token counts in each group, (B, 1, Hk or H, T, K).
+        config: gives window and sinks.
+        scale: factor of the logits.
+    """
+    heads, position = query.shape[1], torch.arange(query.shape[2], device=query.device)
+    distance = position[:, None] - position
+    distant = (distance >= config.window) & (position >= config.sinks)
+    of_queries, of_keys = (for_query_heads(x, heads) for x in (of_queries, of_keys))
     with torch.no_grad():
-        query, key = inputs.query.float(), for_query_heads(inputs.key, heads).float()
-        logits = query @ key.transpose(-1, -2) * inputs.scale
-        weights = logits.masked_fill_(~inputs.allowed, -torch.inf).softmax(-1)
-        weights = weights.masked_fill_(~inputs.distant, 0.0)
+        query, key = (x.to(of_keys.dtype) for x in (query, for_query_heads(key, heads)))
+        logits = (query @ key.transpose(-1, -2)).mul_(scale).masked_fill_(distance < 0, -torch.inf)
+        weights = logits.softmax(-1).masked_fill_(~distant, 0.0)
+        del logits
         total = weights.sum(-1)
-    kept = (own * (weights @ others)).sum(-1)
+    kept = (of_queries * (weights @ of_keys)).sum(-1)
     tiny = torch.finfo(kept.dtype).tiny
     surprise = total.clamp_min(tiny).log() - kept.clamp_min(tiny).log()
     return (total * surprise).sum() / total.sum().clamp_min(tiny)

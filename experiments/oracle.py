@@ -37,7 +37,7 @@ def oracle(model: PreTrainedModel, share: float, window: int,
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                   attention_mask: Tensor | None, scaling: float | None = None,
                   **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-        scale = plain_scale(query, key, attention_mask, scaling, rest)
+        scale = plain_scale("oracle", query, key, attention_mask, scaling, rest)
         kept = heaviest(query, key, scale, share, window, sinks)
         return attend(query, key, value, scale, kept=kept).transpose(1, 2).contiguous(), None
 

@@ -209,8 +209,15 @@ def gated_attention(
 
 def as_gated(assignments: Assignments, config: FocusConfig) -> Assignments:
     """Assignments as gates count them: a query's share of a group as the chance that one of
-    ``gate_probes`` draws hits it, keys in the groups they join where ``gate_keys`` is ``hard``
-    (with the gradient of their soft ones).
+    ``gate_probes`` draws hits it; keys, where ``gate_keys`` is ``hard``, in the groups they join
+    alone, with the gradient of their soft ones.
+
+    Args:
+        assignments: of queries (B, Hq, T, K) and of keys (B, Hr, T, K), float32 or wider.
+        config: gives ``gate_probes``, ``gate_keys`` and ``key_top_k``.
+
+    Returns:
+        Shapes and dtypes as they were; rows need not sum to one any more.
 
     Raises:
         ValueError: several probes of hard keys that join several groups.

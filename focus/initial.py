@@ -8,8 +8,8 @@ whitened coordinates) gives the projections of queries and keys; clusters of the
 positions, biases, grouped keys and normalised queries are all taken as they are.
 
 Clusters of hidden states (``space="hidden"``) are what one starts centroids from where nothing is
-known of queries and keys: the random projection stays, queries share the keys', and a token looks
-for its like.
+known of queries and keys: the projection is the keys' random one, blind to what all tokens share;
+queries take it too, so that a token looks for its like.
 
 Shape suffixes: N tokens of a half sequence, E model dimension, H query heads, Hk key heads, Hr
 routers, D head dimension, R routing dimension, K groups.
@@ -46,7 +46,7 @@ def initialise(model: PreTrainedModel, batches: Iterable[Tensor], seed: int | No
             at the length that is to be attended.
         seed: of k-means' first centroids; None uses torch's global generator.
         space: where k-means runs: ``attention``, the directions in which the model's own distant
-            logits vary most; ``hidden``, hidden states through the keys' projection as it is.
+            logits vary most; ``hidden``, hidden states through the keys' random projection.
 
     Returns:
         The same model.
@@ -124,9 +124,9 @@ class Moments:
 
 def set_router(router: Router, moments: Moments, projections: list[list[Tensor]],
                generator: torch.Generator | None) -> None:  # fmt: skip
-    """Sets one router's parameters and frozen potentials: projections (E, R) by router and side,
-    centroids from a layer's sample through the last side's, which is the keys': centroids are where
-    keys are, and queries look for them."""
+    """Sets one router's parameters and frozen potentials: ``projections[r][side]`` is (E, R);
+    centroids come from a layer's sample through the last side's, which is the keys': centroids are
+    where keys are, and queries look for them."""
     sample = torch.cat(moments.sample)
     for r, sides in enumerate(projections):
         for side, projection in enumerate(sides):
@@ -157,7 +157,8 @@ def from_attention(router: Router, moments: Moments) -> list[list[Tensor]]:
 
 
 def from_hidden(router: Router, moments: Moments) -> list[list[Tensor]]:
-    """The keys' projection (E, R) of each router, for every side of it."""
+    """The keys' projection (E, R) of each router, blind to the mean hidden state, for every side
+    of it."""
     mean = torch.as_tensor(moments.total) / moments.tokens
     drawn = [_without(mean, keys) for keys in router.projection[-1]]
     return [[keys] * len(router.projection) for keys in drawn]

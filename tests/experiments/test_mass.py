@@ -1,12 +1,12 @@
+import gc
 import math
+import weakref
 
 import pytest
 import torch
 
 import focus
 from experiments.mass import mass_left_out, mass_loss
-from focus.gating import GateInputs
-from focus.routing import Assignments
 from tests.models import tiny, token_ids
 
 
@@ -20,12 +20,10 @@ def attached(kind: str = "tiny-llama", **changes: object) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("routings", [(1, 1), (2, 2), (4, 2)])  # of queries, of keys
-def test_it_is_the_weight_outside_a_tokens_groups(routings: tuple[int, int]) -> None:
+def test_it_is_the_logarithm_of_the_weight_that_groups_keep(routings: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(2, heads, 20, 8, generator=generator) for heads in (4, 2))
     own, others = (torch.rand(2, heads, 20, 3, generator=generator) for heads in routings)
-    config = focus.FocusConfig(num_groups=3, window=4, sinks=2)
-    inputs = GateInputs(query, key, key, 0.3, Assignments(own, others), None, None, config)
     missed, total = 0.0, 0.0
     for b, h, i in torch.cartesian_prod(torch.arange(2), torch.arange(4), torch.arange(20)):
         weights = (query[b, h, i] @ key[b, h // 2, : i + 1].T * 0.3).softmax(-1)
@@ -37,7 +35,11 @@ def test_it_is_the_weight_outside_a_tokens_groups(routings: tuple[int, int]) -> 
             kept = sum(weights[j] * (of_query @ of_keys[j]) for j in distant)
             missed += float(mass * torch.log(mass / kept))
             total += float(mass)
-    assert float(mass_left_out(inputs, own, others)) == pytest.approx(missed / total, rel=1e-5)
+    config = focus.FocusConfig(num_groups=3, window=4, sinks=2)
+    for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float64, 1e-5)):
+        found = mass_left_out(query.to(dtype), key.to(dtype), own, others, config, 0.3)
+        assert found.dtype == torch.float32
+        assert float(found) == pytest.approx(missed / total, rel=close)
 
 
 @pytest.mark.parametrize("kind", ["tiny-gpt2", "tiny-llama"])
@@ -45,13 +47,29 @@ def test_without_preferences_it_is_the_logarithm_of_the_number_of_groups(kind: s
     model = attached(kind)
     for layer in model.focus_state.layers.values():
         layer.router.centroids.data.zero_()  # every token belongs to all groups alike
-    assert float(mass_loss(model, token_ids(2, 40)).detach()) == pytest.approx(
-        math.log(4), rel=1e-5
-    )
+    loss = mass_loss(model, token_ids(2, 40)).detach()
+    assert float(loss) == pytest.approx(math.log(4), rel=1e-5)
 
 
-def test_routers_learn_from_it_and_nothing_else_changes() -> None:
-    model, ids = attached(window=4, routers="kv_head", sides="two"), token_ids(2, 64)
+def test_groups_count_as_gates_count_them() -> None:
+    """Of several draws one is likelier to hit a group; a hard key counts in one group alone."""
+    found = {}
+    for probes, keys in ((1, "soft"), (2, "soft"), (1, "hard")):
+        model = attached(gate_probes=probes, gate_keys=keys, probe="multi_probe", sides="two")
+        for layer in model.focus_state.layers.values():
+            layer.router.centroids.data[:-1].zero_()  # queries belong to all groups alike
+        found[probes, keys] = float(mass_loss(model, token_ids(2, 40)).detach())
+    assert found[1, "soft"] == pytest.approx(math.log(4), rel=1e-5)
+    assert found[2, "soft"] == pytest.approx(-math.log(1 - 0.75**2), rel=1e-5)
+    assert found[1, "hard"] == pytest.approx(math.log(4), rel=1e-5)
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"gate_keys": "hard", "gate_probes": 2, "sides": "query_heads", "probe": "multi_probe"},
+])  # fmt: skip
+def test_routers_learn_from_it_and_nothing_else_changes(how: dict[str, object]) -> None:
+    model = attached(**{"window": 4, "routers": "kv_head", "sides": "two", **how})
+    ids = token_ids(2, 64)
     frozen = {n: t.clone() for n, t in model.state_dict().items() if "focus_router" not in n}
     optimizer = torch.optim.AdamW(focus.trainable_parameters(model), lr=0.01)
     losses = []
@@ -77,8 +95,31 @@ def test_a_step_moves_the_potentials_once() -> None:
         assert torch.equal(one.router.potentials, two.router.potentials)
 
 
+def test_without_gradients_nothing_is_kept_for_them() -> None:
+    model, ids = attached(), token_ids(1, 40)
+    with torch.no_grad():
+        assert not mass_loss(model, ids).requires_grad
+    assert all(int(layer.router.batches) == 0 for layer in model.focus_state.layers.values())
+
+
+def test_a_loss_that_is_dropped_leaves_nothing_behind() -> None:
+    model = attached()
+    mass_loss(model, token_ids(1, 40))
+    gone = [weakref.ref(p) for p in focus.trainable_parameters(model)]
+    del model
+    gc.collect()
+    assert gone
+    assert all(ref() is None for ref in gone)
+
+
 def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^retrofit.hard_from: the loss 'mass' runs no gate"):
         mass_loss(attached(), token_ids(1, 20), gate="straight_through")
-    with pytest.raises(ValueError, match="without padding, and models without sliding windows"):
-        mass_loss(attached("tiny-gemma2"), token_ids(1, 20))
+    with pytest.raises(ValueError, match=r"^input_ids: 8 tokens have no pair beyond"):
+        mass_loss(attached(), token_ids(1, 8))
+    model = attached("tiny-gemma2")
+    former = model.config._attn_implementation
+    with pytest.raises(ValueError, match=r"^retrofit.loss: .*without sliding windows and soft-cap"):
+        mass_loss(model, token_ids(1, 20))
+    assert (model.focus_state.mode, model.config._attn_implementation) == ("hard", former)
+    assert all(layer.hidden is None for layer in model.focus_state.layers.values())

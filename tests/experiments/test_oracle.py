@@ -50,5 +50,5 @@ def test_what_it_cannot_do_is_refused() -> None:
         pass
     model, mask = attached(), torch.ones(1, 20, dtype=torch.int64)
     mask[0, :3] = 0
-    with oracle(model, 0.5, 8, 4), pytest.raises(ValueError, match="without padding"):
+    with oracle(model, 0.5, 8, 4), pytest.raises(ValueError, match=r"^oracle: .*without padding"):
         model(token_ids(1, 20), attention_mask=mask, use_cache=False)

@@ -193,13 +193,19 @@ def test_a_search_is_scored_on_validation_books(folder: Path) -> None:
     assert set(documents["kind"]) == {"pretrained", "routed"}
 
 
-def test_a_trained_model_reads_causally(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "how", [{"start": "attention"}, {"start": "hidden"}, {"loss": "mass"}], ids=str
+)
+def test_a_trained_model_reads_causally(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, str]
+) -> None:
     """Scores are taken of it as training leaves it."""
     monkeypatch.chdir(folder)
     model = tiny("tiny-llama")
     config = focus.FocusConfig(num_groups=4, window=8, sinks=2)
-    training = RetrofitSettings(steps=3, context=64, warmup_steps=1, start="attention")
-    train(model, config, training, 0, folder / "checkpoints/causal", folder / "checkpoints/live")
+    training = RetrofitSettings(steps=3, context=64, warmup_steps=1, **how)  # type: ignore[arg-type]
+    place = folder / f"checkpoints/causal{next(iter(how.values()))}"
+    train(model, config, training, 0, place, place / "live")
     one, other = token_ids(1, 96), token_ids(1, 96)
     other[:, 48:] = token_ids(1, 48, seed=5)
     with torch.no_grad():

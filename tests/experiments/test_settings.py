@@ -107,7 +107,7 @@ BAD = [
     ("mixture.piece", 1, "mixture.piece: must be >= 2"),
     ("mixture.piece", 512, "recipe.trials.broad.retrofit.context: 1024 is above mixture.piece"),
     ("mixture.tokens", 1000, "mixture.tokens: must be >= 2048"),
-    ("retrofit.loss", "luck", "retrofit.loss: must be one of next_token, distil"),
+    ("retrofit.loss", "luck", "retrofit.loss: must be one of next_token, distil, mass"),
     ("retrofit.start", "luck", "retrofit.start: must be one of random, attention"),
     ("retrofit.temperature_start", 0.0, "retrofit.temperature_start: must be > 0"),
     ("recipe", 3, "recipe: must be a mapping, got 3"),

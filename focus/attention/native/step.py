@@ -46,7 +46,8 @@ _RUN = struct.Struct("=QQQqiiii")  # as in step.cpp
 
 
 def computes(query: Tensor, softcap: float | None) -> bool:
-    """Whether the kernel can take this step's query (B, H, 1, D)."""
+    """Whether the kernel can take steps of this query's device, dtype and head dimension, its
+    last."""
     kernel = None if softcap is not None else usable((query,))
     return kernel is not None and query.shape[-1] <= limits(kernel)[2]
 
