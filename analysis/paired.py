@@ -22,11 +22,12 @@ def paired(results: Results) -> pd.DataFrame:
     """A row a text, mask and pair of finalists: perplexity of ``trial`` relative to that of
     ``against``, less one, both the mean over their seeds, with a bootstrap interval over documents.
 
-    Pairs whose documents, or scored tokens of these, differ are left out.
+    Each counts relative to the pretrained model in its own run, since processors round bfloat16
+    differently. Pairs whose documents, or scored tokens of these, differ are left out.
     """
     rows = []
     for texts, scores, masks in _sets(results):
-        scores = scores[scores["kind"] == "routed"]
+        scores = _above_pretrained(scores)
         routed = masks[masks["kind"] == "routed"].set_index(["trial", "reading"])
         for reading, own in scores.groupby("reading", sort=False):
             trials = {name: _by_document(rows) for name, rows in own.groupby("trial", sort=False)}
@@ -57,6 +58,14 @@ def relative(apart: pd.Series, tokens: pd.Series) -> tuple[float, float, float]:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(changes, (tail, 1 - tail))
     return float(np.expm1(nats.sum() / counted.sum())), float(low), float(high)
+
+
+def _above_pretrained(scores: pd.DataFrame) -> pd.DataFrame:
+    """Rows of routed masks, their loss less the pretrained model's of the same run."""
+    key = ["trial", "document"]
+    base = scores[scores["kind"] == "pretrained"].groupby(key)["nll"].mean()
+    routed = scores[scores["kind"] == "routed"]
+    return routed.assign(nll=routed["nll"] - base.loc[pd.MultiIndex.from_frame(routed[key])].array)
 
 
 def _by_document(rows: pd.DataFrame) -> pd.DataFrame:

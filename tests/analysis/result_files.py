@@ -163,7 +163,8 @@ def write_recipe(root: Path, trial: str, *rows: dict[str, object]) -> None:
 def write_losses(root: Path, trial: str, losses: dict[str, dict[str, float]]) -> None:
     """Loss a token of each document under each reading, as a trial's documents.csv has them."""
     rows = [
-        {"trial": trial, "kind": "routed", "reading": reading, "seed": 0, "document": name,
+        {"trial": trial, "kind": "pretrained" if reading == "pretrained" else "routed",
+         "reading": reading, "seed": 0, "document": name,
          "nll": 100 * loss, "tokens": 100}
         for reading, own in losses.items() for name, loss in own.items()
     ]  # fmt: skip

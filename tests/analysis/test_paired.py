@@ -12,9 +12,10 @@ from tests.analysis.result_files import write_losses, write_recipe
 MASK = "symmetric.k1"
 
 
-def trial(results, name, losses, **values):
+def trial(results, name, losses, pretrained=1.0, **values):
     write_recipe(results.root, name, values)
-    write_losses(results.root, name, {MASK: losses})
+    full = dict.fromkeys(losses, pretrained)
+    write_losses(results.root, name, {MASK: losses, "pretrained": full})
 
 
 def test_a_difference_is_paired_by_document(results):
@@ -27,6 +28,14 @@ def test_a_difference_is_paired_by_document(results):
         assert row[name] == pytest.approx(math.expm1(0.1))
     assert (row["distant_density"], row["distant_density_against"]) == (0.06, 0.05)
     assert (row["seeds"], row["seeds_against"], row["n_documents"]) == (2, 3, 3)
+
+
+def test_what_the_pretrained_model_changed_by_is_no_trials_doing(results):
+    """Another processor rounds otherwise."""
+    trial(results, "first", {"a": 2.0, "b": 5.0})
+    trial(results, "second", {"a": 2.3, "b": 5.3}, pretrained=1.2)
+    (row,) = paired(results).to_dict("records")
+    assert row["change"] == pytest.approx(math.expm1(0.1))
 
 
 def test_the_interval_is_that_of_documents_drawn_anew(results):
