@@ -120,9 +120,8 @@ def exactness(results: Results) -> pd.DataFrame:
 
 
 def leak(results: Results) -> pd.DataFrame:
-    """One row a variant and balance: earlier assignments that a new suffix changes, perplexity,
-    balance.
-    """
+    """One row a variant and balance: earlier assignments that a new suffix changes, how evenly the
+    groups fill, and perplexity at equal density."""
     return results.leak
 
 

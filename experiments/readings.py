@@ -103,8 +103,8 @@ class Scorer:
         }  # fmt: skip
 
     def hard(self, kind: str, reading: Reading, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """One hard mask; the window alone is widened until it keeps as many pairs as the routers
-        did, whose row is among those before."""
+        """One hard mask; a window without groups is widened until it alone keeps as many pairs as
+        the routers did, whose row is among those before, and has their further keys beside."""
         config = self.model.focus_state.config
         window, routed = config.window, None
         if kind == "window":
@@ -117,9 +117,8 @@ class Scorer:
             counts.extend(c for c in focus.pair_counts(self.model).values() if c is not None)
             self.after_window()
 
-        ngram = 0 if kind == "window" else reading.ngram  # the window alone looks at no token
         with focus.mode(self.model, "hard", balance="causal", top_k=reading.top_k,
-                        probe=reading.probe, window=window, ngram=ngram,
+                        probe=reading.probe, window=window, ngram=reading.ngram,
                         ngram_keys=reading.ngram_keys):  # fmt: skip
             found = self._score(after)
         kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
@@ -127,7 +126,7 @@ class Scorer:
         share = (near + kept) / causal
         return {
             "kind": kind, "reading": reading.name, "K": config.num_groups, "top_k": reading.top_k,
-            "probe": reading.probe, "ngram": ngram, "window": window, "density": share,
+            "probe": reading.probe, "ngram": reading.ngram, "window": window, "density": share,
             "distant_density": _beyond(share, routed) if routed else kept / max(1, distant),
             "scores": found,
         }  # fmt: skip

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rules.leak import costs
 
 CAPTION = (
     "Left: share of a prefix's group assignments that change when its suffix is replaced; the "
-    "causal balances (frozen and lagged potentials) must show 0. Right: perplexity of hard top-2 "
-    "with the same router, relative to pretrained, by balance; in brackets the share of distant "
-    "pairs kept, which the balances do not share. Bars: intervals over documents."
+    "causal balances (frozen and lagged potentials) must show 0. Right: perplexity under the hard "
+    "mask with the same router, relative to pretrained, by balance; in brackets the share of all "
+    "causal pairs kept, made equal by a wider window where a balance keeps fewer. Bars: intervals "
+    "over documents."
 )
 LOOK = {
     "sinkhorn": style.RED,
@@ -28,21 +28,19 @@ LOOK = {
 
 def draw(results: Results) -> Figure | None:
     """Two panels of bars, None without results of the leak stage."""
-    frame, cost = results.leak, costs(results)
+    frame = results.leak
     if frame.empty or "changed" not in frame:
         return None
-    if not cost.empty:
-        cost = cost[cost["variant"].isin(frame["variant"])]
-    count = 1 if cost.empty else 2
+    count = 2 if "delta" in frame else 1
     figure, axes = style.row(count, 1.0 + 4.8 * count, 4.4)
-    _bars(axes[0], frame, "changed")
+    _bars(axes[0], frame.drop(columns="density", errors="ignore"), "changed")
     axes[0].set_ylabel("earlier assignments changed (%)")
     axes[0].set_title("A new suffix changes the past", loc="left")
     if count == 2:
-        _bars(axes[1], cost, "delta")
+        _bars(axes[1], frame, "delta")
         axes[1].axhline(0, color=style.INK, linewidth=1.2)
         axes[1].set_ylabel("perplexity against pretrained (%)")
-        axes[1].set_title("Hard top-2 with each balance", loc="left")
+        axes[1].set_title("Hard mask with each balance, equal density", loc="left")
     style.legend(figure, axes, 5)
     return figure
 
@@ -63,7 +61,7 @@ def _bars(axis: Axes, frame: pd.DataFrame, column: str) -> None:
             x, y, width * 0.92, yerr=spread, color=colour, capsize=3, label=balance,
             error_kw={"elinewidth": 1.1},
         )  # fmt: skip
-        kept = rows["distant_density"] if "distant_density" in rows else [None] * len(rows)
+        kept = rows["density"] if "density" in rows else [None] * len(rows)
         for px, py, top, share in zip(x, y, np.maximum(y + spread[1], 0), kept, strict=True):
             if np.isfinite(py):
                 text = f"{py:.1f}" if py else "0"

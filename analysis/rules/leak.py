@@ -15,26 +15,6 @@ from analysis.settings import LedgerSettings
 CAUSAL = ("causal", "frozen", "lagged")
 
 
-def costs(results: Results) -> pd.DataFrame:
-    """Hard top-2 of each variant under each balance, from the top-k stage: equal k, nearly equal
-    density.
-    """
-    frame = results.topk
-    if frame.empty:
-        return frame
-    wanted = (frame["mode"] == "hard") & (frame["probe"] == "symmetric") & (frame["top_k"] == 2)
-    frame = frame[wanted].reset_index(drop=True)
-    return frame.assign(balance=[_kind(row, results) for row in frame.to_dict("records")])
-
-
-def _kind(row: dict[str, Any], results: Results) -> str:
-    """The leak stage names a causal balance by its potentials; so do we, where they are known."""
-    if row["balance"] != "causal":
-        return row["balance"]
-    variants = scope.config(results.run("topk", row["cell"])).get("variants", {})
-    return variants.get(row["cell"], {}).get("potentials", "causal")
-
-
 def _changed(row: pd.Series) -> str:
     text = f"{row['variant']}, {row['balance']}: {row['changed']:.2%}"
     if pd.notna(row.get("changed_low")):
@@ -42,13 +22,16 @@ def _changed(row: pd.Series) -> str:
     return text
 
 
-def _cost(results: Results) -> str:
-    """Perplexity of hard top-2 with each balance, in words; empty where it was not measured."""
+def _cost(frame: pd.DataFrame) -> str:
+    """What each balance costs at equal density, in words; empty where it was not measured."""
+    if "delta" not in frame:
+        return ""
     said = [
-        f"{row['variant']}, {row['balance']}: {row['ppl']:.2f} at density {row['density']:.3f}"
-        for row in costs(results).to_dict("records")
+        f"{row['variant']}, {row['balance']}: {row['delta']:+.1%} ({row['delta_low']:+.1%} to "
+        f"{row['delta_high']:+.1%}) at density {row['density']:.3f}"
+        for row in frame.dropna(subset="delta").to_dict("records")
     ]
-    return f" Perplexity of hard top-2: {'; '.join(said)}." if said else ""
+    return f" Perplexity under the hard mask against pretrained: {'; '.join(said)}."
 
 
 def _facts(row: pd.Series, results: Results, settings: LedgerSettings) -> dict[str, Any]:
@@ -82,7 +65,7 @@ def suffix_changes_the_past(
     limit, known = settings.tolerances.leak_share, _facts(sinkhorn.iloc[0], results, settings)
     low = sinkhorn["changed_low"] if "changed_low" in sinkhorn else sinkhorn["changed"]
     why = "; ".join(_changed(r) for _, r in pd.concat([sinkhorn, causal]).iterrows()) + "."
-    why = f"Earlier assignments changed - {why}{_cost(results)}"
+    why = f"Earlier assignments changed - {why}{_cost(frame)}"
     if (causal["changed"] > limit).any():
         return Outcome(NOT_REPRODUCED, f"A causal balance changes the past too. {why}", **known)
     if (low > limit).all():

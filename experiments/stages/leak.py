@@ -2,14 +2,17 @@
 
 For each variant and balance, documents are read twice with the same first half and another
 second half. Reported: the share of first-half assignments that differ, the largest change of a
-first-half logit, and how evenly the groups fill.
+first-half logit, how evenly the groups fill, and the perplexity of hard routing with each balance
+at equal density.
 
-`python -m experiments.stages.leak` writes results/leak/metrics.json and table.csv.
+`python -m experiments.stages.leak` writes results/leak/metrics.json, table.csv (a row a document)
+and perplexity.csv.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,8 +20,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import evaluation, models, settings
+from experiments import balances, evaluation, models, settings
 from experiments.data import load_split
+from experiments.evaluation import DocumentScore
 from experiments.record import Run
 from experiments.settings import Settings
 from focus.routing import balance_statistics
@@ -34,11 +38,14 @@ def main() -> None:
 
 def leak(run: Run, chosen: Settings) -> None:
     """Measures every variant under every balance of ``leak.balances``."""
-    pairs = suffix_pairs(chosen)
-    rows = []
+    pairs, documents = suffix_pairs(chosen), evaluation.protocol_windows(chosen.protocol)
+    rows, perplexities = [], []
+    windows = sum(len(each) for _, each in documents)
+    count = len(chosen.leak.balances)
     with evaluation.progress() as bar:
-        total = len(chosen.leak.variants) * len(chosen.leak.balances) * len(pairs)
-        task = bar.add_task("leak", total=total)
+        # Once as pretrained, and at most twice with each balance.
+        steps = count * len(pairs) + (1 + 2 * count) * windows
+        task = bar.add_task("leak", total=len(chosen.leak.variants) * steps)
         for variant in chosen.leak.variants:
             chosen.variant(variant)
             model, _ = models.load(chosen.model.name, chosen.model.dtype)
@@ -51,7 +58,32 @@ def leak(run: Run, chosen: Settings) -> None:
                         {"variant": variant, "balance": balance, "document": title, **found}
                     )
                     bar.advance(task)
+            bar.update(task, description=f"leak {variant} perplexity")
+            baseline, own = balances.costs(model, chosen.leak.balances, documents,
+                                           chosen.protocol.score_from,
+                                           lambda: bar.advance(task))  # fmt: skip
+            perplexities += priced(run, chosen, variant, baseline, own)
     record(run, chosen, pd.DataFrame(rows))
+    run.table(pd.DataFrame(perplexities), "perplexity.csv")
+
+
+def priced(run: Run, chosen: Settings, variant: str, baseline: list[DocumentScore],
+           rows: list[dict[str, Any]]) -> list[dict[str, Any]]:  # fmt: skip
+    """Perplexity of each balance, its change against the pretrained model and against the first
+    balance, all paired by document; metrics and table rows."""
+    priced, first = [], rows[0]
+    for row in rows:
+        scores = row["scores"]
+        flat = {"variant": variant, **{k: v for k, v in row.items() if k != "scores"}}
+        for name, base in (("delta", baseline), ("versus_first", first["scores"])):
+            found = evaluation.relative_change(scores, base, chosen.bootstrap, chosen.seed)
+            key = f"{variant}.{row['balance']}.{name}"
+            run.metric(key, found.value, found.low, found.high, n=len(scores))
+            flat |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+        for name in ("density", "window"):
+            run.metric(f"{variant}.{row['balance']}.{name}", row[name])
+        priced.append(flat | {"ppl": evaluation.perplexity(scores), "n_documents": len(scores)})
+    return priced
 
 
 def suffix_pairs(chosen: Settings) -> list[tuple[str, Tensor, Tensor]]:
@@ -76,9 +108,7 @@ def compare(model: PreTrainedModel, balance: str, one: Tensor, other: Tensor) ->
     """Share of changed first-half assignments, largest logit change there, and group balance."""
     half = one.shape[1] // 2
     seen = []
-    options = {"balance": "causal"} if balance in ("frozen", "lagged") else {"balance": balance}
-    potentials = balance if balance in ("frozen", "lagged") else None
-    with focus.mode(model, "hard", potentials=potentials, **options):
+    with balances.balanced(model, balance):
         for window in (one, other):
             logits = model(window.to(model.device), use_cache=False).logits[:, :half].float()
             seen.append((logits, [found for _, found in focus.memberships(model).items()]))

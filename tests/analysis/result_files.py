@@ -131,6 +131,8 @@ def write_leak(root: Path, sinkhorn: float, frozen: float, variant: str = "k4_si
         name = f"{variant}.{balance}.changed"
         values |= {name: share, f"{name}_low": 0.8 * share, f"{name}_high": 1.2 * share}
         values[f"{name}_n"] = 4
+        cost = {"delta": 0.02, "delta_low": 0.01, "delta_high": 0.03, "density": 0.45}
+        values |= {f"{variant}.{balance}.{key}": value for key, value in cost.items()}
     (root / "leak" / "metrics.json").write_text(json.dumps(values))
 
 

@@ -1,5 +1,6 @@
 """The retrofit stage on a tiny model: frozen weights, resume after a kill, adapters that load."""
 
+import json
 import os
 import signal
 import subprocess
@@ -133,6 +134,14 @@ def test_leak_finds_the_future_in_sinkhorn_and_none_in_frozen_potentials(trained
     table = pd.read_csv(trained / "results/leak/table.csv").groupby("balance")[["changed"]].max()
     assert table.loc["sinkhorn", "changed"] > 0
     assert table.loc["frozen", "changed"] == 0
+    costs = pd.read_csv(trained / "results/leak/perplexity.csv").set_index("balance")
+    assert list(costs.index) == ["sinkhorn", "frozen"]
+    assert costs["window"].min() == 8 < costs["window"].max()  # one was widened to the other
+    assert abs(costs.loc["sinkhorn", "density"] - costs.loc["frozen", "density"]) < 0.03
+    assert costs.loc["sinkhorn", ["versus_first", "versus_first_high"]].tolist() == [0.0, 0.0]
+    assert costs.loc["frozen", "versus_first_low"] < costs.loc["frozen", "versus_first_high"]
+    metrics = json.loads((trained / "results/leak/metrics.json").read_text())
+    assert metrics["small.frozen.delta"] == pytest.approx(costs.loc["frozen", "delta"])
 
 
 def test_controls_are_held_against_the_routed_mask_at_equal_density(trained: Path) -> None:

@@ -22,3 +22,4 @@ def test_leak(results, settings, sinkhorn, frozen, expected):
     write_leak(results.root, sinkhorn, frozen)
     outcome = decide(CLAIMS["audit.5"], results, settings)
     assert (outcome.verdict, outcome.n) == (expected, 4)
+    assert "k4_sinks0, frozen: +2.0% (+1.0% to +3.0%) at density 0.450." in outcome.why

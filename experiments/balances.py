@@ -1,0 +1,96 @@
+"""What a balance costs: perplexity of one router's hard mask under each, at equal density.
+
+Balances fill groups differently, so the same k keeps more pairs under one than under another. The
+window of those that keep fewer is widened until all keep as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import focus
+from experiments import evaluation
+from experiments.controls import equal_window
+from experiments.evaluation import DocumentScore
+
+Documents = list[tuple[str, Tensor]]
+POTENTIALS = ("frozen", "lagged")
+
+
+@contextmanager
+def balanced(model: PreTrainedModel, balance: str,
+             window: int | None = None) -> Iterator[PreTrainedModel]:  # fmt: skip
+    """The attached model in hard mode under a balance of ``leak.balances``; ``window``: another
+    than the config's."""
+    causal = balance in POTENTIALS
+    how: dict[str, Any] = {"balance": "causal" if causal else balance}
+    if causal:
+        how["potentials"] = balance
+    if window is not None:
+        how["window"] = window
+    with focus.mode(model, "hard", **how):
+        yield model
+
+
+def costs(
+    model: PreTrainedModel,
+    balances: Sequence[str],
+    documents: Documents,
+    score_from: int,
+    tick: Callable[[], None],
+) -> tuple[list[DocumentScore], list[dict[str, Any]]]:
+    """Scores of the pretrained model, and a row a balance: ``balance``, ``window``, ``density``
+    (share of causal pairs), ``scores``; all at the density of the one that keeps most.
+
+    Args:
+        model: attached.
+        balances: as in ``leak.balances``.
+        documents: titles and windows (n, T), all of one length T.
+        score_from: first position scored.
+        tick: called after every window that was read.
+    """
+    with focus.mode(model, "full"):
+        baseline = evaluation.score_documents(model, documents, score_from, tick)
+    own = [measured(model, balance, None, documents, score_from, tick) for balance in balances]
+    most = max(row["density"] for row in own)
+    rows = []
+    for row in own:
+        window = window_for(row, most, documents[0][1].shape[1], model.focus_state.config.sinks)
+        if window > row["window"]:
+            row = measured(model, row["balance"], window, documents, score_from, tick)
+        rows.append(row)
+    return baseline, rows
+
+
+def window_for(row: dict[str, Any], density: float, tokens: int, sinks: int) -> int:
+    """The window with which a mask that keeps ``row['distant_density']`` of the pairs beyond its
+    window and sinks keeps ``density`` of all, if it keeps as large a share of any."""
+    kept = row["distant_density"]
+    if density <= row["density"]:
+        return row["window"]
+    return max(row["window"], equal_window(tokens, sinks, (density - kept) / (1 - kept)))
+
+
+def measured(model: PreTrainedModel, balance: str, window: int | None, documents: Documents,
+             score_from: int, tick: Callable[[], None]) -> dict[str, Any]:  # fmt: skip
+    """Scores and pairs kept of one balance and window (None: the config's)."""
+    counts: list[focus.PairCounts] = []
+
+    def after() -> None:
+        counts.extend(c for c in focus.pair_counts(model).values() if c is not None)
+        tick()
+
+    with balanced(model, balance, window):
+        window = model.focus_state.config.window
+        scores = evaluation.score_documents(model, documents, score_from, after)
+    kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
+    near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)
+    return {
+        "balance": balance, "window": window, "density": (near + kept) / causal,
+        "distant_density": kept / max(1, distant), "scores": scores,
+    }  # fmt: skip
