@@ -7,6 +7,7 @@ from transformers import BertConfig, BertModel
 
 import focus
 from focus import FocusConfig
+from tests.attention.cases import needs_kernel
 from tests.models import ARCHITECTURES, tiny, token_ids
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
@@ -157,6 +158,35 @@ def test_causal_balance_keeps_the_prefix_whatever_follows(name: str) -> None:
     for index, found in focus.memberships(model).items():
         assert torch.equal(found.query[..., :50, :], groups[index].query[..., :50, :])
     assert torch.equal(one[:, :50], two[:, :50])
+
+
+SUFFIX_CONFIGS = {
+    "lagged": CONFIG.replace(potentials="lagged", lag_tokens=32, lag_stride=16),
+    "several probes": CONFIG.replace(top_k=2, probe="multi_probe", routers="kv_head", sides="two"),
+    "recipe": focus.FocusConfig.recipe(window=8, sinks=2, ngram_keys=2),
+}
+
+
+@pytest.mark.parametrize("config", SUFFIX_CONFIGS.values(), ids=SUFFIX_CONFIGS)
+@pytest.mark.parametrize(
+    "backend", ["dense", pytest.param("native", marks=needs_kernel), "decomposed", "auto"]
+)
+def test_no_path_lets_a_suffix_change_the_past(backend: str, config: focus.FocusConfig) -> None:
+    """Bit for bit by the definition, to rounding otherwise; words that come again included."""
+    model, ids = focus.attach(tiny("tiny-llama"), config, seed=0), token_ids(2, 120)
+    for layer in model.focus_state.layers.values():
+        layer.router.potentials.normal_(generator=torch.Generator().manual_seed(1))
+    ids[:, 60:80] = ids[:, 10:30]
+    other = torch.cat([ids[:, :80], token_ids(2, 40, seed=5)], 1)
+    with focus.mode(model, "hard", backend=backend):
+        one, groups = logits(model, ids), focus.memberships(model)
+        two = logits(model, other)
+    for index, found in focus.memberships(model).items():
+        for side, before in zip(found, groups[index], strict=True):
+            assert side is None or torch.equal(side[..., :80, :], before[..., :80, :])
+    assert not torch.allclose(one[:, 80:], two[:, 80:], atol=1e-3)
+    close = 0.0 if backend == "dense" else 1e-4
+    torch.testing.assert_close(one[:, :80], two[:, :80], rtol=0, atol=close)
 
 
 def test_mode_is_restored_also_after_an_error() -> None:
