@@ -52,7 +52,7 @@ def costs(
         balances: as in ``leak.balances``.
         documents: titles and windows (n, T), all of one length T.
         score_from: first position scored.
-        tick: called after every window that was read.
+        tick: called after every window that was read: once, and once or twice a balance.
     """
     with focus.mode(model, "full"):
         baseline = evaluation.score_documents(model, documents, score_from, tick)

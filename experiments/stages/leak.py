@@ -46,7 +46,7 @@ def leak(run: Run, chosen: Settings) -> None:
         # Once as pretrained, and at most twice with each balance.
         steps = count * len(pairs) + (1 + 2 * count) * windows
         task = bar.add_task("leak", total=len(chosen.leak.variants) * steps)
-        for variant in chosen.leak.variants:
+        for done, variant in enumerate(chosen.leak.variants, 1):
             chosen.variant(variant)
             model, _ = models.load(chosen.model.name, chosen.model.dtype)
             focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
@@ -63,6 +63,7 @@ def leak(run: Run, chosen: Settings) -> None:
                                            chosen.protocol.score_from,
                                            lambda: bar.advance(task))  # fmt: skip
             perplexities += priced(run, chosen, variant, baseline, own)
+            bar.update(task, completed=done * steps)
     record(run, chosen, pd.DataFrame(rows))
     run.table(pd.DataFrame(perplexities), "perplexity.csv")
 
