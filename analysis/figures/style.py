@@ -22,9 +22,9 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED = (
     "#D55E00",
 )
 GREY, INK = "#7A7A7A", "#222222"
-BROWN = "#7f4f24"
-CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BROWN)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+BROWN, WINE = "#7f4f24", "#8A1C7C"
+CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BROWN, WINE)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 RC = {
     "font.size": 10,
     "axes.titlesize": 11,
