@@ -27,7 +27,7 @@ def paired(results: Results) -> pd.DataFrame:
     """
     rows = []
     for texts, scores, masks in _sets(results):
-        scores = _above_pretrained(scores)
+        scores = above_pretrained(scores)
         routed = masks[masks["kind"] == "routed"].set_index(["trial", "reading"])
         for reading, own in scores.groupby("reading", sort=False):
             trials = {name: _by_document(rows) for name, rows in own.groupby("trial", sort=False)}
@@ -45,6 +45,15 @@ def paired(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def above_pretrained(scores: pd.DataFrame) -> pd.DataFrame:
+    """Rows of routed masks, their loss less the pretrained model's on that document in the same
+    run."""
+    key = ["trial", "document"]
+    base = scores[scores["kind"] == "pretrained"].groupby(key)["nll"].mean()
+    routed = scores[scores["kind"] == "routed"]
+    return routed.assign(nll=routed["nll"] - base.loc[pd.MultiIndex.from_frame(routed[key])].array)
+
+
 def relative(apart: pd.Series, tokens: pd.Series) -> tuple[float, float, float]:
     """exp of the mean loss difference, less one, and its interval over documents.
 
@@ -58,14 +67,6 @@ def relative(apart: pd.Series, tokens: pd.Series) -> tuple[float, float, float]:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(changes, (tail, 1 - tail))
     return float(np.expm1(nats.sum() / counted.sum())), float(low), float(high)
-
-
-def _above_pretrained(scores: pd.DataFrame) -> pd.DataFrame:
-    """Rows of routed masks, their loss less the pretrained model's of the same run."""
-    key = ["trial", "document"]
-    base = scores[scores["kind"] == "pretrained"].groupby(key)["nll"].mean()
-    routed = scores[scores["kind"] == "routed"]
-    return routed.assign(nll=routed["nll"] - base.loc[pd.MultiIndex.from_frame(routed[key])].array)
 
 
 def _by_document(rows: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
+from analysis.paired import above_pretrained
 from analysis.results import Results
 
 BASE = "search"
@@ -42,12 +43,13 @@ def draw(results: Results) -> Figure | None:
 
 
 def compared(results: Results) -> pd.DataFrame:
-    """A row a trial and reading: perplexity relative to the base trial's under the same mask, less
-    one, over all documents (``change``) and of each (``documents``), and ``distant_density``."""
+    """A row a trial and reading: perplexity relative to the base trial's under the same mask, each
+    against the pretrained model in its own run, less one, over all documents (``change``) and of
+    each (``documents``), and ``distant_density``."""
     scores, masks = results.search_documents, results.recipe
     if scores.empty or BASE not in set(scores["trial"]):
         return pd.DataFrame()
-    scores = scores[scores["kind"] == "routed"].assign(loss=lambda s: s["nll"] / s["tokens"])
+    scores = above_pretrained(scores).assign(loss=lambda s: s["nll"] / s["tokens"])
     loss = scores.groupby(["trial", "reading", "document"], sort=False)["loss"].mean()
     shares = masks[masks["kind"] == "routed"].set_index(["trial", "reading"])["distant_density"]
     rows = []

@@ -121,12 +121,14 @@ def test_what_is_copied_stands_between_unread_and_pretrained(results):
 
 
 def test_searched_trials_are_compared_with_their_base_by_document(results):
+    full = {"a": 1.0, "b": 1.0}
     assert search.draw(results) is None
     for trial, losses in (("search", (3.0, 4.0)), ("search_eq2", (3.1, 4.3))):
         write_recipe(results.root, trial, {"final": False})
-        write_losses(results.root, trial, {"symmetric.k1": dict(zip("ab", losses, strict=True))})
+        own = {"symmetric.k1": dict(zip("ab", losses, strict=True)), "pretrained": full}
+        write_losses(results.root, trial, own)
     write_recipe(results.root, "default", {})
-    write_losses(results.root, "default", {"symmetric.k1": {"a": 1.0}})
+    write_losses(results.root, "default", {"symmetric.k1": {"a": 1.0}, "pretrained": full})
     del results.__dict__["recipe"], results.__dict__["search_documents"]
     (row,) = search.compared(results).to_dict("records")
     assert row["trial"] == "search_eq2"
