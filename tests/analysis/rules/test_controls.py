@@ -6,7 +6,7 @@ import pytest
 
 from analysis import tables
 from analysis.rules import DIRECTION, INCONCLUSIVE, NOT_REPRODUCED, decide
-from tests.analysis.result_files import write_controls
+from tests.analysis.result_files import write_controls, write_recipe
 from tests.analysis.verdicts import CLAIMS
 
 
@@ -22,3 +22,21 @@ def test_controls_are_judged_by_their_paired_interval(results, settings, low, hi
     assert (outcome.low, outcome.high) == (low, high)
     assert "the window alone" in outcome.why
     assert len(tables.controls(results)) == 3
+
+
+def test_the_nearest_control_of_each_finalist_stands_beside(results, settings):
+    write_controls(results.root, ("random", 0.1, 0.05, 0.2))
+    assert "With more training" not in decide(CLAIMS["audit.9"], results, settings).why
+    apart = {"versus_routed": 0.04, "versus_routed_low": 0.03, "versus_routed_high": 0.05}
+    far = {key: 10 * value for key, value in apart.items()}
+    write_recipe(
+        results.root, "long", {}, {"kind": "random", **far}, {"kind": "oracle", **apart},
+        {"kind": "window", "ngram": 3, "distant_density": 0.25, **apart},
+    )  # fmt: skip
+    write_recipe(results.root, "searched", {"kind": "window", "final": False, **apart})
+    del results.__dict__["recipe"]
+    why = decide(CLAIMS["audit.9"], results, settings).why
+    assert (
+        "the nearest control of each: long the window alone, widened to the same density "
+        "with the same further keys +4.0% (+3.0% to +5.0%) at 25% of the distant pairs. Not"
+    ) in why
