@@ -40,9 +40,7 @@ def _of_finalists(results: Results) -> str:
         f"{row['versus_routed_high']:+.1%}) at {row['distant_density']:.0%} of the distant pairs"
         for row in near.groupby("trial").head(1).sort_values("trial").to_dict("records")
     ]
-    return f". With more training, the nearest control of each trial: {'; '.join(said)}" * bool(
-        said
-    )
+    return f". With more training, the nearest control of each: {'; '.join(said)}" if said else ""
 
 
 @rule("audit.9")
