@@ -22,8 +22,9 @@ def paired(results: Results) -> pd.DataFrame:
     """A row a text, mask and pair of finalists: perplexity of ``trial`` relative to that of
     ``against``, less one, both the mean over their seeds, with a bootstrap interval over documents.
 
-    Each counts relative to the pretrained model in its own run, since processors round bfloat16
-    differently. Pairs whose documents, or scored tokens of these, differ are left out.
+    Each counts relative to the pretrained model in its own run: processors round bfloat16
+    differently, and what that does to masks is taken to be what it does to the pretrained model.
+    Pairs whose documents, or scored tokens of these, differ are left out.
     """
     rows = []
     for texts, scores, masks in _sets(results):
@@ -46,8 +47,12 @@ def paired(results: Results) -> pd.DataFrame:
 
 
 def above_pretrained(scores: pd.DataFrame) -> pd.DataFrame:
-    """Rows of routed masks, their loss less the pretrained model's on that document in the same
-    run."""
+    """Rows of routed masks, ``nll`` (nats, summed over a document) less the pretrained model's on
+    that document in the same run.
+
+    Raises:
+        KeyError: a trial has no row of the pretrained model for one of its documents.
+    """
     key = ["trial", "document"]
     base = scores[scores["kind"] == "pretrained"].groupby(key)["nll"].mean()
     routed = scores[scores["kind"] == "routed"]

@@ -68,8 +68,9 @@ def costs(
 
 
 def window_for(row: dict[str, Any], density: float, tokens: int, sinks: int) -> int:
-    """The window with which a mask that keeps ``row['distant_density']`` of the pairs beyond its
-    window and sinks keeps ``density`` of all, if it keeps as large a share of any."""
+    """The window, in tokens, with which a mask that keeps ``row['distant_density']`` of the pairs
+    beyond its window and sinks keeps ``density`` (0 to 1) of all, if it keeps as large a share
+    beyond any window."""
     kept = row["distant_density"]
     if density <= row["density"]:
         return row["window"]
@@ -78,7 +79,8 @@ def window_for(row: dict[str, Any], density: float, tokens: int, sinks: int) -> 
 
 def measured(model: PreTrainedModel, balance: str, window: int | None, documents: Documents,
              score_from: int, tick: Callable[[], None]) -> dict[str, Any]:  # fmt: skip
-    """Scores and pairs kept of one balance and window (None: the config's)."""
+    """Scores and pairs kept of one balance and window (None: the config's), as :func:`costs` gives
+    them, and ``distant_density``: the share kept of pairs beyond that window and the sinks."""
     counts: list[focus.PairCounts] = []
 
     def after() -> None:

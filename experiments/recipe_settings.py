@@ -94,8 +94,8 @@ class RecipeSettings:
         readings: hard masks.
         controls: routings that learnt nothing: random routers, with as many groups as keep at least
             as many pairs as the trained ones in that reading, those of
-            :mod:`experiments.controls`, and the window, widened to a trial's own density; and the
-            oracle, which knows what full attention weighs most.
+            :mod:`experiments.controls`, and the window, widened to a trial's own density, each with
+            the reading's further keys; and the oracle, which knows what full attention weighs most.
         calibration: training windows on which random routers find their potentials.
         base: FocusConfig's fields that trials share.
         retrofit: training that trials share.

@@ -16,8 +16,8 @@ CAPTION = (
     "perplexity relative to the pretrained model against the share of distant pairs kept (window "
     "and sinks aside). Bars: bootstrap interval over documents, paired with pretrained, of the "
     "mean over seeds. Grey: routings that learnt nothing: random routers, the window widened to as "
-    "many pairs (an oracle, where shown, keeps the distant keys that full attention weighs most). "
-    "All causal. Right: near the pretrained line."
+    "many pairs, with the same further keys where n-grams are named (an oracle, where shown, keeps "
+    "the distant keys that full attention weighs most). All causal. Right: near the pretrained line."
 )
 CONTROLS = {
     "random": "random routers",

@@ -27,20 +27,22 @@ def _said(row: pd.Series) -> str:
 
 
 def _of_finalists(results: Results) -> str:
-    """The control nearest to the routers of each finalist of the recipe stage, in words; empty
-    where none was made."""
+    """The control nearest to the routers of each finalist of the recipe stage, of those that know
+    nothing of the weights, in words; empty where none was made."""
     frame = results.recipe
     if "versus_routed_low" not in frame:
         return ""
     near = frame[frame["final"].astype(bool) & frame["kind"].isin(NAMES)]
     near = near.dropna(subset="versus_routed_low").sort_values("versus_routed_low")
     said = [
-        f"{row['trial']} {NAMES[row['kind']]}{' with the same further keys' * bool(row['ngram'])} "
+        f"{row['trial']} {NAMES[row['kind']]}{', with the same further keys' * bool(row['ngram'])} "
         f"{row['versus_routed']:+.1%} ({row['versus_routed_low']:+.1%} to "
         f"{row['versus_routed_high']:+.1%}) at {row['distant_density']:.0%} of the distant pairs"
         for row in near.groupby("trial").head(1).sort_values("trial").to_dict("records")
     ]
-    return f". With more training, the nearest control of each: {'; '.join(said)}" if said else ""
+    text = "; ".join(said)
+    where = "results/recipe, at the recipe's length of text"
+    return f". With more training ({where}), the nearest control of each: {text}" if said else ""
 
 
 @rule("audit.9")

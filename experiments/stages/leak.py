@@ -70,9 +70,15 @@ def leak(run: Run, chosen: Settings) -> None:
 
 def priced(run: Run, chosen: Settings, variant: str, baseline: list[DocumentScore],
            rows: list[dict[str, Any]]) -> list[dict[str, Any]]:  # fmt: skip
-    """Perplexity of each balance, its change against the pretrained model and against the first
-    balance, all paired by document; metrics and table rows."""
-    priced, first = [], rows[0]
+    """Perplexity of each balance, its change against the pretrained model and against the first of
+    ``leak.balances``, all paired by document; metrics and table rows.
+
+    Args:
+        run: where the metrics go.
+        variant: names them.
+        baseline, rows: what :func:`experiments.balances.costs` gave.
+    """
+    table, first = [], rows[0]
     for row in rows:
         scores = row["scores"]
         flat = {"variant": variant, **{k: v for k, v in row.items() if k != "scores"}}
@@ -83,8 +89,8 @@ def priced(run: Run, chosen: Settings, variant: str, baseline: list[DocumentScor
             flat |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
         for name in ("density", "window"):
             run.metric(f"{variant}.{row['balance']}.{name}", row[name])
-        priced.append(flat | {"ppl": evaluation.perplexity(scores), "n_documents": len(scores)})
-    return priced
+        table.append(flat | {"ppl": evaluation.perplexity(scores), "n_documents": len(scores)})
+    return table
 
 
 def suffix_pairs(chosen: Settings) -> list[tuple[str, Tensor, Tensor]]:

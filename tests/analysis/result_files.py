@@ -131,7 +131,9 @@ def write_leak(root: Path, sinkhorn: float, frozen: float, variant: str = "k4_si
         name = f"{variant}.{balance}.changed"
         values |= {name: share, f"{name}_low": 0.8 * share, f"{name}_high": 1.2 * share}
         values[f"{name}_n"] = 4
-        cost = {"delta": 0.02, "delta_low": 0.01, "delta_high": 0.03, "density": 0.45}
+        middle = {"sinkhorn": 0.01, "frozen": 0.02}[balance]
+        cost = {"delta": middle, "delta_low": middle - 0.01, "delta_high": middle + 0.01}
+        cost["density"] = 0.44 + middle
         values |= {f"{variant}.{balance}.{key}": value for key, value in cost.items()}
     (root / "leak" / "metrics.json").write_text(json.dumps(values))
 

@@ -37,6 +37,6 @@ def test_the_nearest_control_of_each_finalist_stands_beside(results, settings):
     del results.__dict__["recipe"]
     why = decide(CLAIMS["audit.9"], results, settings).why
     assert (
-        "the nearest control of each: long the window alone, widened to the same density "
+        "the nearest control of each: long the window alone, widened to the same density, "
         "with the same further keys +4.0% (+3.0% to +5.0%) at 25% of the distant pairs. Not"
     ) in why
