@@ -79,7 +79,8 @@ def mass_left_out(query: Tensor, key: Tensor, of_queries: Tensor, of_keys: Tenso
 
     Args:
         query: (B, H, T, D); key: (B, Hk, T, D).
-        of_queries, of_keys: how much a token counts in each group, (B, 1, Hk or H, T, K).
+        of_queries, of_keys: how much a token counts in each group, (B, Hr, T, K), Hr being 1, Hk
+            or H.
         config: gives window and sinks.
         scale: factor of the logits.
     """
