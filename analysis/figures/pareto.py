@@ -17,7 +17,8 @@ CAPTION = (
     "and sinks aside). Bars: bootstrap interval over documents, paired with pretrained, of the "
     "mean over seeds. Grey: routings that learnt nothing: random routers, the window widened to as "
     "many pairs, with the same further keys where n-grams are named (an oracle, where shown, keeps "
-    "the distant keys that full attention weighs most). All causal. Right: near the pretrained."
+    "the distant keys that full attention weighs most). All causal. Right: the line at 1 and what "
+    "is near it."
 )
 CONTROLS = {
     "random": "random routers",
