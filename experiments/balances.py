@@ -6,8 +6,7 @@ window of those that keep fewer is widened until all keep as many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -22,19 +21,12 @@ Documents = list[tuple[str, Tensor]]
 POTENTIALS = ("frozen", "lagged")
 
 
-@contextmanager
-def balanced(model: PreTrainedModel, balance: str,
-             window: int | None = None) -> Iterator[PreTrainedModel]:  # fmt: skip
+def balanced(model: PreTrainedModel, balance: str, window: int | None = None) -> focus.mode:
     """The attached model in hard mode under a balance of ``leak.balances``; ``window``: another
     than the config's."""
     causal = balance in POTENTIALS
-    how: dict[str, Any] = {"balance": "causal" if causal else balance}
-    if causal:
-        how["potentials"] = balance
-    if window is not None:
-        how["window"] = window
-    with focus.mode(model, "hard", **how):
-        yield model
+    return focus.mode(model, "hard", balance="causal" if causal else balance,
+                      potentials=balance if causal else None, window=window)  # fmt: skip
 
 
 def costs(
