@@ -23,6 +23,7 @@ from experiments.data import WindowSequence, load_split
 from experiments.evaluation import DocumentScore, Interval
 from experiments.record import Run
 from experiments.settings import Settings
+from focus.density import PairCounts
 
 ROUTED = "routed"
 
@@ -71,7 +72,7 @@ def measure(model: PreTrainedModel, kind: str, top_k: int, documents: list[tuple
     if kind == "window":
         wanted = next(r["density"] for r in before if (r["kind"], r["top_k"]) == (ROUTED, top_k))
         window = equal_window(chosen.protocol.context, model.focus_state.config.sinks, wanted)
-    counts: list[focus.PairCounts] = []
+    counts: list[PairCounts] = []
     with focus.mode(model, "hard", top_k=top_k, window=window):
         scores = evaluation.score_documents(
             model, documents, chosen.protocol.score_from,
