@@ -16,6 +16,7 @@ import focus
 from experiments import evaluation
 from experiments.controls import equal_window
 from experiments.evaluation import DocumentScore
+from focus.density import PairCounts
 
 Documents = list[tuple[str, Tensor]]
 POTENTIALS = ("frozen", "lagged")
@@ -73,7 +74,7 @@ def measured(model: PreTrainedModel, balance: str, window: int | None, documents
              score_from: int, tick: Callable[[], None]) -> dict[str, Any]:  # fmt: skip
     """Scores and pairs kept of one balance and window (None: the config's), as :func:`costs` gives
     them, and ``distant_density``: the share kept of pairs beyond that window and the sinks."""
-    counts: list[focus.PairCounts] = []
+    counts: list[PairCounts] = []
 
     def after() -> None:
         counts.extend(c for c in focus.pair_counts(model).values() if c is not None)
@@ -82,9 +83,8 @@ def measured(model: PreTrainedModel, balance: str, window: int | None, documents
     with balanced(model, balance, window):
         window = model.focus_state.config.window
         scores = evaluation.score_documents(model, documents, score_from, after)
-    kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
-    near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)
+    pairs = PairCounts(*map(sum, zip(*counts, strict=True)))
     return {
-        "balance": balance, "window": window, "density": (near + kept) / causal,
-        "distant_density": kept / max(1, distant), "scores": scores,
+        "balance": balance, "window": window, "density": pairs.density,
+        "distant_density": pairs.distant_density, "scores": scores,
     }  # fmt: skip
