@@ -146,8 +146,8 @@ COPYING_COLUMNS = [
     "passage", "n_documents",
 ]  # fmt: skip
 DOCUMENT_COLUMNS = ["trial", "kind", "reading", "seed", "document", "nll", "tokens"]
-LATER = {"ngram": 0}  # columns of stages in FREE that older files lack, and what stood for them
-FREE = ("recipe", "transfer", "copying")  # stages whose cells are no variants
+LATER = {"ngram": 0}  # columns of hard masks that older files lack, and what stood for them
+FREE = ("recipe", "transfer", "copying", "generation")  # stages whose cells are no variants
 
 
 def texts_seen(run: dict[str, Any], trial: str) -> list[str]:
@@ -204,7 +204,7 @@ class Results:
         if not frames:
             return pd.DataFrame(columns=[*columns, *LATER, "evidence", "cell"])
         whole = pd.concat(frames, ignore_index=True)
-        if stage not in FREE:
+        if "reading" not in columns:
             return whole
         return whole.assign(**{  # a file from before there was such a column
             name: whole[name].fillna(none) if name in whole else none
@@ -325,16 +325,24 @@ class Results:
 
     @cached_property
     def generation(self) -> pd.DataFrame:
-        """Questions of the generation stage, answered with the cache in both modes."""
-        return self.table("generation", GENERATION_COLUMNS)
+        """Questions of the generation stage, answered with the cache in both modes: by variants'
+        routers, then by trials'."""
+        own = self.table("generation", GENERATION_COLUMNS)
+        trials = self.cells("generation", GENERATION_COLUMNS).drop(columns="cell")
+        return pd.concat([each for each in (own, trials) if len(each)] or [own], ignore_index=True)
 
     @cached_property
     def leak(self) -> pd.DataFrame:
-        """Metrics of the leak stage, one row a variant and balance."""
-        rows: dict[tuple[str, str], dict[str, Any]] = {}
-        for key, value in self.read_json("leak", "metrics.json").items():
-            variant, _, rest = key.partition(".")
-            balance, _, name = rest.partition(".")
-            if name:
-                rows.setdefault((variant, balance), {})[name] = value
-        return pd.DataFrame([{"variant": v, "balance": b, **row} for (v, b), row in rows.items()])
+        """Metrics of the leak stage, one row a variant or trial's mask and balance; `cell` names
+        the trial, "" for variants."""
+        cells = ["", *sorted(path.parent.name for path in self.root.glob("leak/*/metrics.json"))]
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for cell in cells:
+            for key, value in self.read_json("leak", cell, "metrics.json").items():
+                variant, _, rest = key.partition(".")
+                balance, _, name = rest.partition(".")
+                if name:
+                    rows.setdefault((cell, variant, balance), {})[name] = value
+        return pd.DataFrame([
+            {"cell": c, "variant": v, "balance": b, **row} for (c, v, b), row in rows.items()
+        ])  # fmt: skip

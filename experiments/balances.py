@@ -6,7 +6,7 @@ window of those that keep fewer is widened until all keep as many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -16,18 +16,25 @@ import focus
 from experiments import evaluation
 from experiments.controls import equal_window
 from experiments.evaluation import DocumentScore
+from experiments.trained import NO_MASK
 from focus.density import PairCounts
 
 Documents = list[tuple[str, Tensor]]
 POTENTIALS = ("frozen", "lagged")
 
 
-def balanced(model: PreTrainedModel, balance: str, window: int | None = None) -> focus.mode:
-    """The attached model in hard mode under a balance of ``leak.balances``; ``window``: another
-    than the config's."""
+def balanced(model: PreTrainedModel, balance: str, window: int | None = None,
+             mask: Mapping[str, Any] = NO_MASK) -> focus.mode:  # fmt: skip
+    """The attached model in hard mode under a balance of ``leak.balances``.
+
+    Args:
+        window: another than the config's.
+        mask: further overrides of :class:`focus.mode`.
+    """
     causal = balance in POTENTIALS
-    return focus.mode(model, "hard", balance="causal" if causal else balance,
-                      potentials=balance if causal else None, window=window)  # fmt: skip
+    own = {"balance": "causal" if causal else balance, "potentials": balance if causal else None,
+           "window": window}  # fmt: skip
+    return focus.mode(model, "hard", **{**mask, **own})
 
 
 def costs(
@@ -36,6 +43,7 @@ def costs(
     documents: Documents,
     score_from: int,
     tick: Callable[[], None],
+    mask: Mapping[str, Any] = NO_MASK,
 ) -> tuple[list[DocumentScore], list[dict[str, Any]]]:
     """Scores of the pretrained model, and a row a balance: ``balance``, ``window``, ``density``
     (share of causal pairs), ``scores``; all at the density of the one that keeps most.
@@ -46,16 +54,21 @@ def costs(
         documents: titles and windows (n, T), all of one length T.
         score_from: first position scored.
         tick: called after every window that was read: once, and once or twice a balance.
+        mask: as in :func:`balanced`.
     """
     with focus.mode(model, "full"):
         baseline = evaluation.score_documents(model, documents, score_from, tick)
-    own = [measured(model, balance, None, documents, score_from, tick) for balance in balances]
+
+    def scored(balance: str, window: int | None = None) -> dict[str, Any]:
+        return measured(model, balance, window, documents, score_from, tick, mask)
+
+    own = [scored(balance) for balance in balances]
     most = max(row["density"] for row in own)
     rows = []
     for row in own:
         window = window_for(row, most, documents[0][1].shape[1], model.focus_state.config.sinks)
         if window > row["window"]:
-            row = measured(model, row["balance"], window, documents, score_from, tick)
+            row = scored(row["balance"], window)
         rows.append(row)
     return baseline, rows
 
@@ -71,7 +84,8 @@ def window_for(row: dict[str, Any], density: float, tokens: int, sinks: int) -> 
 
 
 def measured(model: PreTrainedModel, balance: str, window: int | None, documents: Documents,
-             score_from: int, tick: Callable[[], None]) -> dict[str, Any]:  # fmt: skip
+             score_from: int, tick: Callable[[], None],
+             mask: Mapping[str, Any] = NO_MASK) -> dict[str, Any]:  # fmt: skip
     """Scores and pairs kept of one balance and window (None: the config's), as :func:`costs` gives
     them, and ``distant_density``: the share kept of pairs beyond that window and the sinks."""
     counts: list[PairCounts] = []
@@ -80,7 +94,7 @@ def measured(model: PreTrainedModel, balance: str, window: int | None, documents
         counts.extend(c for c in focus.pair_counts(model).values() if c is not None)
         tick()
 
-    with balanced(model, balance, window):
+    with balanced(model, balance, window, mask):
         window = model.focus_state.config.window
         scores = evaluation.score_documents(model, documents, score_from, after)
     pairs = PairCounts(*map(sum, zip(*counts, strict=True)))

@@ -198,11 +198,19 @@ class TopkSettings:
 
 @dataclass(frozen=True)
 class LeakSettings:
-    """The leak is measured for these variants and balances, on the first test documents."""
+    """The leak is measured for these variants and balances, on the first test documents.
+
+    Attributes:
+        variants: whose routers, each under its own config.
+        trials: names under ``recipe.trials``, whose routers are measured too (`--trial`), under the
+            hard masks of ``recipe.readings`` that ``readings`` names (none: all).
+    """
 
     variants: tuple[str, ...]
     balances: tuple[Literal["softmax", "sinkhorn", "frozen", "lagged"], ...]
     documents: int = 8
+    trials: tuple[str, ...] = ()
+    readings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         at_least(2, documents=self.documents)

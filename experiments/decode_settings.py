@@ -101,7 +101,9 @@ class GenerationSettings:
     """Chain-of-thought generation on GSM8K questions, in hard mode and as pretrained.
 
     Attributes:
-        variants: whose adapters are used.
+        variants: whose adapters are used, each under its own config.
+        trials: names under ``recipe.trials``, whose routers are taken too (`--trial`), under the
+            hard masks of ``recipe.readings`` that ``readings`` names (none: all).
         questions: the first so many of the test set, with eight worked examples before each.
         batch_size: questions generated together, padded on the left.
         new_tokens: tokens generated for each, whatever they say.
@@ -119,6 +121,8 @@ class GenerationSettings:
     long_documents: int = 1
     long_prompt: int = 4096
     long_tokens: int = 256
+    trials: tuple[str, ...] = ()
+    readings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.variants:

@@ -213,14 +213,7 @@ def _check_together(settings: Settings) -> None:
             if name not in settings.variants:
                 raise ValueError(f"{block}.variants: {name!r} is no variant of this file")
     _check_controls(settings)
-    named = {"transfer.trial": [settings.transfer.trial], "copying.trials": settings.copying.trials}
-    for path, names in named.items():
-        for name in names:
-            if name not in settings.recipe.trials:
-                raise ValueError(
-                    f"{path}: {name!r} is no trial of recipe.trials; there are "
-                    f"{', '.join(settings.recipe.trials)}"
-                )
+    _check_trials(settings)
     for variant in settings.variants.values():
         groups = variant.focus.num_groups
         for k in settings.topk.ks:
@@ -255,6 +248,25 @@ def _check_together(settings: Settings) -> None:
                 f"mixture.piece = {settings.mixture.piece}; some pieces would give no window"
             )
     _check_calibration(settings)
+
+
+def _check_trials(settings: Settings) -> None:
+    """Other blocks name trials and readings that there are."""
+    recipe, known = settings.recipe, {"trial": list(settings.recipe.trials)}
+    known["reading"] = [each.name for each in recipe.readings]
+    named = [("transfer.trial", [settings.transfer.trial], "trial"),
+             ("copying.trials", settings.copying.trials, "trial")]  # fmt: skip
+    for block in ("leak", "generation"):
+        own = getattr(settings, block)
+        named += [(f"{block}.trials", own.trials, "trial"),
+                  (f"{block}.readings", own.readings, "reading")]  # fmt: skip
+    for path, names, kind in named:
+        for name in names:
+            if name not in known[kind]:
+                raise ValueError(
+                    f"{path}: {name!r} is no {kind} of recipe.{kind}s; there are "
+                    f"{', '.join(known[kind])}"
+                )
 
 
 def _check_hard_phase(path: str, training: RetrofitSettings, groups: int) -> None:

@@ -32,7 +32,7 @@ def draw(results: Results) -> Figure | None:
     if frame.empty or "changed" not in frame:
         return None
     count = 2 if "delta" in frame else 1
-    figure, axes = style.row(count, 1.0 + 4.8 * count, 4.4)
+    figure, axes = style.row(count, 1.0 + max(4.8, 1.8 * frame["variant"].nunique()) * count, 4.4)
     _bars(axes[0], frame.drop(columns="density", errors="ignore"), "changed")
     axes[0].set_ylabel("earlier assignments changed (%)")
     axes[0].set_title("A new suffix changes the past", loc="left")
@@ -70,7 +70,7 @@ def _bars(axis: Axes, frame: pd.DataFrame, column: str) -> None:
                     text, (px, top), (0, 2), ha="center", fontsize=8, textcoords="offset points"
                 )
                 tops.append(top)
-    axis.set_xticks(range(len(variants)), variants)
+    axis.set_xticks(range(len(variants)), [name.replace("-", "\n") for name in variants])
     axis.grid(axis="x", visible=False)
     axis.set_ylim(top=1.2 * max(tops) if max(tops) > 0 else 1)
 

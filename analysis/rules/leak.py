@@ -36,14 +36,16 @@ def _cost(frame: pd.DataFrame) -> str:
 
 def _facts(row: pd.Series, results: Results, settings: LedgerSettings) -> dict[str, Any]:
     count = row.get("changed_n")
-    run = results.run("leak")
+    cell = row["cell"] or None
+    run = results.run("leak", cell)
     return {
         "ours": float(row["changed"]),
         "low": float(row.get("changed_low", float("nan"))),
         "high": float(row.get("changed_high", float("nan"))),
         "n": None if count is None or pd.isna(count) else int(count),
-        "evidence": "results/leak/metrics.json",
-        "command": run.get("command") or "python -m experiments.stages.leak",
+        "evidence": f"results/leak/{cell + '/' if cell else ''}metrics.json",
+        "command": run.get("command")
+        or f"python -m experiments.stages.leak{' --trial ' + cell if cell else ''}",
         "scale": scope.describe(run, settings.scale),
     }
 
@@ -53,7 +55,7 @@ def suffix_changes_the_past(
     claim: Claim, results: Results, settings: LedgerSettings
 ) -> Outcome | None:
     """Share of earlier assignments that a new suffix changes: Sinkhorn against the causal
-    balances.
+    balances; our figure is the first variant's, the others stand in the text.
     """
     frame = results.leak
     if frame.empty or "changed" not in frame:

@@ -30,8 +30,8 @@ from experiments.readings import PRETRAINED, Documents
 from experiments.recipe_settings import Trial
 from experiments.record import Run
 from experiments.settings import Settings
-from experiments.stages.recipe import trial_named
-from experiments.stages.transfer import adapter_folder, fingerprint, sources_of
+from experiments.stages.transfer import fingerprint, sources_of
+from experiments.trained import adapter_folder, trial_named
 
 PARTIAL = Path("checkpoints/copying")
 NEW = "new"  # kind of the row in which nothing was read before

@@ -1,19 +1,21 @@
 """Stage generation: chain-of-thought on GSM8K questions with the cache, in hard and in full mode.
 
-For each variant: greedy generation of a fixed number of tokens from eight worked examples and a
-question. Reported: how often hard mode's next token is the full model's, over the full model's own
-text (forced) and when each goes on from its own (free); the answers; seconds; and how often a step
-with the cache chose another token than the whole sequence at once would have (rounding; of both
-modes). The same from the start of held-out books, a long prompt (long.csv).
+For each variant's routers: greedy generation of a fixed number of tokens from eight worked examples
+and a question. Reported: how often hard mode's next token is the full model's, over the full
+model's own text (forced) and when each goes on from its own (free); the answers; seconds; and how
+often a step with the cache chose another token than the whole sequence at once would have
+(rounding; of both modes). The same from the start of held-out books, a long prompt (long.csv).
 
-`python -m experiments.stages.generation` writes results/generation/table.csv and metrics.json.
+`python -m experiments.stages.generation` writes results/generation/table.csv and metrics.json of
+`generation.variants`. `--trial NAME` takes the routers that `recipe` left in
+data/adapters/recipe/NAME/ (the first seed's), under the masks of `generation.readings`, and writes
+results/generation/NAME/.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,24 +24,26 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import focus
-from experiments import evaluation, gsm8k, models, settings
+from experiments import evaluation, gsm8k, settings
 from experiments.data import load_split
 from experiments.gsm8k import Question
 from experiments.record import Run
 from experiments.settings import Settings
+from experiments.trained import NO_MASK, Routed, asked_for
 
 
 def main() -> None:
     """Command line of the stage."""
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
-    with Run("generation", None, chosen) as run:
-        generation(run, chosen)
+    trial, routed = asked_for(__doc__, "generation", chosen)
+    with Run("generation", trial, chosen) as run:
+        generation(run, routed, chosen)
 
 
 @torch.no_grad()
-def generation(run: Run, chosen: Settings) -> None:
-    """Generates for every variant and writes one row a question."""
+def generation(run: Run, every: Sequence[Routed], chosen: Settings) -> None:
+    """Generates with all routers and writes one row a question."""
     plan, rows, long_rows = chosen.generation, [], []
     run.dtype = plan.dtype
     questions = gsm8k.load(plan.questions)
@@ -51,35 +55,34 @@ def generation(run: Run, chosen: Settings) -> None:
         for book in load_split("test")[: plan.long_documents]
     ]
     with evaluation.progress() as bar:
-        task = bar.add_task("generation", total=len(plan.variants) * (len(batches) + len(books)))
-        for variant in plan.variants:
-            chosen.variant(variant)
-            model, tokenizer = models.load(chosen.model.name, plan.dtype)
-            focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
+        task = bar.add_task("generation", total=len(every) * (len(batches) + len(books)))
+        for routed in every:
+            name, (model, tokenizer) = routed.name, routed.load(chosen, plan.dtype)
             for title, ids in books:
-                bar.update(task, description=f"generation {variant} {title}")
-                long_rows.append({"variant": variant, "document": title,
-                                  **go_on(model, ids, plan.long_tokens)})  # fmt: skip
+                bar.update(task, description=f"generation {name} {title}")
+                row = go_on(model, ids, plan.long_tokens, routed.mask)
+                long_rows.append({"variant": name, "document": title, **row})
                 bar.advance(task)
             for batch in batches:
-                bar.update(task, description=f"generation {variant}")
-                found = compare(model, tokenizer, batch, plan.new_tokens)
-                rows.extend({"variant": variant, **row} for row in found)
+                bar.update(task, description=f"generation {name}")
+                found = compare(model, tokenizer, batch, plan.new_tokens, routed.mask)
+                rows.extend({"variant": name, **row} for row in found)
                 bar.advance(task)
     record(run, chosen, pd.DataFrame(rows))
     record_long(run, pd.DataFrame(long_rows))
 
 
 def compare(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: list[Question], count: int
-) -> Iterator[dict[str, Any]]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch: list[Question], count: int,
+    hard_mask: Mapping[str, Any] = NO_MASK,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """One row a question: agreement, answers and seconds of both modes (of the whole batch)."""
     ids, mask = padded(tokenizer, [question.prompt for question in batch])
     start = ids.shape[1]
     with focus.mode(model, "full"):
         full, full_seconds = generate(model, ids, mask, count)
         full_whole = predictions(model, full, mask, count)
-    with focus.mode(model, "hard"):
+    with focus.mode(model, "hard", **hard_mask):
         hard, hard_seconds = generate(model, ids, mask, count)
         forced = predictions(model, full, mask, count)
         whole = predictions(model, hard, mask, count)
@@ -103,11 +106,12 @@ def compare(
         }  # fmt: skip
 
 
-def go_on(model: PreTrainedModel, ids: Tensor, count: int) -> dict[str, Any]:
+def go_on(model: PreTrainedModel, ids: Tensor, count: int,
+          hard_mask: Mapping[str, Any] = NO_MASK) -> dict[str, Any]:  # fmt: skip
     """Both modes from one prompt (1, T): tokens that the cache chose otherwise, and seconds."""
     mask, row = torch.ones_like(ids), {"prompt_tokens": ids.shape[1], "tokens": count}
-    for mode in ("full", "hard"):
-        with focus.mode(model, mode):
+    for mode, own_mask in (("full", NO_MASK), ("hard", hard_mask)):
+        with focus.mode(model, mode, **own_mask):
             out, row[f"seconds_{mode}"] = generate(model, ids, mask, count)
             own = out[:, ids.shape[1] :]
             row[f"cache_differs_{mode}"] = int((predictions(model, out, mask, count) != own).sum())

@@ -6,12 +6,14 @@ first-half logit, how evenly the groups fill, and the perplexity of hard routing
 at equal density.
 
 `python -m experiments.stages.leak` writes results/leak/metrics.json, table.csv (a row a document)
-and perplexity.csv.
+and perplexity.csv of `leak.variants`. `--trial NAME` takes the routers that `recipe` left in
+data/adapters/recipe/NAME/ (the first seed's), under the masks of `leak.readings`, and writes
+results/leak/NAME/.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,11 +22,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import balances, evaluation, models, settings
+from experiments import balances, evaluation, settings
 from experiments.data import load_split
 from experiments.evaluation import DocumentScore
 from experiments.record import Run
 from experiments.settings import Settings
+from experiments.trained import NO_MASK, Routed, asked_for
 from focus.routing import balance_statistics
 
 
@@ -32,12 +35,13 @@ def main() -> None:
     """Command line of the stage."""
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
-    with Run("leak", None, chosen) as run:
-        leak(run, chosen)
+    trial, routed = asked_for(__doc__, "leak", chosen)
+    with Run("leak", trial, chosen) as run:
+        leak(run, routed, chosen)
 
 
-def leak(run: Run, chosen: Settings) -> None:
-    """Measures every variant under every balance of ``leak.balances``."""
+def leak(run: Run, every: Sequence[Routed], chosen: Settings) -> None:
+    """Measures routers under every balance of ``leak.balances``."""
     pairs, documents = suffix_pairs(chosen), evaluation.protocol_windows(chosen.protocol)
     rows, perplexities = [], []
     windows = sum(len(each) for _, each in documents)
@@ -45,15 +49,13 @@ def leak(run: Run, chosen: Settings) -> None:
     with evaluation.progress() as bar:
         # Once as pretrained, and at most twice with each balance.
         steps = count * len(pairs) + (1 + 2 * count) * windows
-        task = bar.add_task("leak", total=len(chosen.leak.variants) * steps)
-        for done, variant in enumerate(chosen.leak.variants, 1):
-            chosen.variant(variant)
-            model, _ = models.load(chosen.model.name, chosen.model.dtype)
-            focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
+        task = bar.add_task("leak", total=len(every) * steps)
+        for done, routed in enumerate(every, 1):
+            variant, (model, _) = routed.name, routed.load(chosen)
             for balance in chosen.leak.balances:
                 bar.update(task, description=f"leak {variant} {balance}")
                 for title, one, other in pairs:
-                    found = compare(model, balance, one, other)
+                    found = compare(model, balance, one, other, routed.mask)
                     rows.append(
                         {"variant": variant, "balance": balance, "document": title, **found}
                     )
@@ -61,7 +63,7 @@ def leak(run: Run, chosen: Settings) -> None:
             bar.update(task, description=f"leak {variant} perplexity")
             baseline, own = balances.costs(model, chosen.leak.balances, documents,
                                            chosen.protocol.score_from,
-                                           lambda: bar.advance(task))  # fmt: skip
+                                           lambda: bar.advance(task), routed.mask)  # fmt: skip
             perplexities += priced(run, chosen, variant, baseline, own)
             bar.update(task, completed=done * steps)
     record(run, chosen, pd.DataFrame(rows))
@@ -111,11 +113,12 @@ def suffix_pairs(chosen: Settings) -> list[tuple[str, Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def compare(model: PreTrainedModel, balance: str, one: Tensor, other: Tensor) -> dict[str, float]:
+def compare(model: PreTrainedModel, balance: str, one: Tensor, other: Tensor,
+            mask: Mapping[str, Any] = NO_MASK) -> dict[str, float]:  # fmt: skip
     """Share of changed first-half assignments, largest logit change there, and group balance."""
     half = one.shape[1] // 2
     seen = []
-    with balances.balanced(model, balance):
+    with balances.balanced(model, balance, mask=mask):
         for window in (one, other):
             logits = model(window.to(model.device), use_cache=False).logits[:, :half].float()
             seen.append((logits, [found for _, found in focus.memberships(model).items()]))

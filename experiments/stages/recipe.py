@@ -19,7 +19,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ import torch
 
 import focus
 from experiments import evaluation, models, readings, settings
-from experiments.blocks import RetrofitSettings
 from experiments.data import TRAINING, manifest
 from experiments.evaluation import Partial
 from experiments.readings import Documents
@@ -36,10 +35,17 @@ from experiments.recipe_settings import Trial
 from experiments.record import Run, write_json
 from experiments.settings import ProtocolSettings, Settings
 from experiments.stages.retrofit import fingerprint, train
+from experiments.trained import (
+    ADAPTERS,
+    TRAINED,
+    routed_so,
+    told,
+    trained_on,
+    trained_so,
+    trial_named,
+)
 
 CHECKPOINTS = Path("checkpoints/recipe")
-ADAPTERS = Path("data/adapters/recipe")  # too large for git
-TRAINED = "training.json"  # beside a seed's routers
 
 
 def main() -> None:
@@ -62,14 +68,6 @@ def main() -> None:
             recipe(run, trial, chosen, options.score)
     else:
         finished(trial, options.seed, chosen, options.score)
-
-
-def trial_named(name: str, chosen: Settings) -> Trial:
-    """A trial of params.yaml; SystemExit with the names that there are."""
-    if name not in chosen.recipe.trials:
-        known = ", ".join(chosen.recipe.trials)
-        raise SystemExit(f"recipe.trials.{name}: no such trial; there are {known}")
-    return chosen.recipe.trials[name]
 
 
 def refuse_others(trial: Trial, seeds: Sequence[int]) -> None:
@@ -133,39 +131,6 @@ def one_seed(trial: Trial, seed: int, documents: Documents, chosen: Settings,
     course = told(adapter)
     return {"seed": seed, "losses": course["losses"], "train_seconds": course["seconds"],
             "rows": rows}  # fmt: skip
-
-
-def trained_on(trial: Trial) -> dict[str, Any]:
-    """How a trial is trained under the present settings, and on which texts."""
-    training = json.loads(json.dumps(asdict(trial.retrofit)))  # lists, as they are read again
-    return {"retrofit": training, "texts": manifest(TRAINING[trial.retrofit.texts])}
-
-
-def trained_so(folder: Path, trial: Trial) -> bool:
-    """Whether the routers of a folder were trained as :func:`trained_on` says of the trial.
-
-    A setting that there was not yet when they were had the effect of its default.
-    """
-    known = told(folder)
-    if not known:
-        return False
-    since = {each.name: each.default for each in fields(RetrofitSettings)
-             if each.default is not MISSING}  # fmt: skip
-    retrofit = json.loads(json.dumps(since)) | known["retrofit"]
-    return {"retrofit": retrofit, "texts": known["texts"]} == trained_on(trial)
-
-
-def told(folder: Path) -> dict[str, Any]:
-    """What stands beside a seed's routers: settings and texts of their training, its losses and
-    seconds; {} where nothing does."""
-    path = folder / TRAINED
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def routed_so(folder: Path, trial: Trial) -> bool:
-    """Whether the routers of a folder route as the trial says."""
-    stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return focus.FocusConfig.from_dict(stored["focus"]) == trial.focus
 
 
 def parts_fingerprint(trial: Trial, protocol: ProtocolSettings, chosen: Settings) -> str:

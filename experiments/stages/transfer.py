@@ -36,8 +36,8 @@ from experiments.recipe_settings import CopyingSettings, TransferSettings, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages import corpus
-from experiments.stages.recipe import ADAPTERS, routed_so, trained_so, trial_named
 from experiments.texts import Text
+from experiments.trained import adapter_folder, trial_named
 
 PARTIAL = Path("checkpoints/transfer")
 
@@ -103,31 +103,6 @@ def finished(name: str, seed: int, folder: Path, documents: Documents,
     path = PARTIAL / trial.name / name / f"seed{seed}.json"
     named = fingerprint(trial, documents, folder, chosen, chosen.transfer)
     return Partial(path, named).get("scores", score)
-
-
-def adapter_folder(trial: Trial, seed: int) -> Path:
-    """Where the recipe stage left the routers of a seed.
-
-    Raises:
-        ValueError: it has not been run here, or with other routing, training or texts: params.yaml
-            would then say of these routers what is not so.
-    """
-    folder = ADAPTERS / trial.name / f"seed{seed}"
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is missing: run `dvc repro recipe@{trial.name}` first")
-    if not routed_so(folder, trial):
-        raise ValueError(
-            f"{folder}: its routers are not those of recipe.trials.{trial.name} in params.yaml; "
-            f"run `dvc repro recipe@{trial.name}` again"
-        )
-    if not trained_so(folder, trial):
-        texts = TEXTS[trial.retrofit.texts]
-        raise ValueError(
-            f"{folder}: its routers were not trained as params.yaml and {texts} say; bring these "
-            "back (`python -m experiments.scale NAME`, `dvc repro mixture`), or run "
-            f"`dvc repro recipe@{trial.name}` again"
-        )
-    return folder
 
 
 def other_documents(name: str, chosen: Settings) -> Documents:

@@ -124,8 +124,11 @@ def write_exactness(root: Path, *rows: dict[str, Any]) -> None:
     frame.to_csv(root / "exactness" / "table.csv", index=False)
 
 
-def write_leak(root: Path, sinkhorn: float, frozen: float, variant: str = "k4_sinks0") -> None:
-    (root / "leak").mkdir(exist_ok=True)
+def write_leak(
+    root: Path, sinkhorn: float, frozen: float, variant: str = "k4_sinks0", trial: str = ""
+) -> None:
+    """Metrics of the leak stage: of a variant, or of one mask of a trial's routers."""
+    (root / "leak" / trial).mkdir(parents=True, exist_ok=True)
     values: dict[str, float] = {}
     for balance, share in (("sinkhorn", sinkhorn), ("frozen", frozen)):
         name = f"{variant}.{balance}.changed"
@@ -135,7 +138,7 @@ def write_leak(root: Path, sinkhorn: float, frozen: float, variant: str = "k4_si
         cost = {"delta": middle, "delta_low": middle - 0.01, "delta_high": middle + 0.01}
         cost["density"] = 0.44 + middle
         values |= {f"{variant}.{balance}.{key}": value for key, value in cost.items()}
-    (root / "leak" / "metrics.json").write_text(json.dumps(values))
+    (root / "leak" / trial / "metrics.json").write_text(json.dumps(values))
 
 
 def write_controls(root: Path, *rows: tuple[str, float, float, float]) -> None:
@@ -216,14 +219,14 @@ def write_training(root: Path, *rows: dict[str, object]) -> None:
     _write_cell(root / "training", base, rows)
 
 
-def write_generation(root: Path, *rows: dict[str, object]) -> None:
+def write_generation(root: Path, *rows: dict[str, object], trial: str = "") -> None:
     """Questions of the generation stage, with what was generated."""
     base: dict[str, object] = {
         "variant": "recipe", "question": 0, "prompt_tokens": 900, "tokens": 96,
         "agreement_forced": 0.9, "agreement_free": 0.5, "cache_differs_full": 0,
         "cache_differs_hard": 0, "text_full": "4, so\n#### 4", "text_hard": "5",
     }  # fmt: skip
-    _write_cell(root / "generation", base, rows)
+    _write_cell(root / "generation" / trial, base, rows)
 
 
 def _write_cell(folder: Path, base: dict[str, object], rows: tuple[dict[str, object], ...]) -> None:

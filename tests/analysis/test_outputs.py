@@ -172,9 +172,11 @@ def test_training_steps_stand_beside_full_attention(results):
 
 def test_answers_stand_in_a_table_without_their_text(results):
     write_generation(results.root, {}, {"question": 1})
+    write_generation(results.root, {"variant": "prose-symmetric-k1"}, trial="prose")
     tables.write(results, results.root / "tables")
     frame = pd.read_csv(results.root / "tables" / "generation.csv")
-    assert list(frame["question"]) == [0, 1]
+    assert list(frame["variant"]) == ["recipe", "recipe", "prose-symmetric-k1"]
+    assert list(frame["question"]) == [0, 1, 0]
     assert not {"text_full", "text_hard", "evidence"} & set(frame)
 
 

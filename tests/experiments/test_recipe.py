@@ -1,5 +1,6 @@
 """The recipe stage on a tiny model: search on validation books, finalists beside controls."""
 
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -10,13 +11,14 @@ import pytest
 import torch
 
 import focus
-from experiments import settings
+from experiments import gsm8k, settings
 from experiments.lit import cooled, distillation_loss, gate_at
+from experiments.recipe_settings import Reading
 from experiments.schema import read_yaml
 from experiments.settings import RetrofitSettings
-from experiments.stages.recipe import trained_so
 from experiments.stages.retrofit import train
 from experiments.stages.transfer import fingerprint
+from experiments.trained import of_trial, trained_so
 from tests.experiments.test_retrofit import ROOT, run, start, workspace
 from tests.models import tiny, token_ids
 
@@ -166,6 +168,42 @@ def test_copied_passages_are_scored_with_every_seed_and_distance(folder: Path) -
     process = start(folder, "copying", "--cell", "searched")
     assert process.wait(timeout=60) != 0
     assert "recipe.trials.searched.final: only finalists" in (folder / "log").read_text()
+
+
+def test_a_trials_routers_leak_nothing_and_generate_with_the_cache(folder: Path) -> None:
+    """The stages that measure variants, on a finalist's routers under the named masks."""
+    run(folder, "leak", "--trial", "finalist")
+    table = pd.read_csv(folder / "results/leak/finalist/table.csv")
+    assert set(table["variant"]) == {"finalist-symmetric-k1-n2"}
+    changed = table.groupby("balance")["changed"].max()
+    assert changed["sinkhorn"] > changed["frozen"] == 0
+    path = folder / "data/sources/benchmarks" / gsm8k.FILE
+    path.parent.mkdir(parents=True)
+    row = {"request": {"context": "Two and two? " * 9}, "doc": {"short_answer": "4"}}
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"doc_id": n, **row}) + "\n" for n in range(2))
+    run(folder, "generation", "--trial", "finalist")
+    for name in ("table", "long"):
+        made = pd.read_csv(folder / f"results/generation/finalist/{name}.csv")
+        assert list(made["variant"].unique()) == ["finalist-symmetric-k1-n2"]
+        assert (made[["cache_differs_hard", "cache_differs_full"]] == 0).all(axis=None)
+    process = start(folder, "leak", "--trial", "searched")
+    assert process.wait(timeout=60) != 0
+    assert "seed0 is missing: run `dvc repro recipe@searched`" in (folder / "log").read_text()
+
+
+def test_masks_of_a_trial_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    chosen = settings.load()
+    trial = chosen.recipe.trials["finalist"]
+    assert [each.mask["ngram"] for each in of_trial(trial, (), chosen)] == [0, 2]
+    (named,) = of_trial(trial, ("symmetric.k1.n2",), chosen)
+    model, _ = named.load(chosen)
+    with focus.mode(model, "hard", **named.mask):
+        own = model.focus_state.config
+        assert (own.top_k, own.ngram, own.ngram_keys, own.balance) == (1, 2, 2, "causal")
+    with pytest.raises(ValueError, match="finalist: none of the readings masks anything"):
+        of_trial(trial, (), replace(chosen, recipe=replace(chosen.recipe, readings=(Reading(4),))))
 
 
 def test_scores_of_other_settings_are_not_taken_up(

@@ -66,6 +66,8 @@ BAD = [
     ("leak.documents", 1, "leak.documents: must be >= 2"),
     ("leak.variants", ["other"], "leak.variants: 'other' is no variant"),
     ("leak.balances", ["causal"], "leak.balances[0]: must be one of softmax, sinkhorn, frozen"),
+    ("leak.trials", ["other"], "leak.trials: 'other' is no trial of recipe.trials; there are"),
+    ("generation.readings", ["k1"], "generation.readings: 'k1' is no reading of recipe.readings"),
     ("training.gates", [], "training.gates: must name at least one"),
     ("training.lengths", [0], "training.lengths: must be >= 1"),
     ("training.top_k", 17, "training.top_k: 17 is above groups = 16"),

@@ -26,3 +26,20 @@ def test_leak(results, settings, sinkhorn, frozen, expected):
         "k4_sinks0, sinkhorn: +1.0% (+0.0% to +2.0%) at density 0.450; "
         "k4_sinks0, frozen: +2.0% (+1.0% to +3.0%) at density 0.460."
     ) in outcome.why
+
+
+def test_a_trials_own_assignments_count_as_well(results, settings):
+    write_leak(results.root, 0.08, 0.0)
+    write_leak(results.root, 0.2, 0.02, "prose-symmetric-k1", "prose")
+    outcome = decide(CLAIMS["audit.5"], results, settings)
+    assert (outcome.verdict, outcome.ours) == (NOT_REPRODUCED, 0.08)
+    assert "prose-symmetric-k1, frozen: 2.00%" in outcome.why
+    assert outcome.evidence == "results/leak/metrics.json"
+
+
+def test_the_evidence_is_the_trials_where_no_variant_was_measured(results, settings):
+    write_leak(results.root, 0.2, 0.0, "prose-symmetric-k1", "prose")
+    outcome = decide(CLAIMS["audit.5"], results, settings)
+    assert (outcome.verdict, outcome.ours) == (DIRECTION, 0.2)
+    assert outcome.evidence == "results/leak/prose/metrics.json"
+    assert outcome.command == "python -m experiments.stages.leak --trial prose"
