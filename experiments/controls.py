@@ -8,7 +8,7 @@ Shape suffixes: B batch, S sides, T tokens, E model dimension, K groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -17,12 +17,15 @@ from transformers import PreTrainedModel
 
 import focus
 from focus.config import FocusConfig
+from focus.density import PairCounts, count_pairs
+from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
 
 KINDS = ("random", "position", "token", "window")
-
-
-PLAIN = {"routers": "layer", "sides": "two", "balanced_sides": "both", "balance": "softmax"}
+MOST_GROUPS = 64  # of the compiled kernel
+# Frozen potentials are zero here; lagged ones would even out what a rule has made uneven.
+PLAIN = {"routers": "layer", "sides": "two", "balanced_sides": "both", "balance": "softmax",
+         "potentials": "frozen"}  # fmt: skip
 
 
 class FixedRouter(Router):
@@ -76,7 +79,7 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
         kind: a name of :data:`KINDS`.
         calibration: windows (1, T) on which random routers find their potentials.
         seed: of random routers.
-        num_groups: of random routers; None: as many as the trained ones have.
+        num_groups: of the control; None: as many as the trained routers have.
 
     Raises:
         ValueError: an unknown kind.
@@ -92,7 +95,7 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
     try:
         for index, layer in enumerate(layers):
             layer.router = _control(layer.router, kind, seed + index, drawn)
-        state.config = drawn if kind == "random" else config.replace(**PLAIN)
+        state.config = drawn if kind == "random" else drawn.replace(**PLAIN)
         if kind == "random":
             calibrate(model, calibration)
         yield model
@@ -105,7 +108,7 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
 
 def _control(trained: Router, kind: str, seed: int, drawn: FocusConfig) -> Router:
     if kind != "random":
-        return FixedRouter(trained.config, kind).eval()
+        return FixedRouter(drawn, kind).eval()
     sides, heads, hidden, _ = trained.projection.shape
     generator = torch.Generator().manual_seed(seed)
     router = Router(drawn, hidden, heads, generator, heads * max(1, sides - 1))
@@ -129,6 +132,39 @@ def calibrate(model: PreTrainedModel, windows: list[Tensor]) -> None:
             model(window.to(model.device), use_cache=False)
     for router in routers:
         router.eval()
+
+
+def groups_keeping(share: float, kind: str, config: FocusConfig, windows: Sequence[Tensor]) -> int:
+    """The largest number of groups, up to the compiled kernel's, with which a rule keeps at least
+    that share of the distant pairs of these windows; the fewest that mask anything, if none does.
+
+    Args:
+        share: 0 to 1, of the pairs beyond the window and the sinks.
+        kind: ``position`` or ``token``.
+        config: the hard mask; its own number of groups is not read.
+        windows: token ids (N, T) of each document.
+    """
+    fewest = config.top_k + config.key_top_k
+    for groups in range(MOST_GROUPS, fewest, -1):
+        tried = config.replace(num_groups=groups)
+        counts = [ruled_pairs(kind, tried, each) for each in windows]
+        kept = sum(each.distant_kept for each in counts)
+        if kept >= share * sum(each.distant for each in counts):
+            return groups
+    return fewest
+
+
+def ruled_pairs(kind: str, config: FocusConfig, ids_NT: Tensor) -> PairCounts:
+    """Pairs of windows that a rule's hard mask keeps, which takes no model: hidden states do not
+    decide. Arguments as of :func:`groups_keeping`."""
+    router = FixedRouter(config, kind)
+    router.input_ids = ids_NT
+    found = router.memberships(router.scores(ids_NT.unsqueeze(-1)), router.config)
+    extra = None
+    if config.ngram:
+        extra = keys_after_ngrams(ids_NT, config.ngram, config.ngram_keys, config.window,
+                                  ids_NT.shape[1])  # fmt: skip
+    return count_pairs(*found, config.window, config.sinks, None, extra)
 
 
 def equal_window(tokens: int, sinks: int, density: float) -> int:

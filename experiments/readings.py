@@ -20,16 +20,16 @@ from transformers import PreTrainedModel
 
 import focus
 from experiments import evaluation
-from experiments.controls import controlled, equal_window
+from experiments.controls import controlled, equal_window, groups_keeping
 from experiments.data import TRAINING, WindowSequence, load_split
 from experiments.evaluation import DocumentScore
 from experiments.oracle import oracle
-from experiments.recipe_settings import Reading, Trial
+from experiments.recipe_settings import ORACLES, Reading, Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from focus.density import PairCounts
 
-ROUTED, PRETRAINED, ORACLE = "routed", "pretrained", "oracle"
+ROUTED, PRETRAINED = "routed", "pretrained"
 Documents = list[tuple[str, Tensor]]
 Groups = dict[tuple[str, str], list[dict[str, Any]]]  # rows of every seed by kind and reading
 
@@ -55,9 +55,9 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, score_fro
         drawn = WindowSequence(texts, context, recipe.calibration, chosen.seed)
         calibration = [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))]
     masking = [each for each in recipe.readings if each.masks(trial.focus.num_groups)]
-    # The oracle takes whatever weighs most: further keys would only move its density a little.
+    # Oracles take whatever weighs most: further keys would only move their density a little.
     wanted = [(kind, each) for kind, each in itertools.product((ROUTED, *controls), masking)
-              if kind != ORACLE or not each.ngram]  # fmt: skip
+              if kind not in ORACLES or not each.ngram]  # fmt: skip
     with evaluation.progress() as bar:
         windows = sum(len(w) for _, w in documents)
         task = bar.add_task(trial.name, total=(1 + len(wanted)) * windows)
@@ -67,21 +67,26 @@ def scores(model: PreTrainedModel, trial: Trial, documents: Documents, score_fro
             name = f"{trial.name} seed {chosen.seed} {kind} {reading.name}"
             bar.update(task, description=name)
             place: AbstractContextManager = nullcontext()
-            if kind not in (ROUTED, ORACLE):
-                groups = _groups(kind, reading, rows)
+            if kind not in (ROUTED, *ORACLES):
+                groups = _groups(model, kind, reading, rows, documents)
                 place = controlled(model, kind, calibration, chosen.seed, groups)
             with place:
-                measure = scorer.oracle if kind == ORACLE else scorer.hard
+                measure = scorer.oracle if kind in ORACLES else scorer.hard
                 rows.append(measure(kind, reading, rows))
     return rows
 
 
-def _groups(kind: str, reading: Reading, before: Sequence[dict[str, Any]]) -> int | None:
-    """Groups of random routers that keep at least as many pairs as the trained ones did."""
-    if kind != "random":
+def _groups(model: PreTrainedModel, kind: str, reading: Reading, before: Sequence[dict[str, Any]],
+            documents: Documents) -> int | None:  # fmt: skip
+    """Groups of a control that keeps at least as many pairs as the trained routers did; None: it
+    has none."""
+    if kind == "window":
         return None
     routed = _routed(reading, before)
-    return reading.groups_for(routed["distant_density"], routed["K"])
+    if kind == "random":
+        return reading.groups_for(routed["distant_density"], routed["K"])
+    mask = reading.of(model.focus_state.config)
+    return groups_keeping(routed["distant_density"], kind, mask, [w for _, w in documents])
 
 
 class Scorer:
@@ -133,9 +138,11 @@ class Scorer:
 
     def oracle(self, kind: str, reading: Reading,
                before: Sequence[dict[str, Any]]) -> dict[str, Any]:  # fmt: skip
-        """As many distant pairs as the routers keep, chosen by full attention's own weights."""
+        """As many distant pairs as the routers keep, chosen by full attention's own weights, for
+        each key head or query head."""
         config, routed = self.model.focus_state.config, _routed(reading, before)
-        with oracle(self.model, routed["distant_density"], config.window, config.sinks):
+        with oracle(self.model, routed["distant_density"], config.window, config.sinks,
+                    each_head=kind == "oracle_heads"):  # fmt: skip
             found = self._score(self.after_window)
         return {**routed, "kind": kind, "ngram": 0, "scores": found}
 

@@ -14,7 +14,8 @@ from experiments.blocks import ProtocolSettings, RetrofitSettings, plain
 from experiments.schema import at_least, build, construct, convert, join, refuse_unknown
 from focus.config import FocusConfig
 
-Control = Literal["random", "position", "token", "window", "oracle"]
+Control = Literal["random", "position", "token", "window", "oracle", "oracle_heads"]
+ORACLES = ("oracle", "oracle_heads")
 MARGIN = 1.03  # pairs that a random control is given beyond the trained routers'
 OWN = ("retrofit", "seeds", "final", "controls")  # what a trial has beside FocusConfig's fields
 
@@ -47,6 +48,11 @@ class Reading:
         """Of the distant pairs, what balanced groups drawn at random keep; what is found word for
         word comes on top."""
         return 1 - math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
+
+    def of(self, config: FocusConfig) -> FocusConfig:
+        """The config of routers that are read so."""
+        return config.replace(top_k=self.top_k, probe=self.probe, ngram=self.ngram,
+                              ngram_keys=self.ngram_keys)  # fmt: skip
 
     def groups_for(self, share: float, most: int) -> int:
         """The largest number of groups, up to ``most``, of which random ones keep that share.
@@ -92,10 +98,13 @@ class RecipeSettings:
     Attributes:
         search, protocol: how trials are scored, on validation books, and finalists, on test books.
         readings: hard masks.
-        controls: routings that learnt nothing: random routers, with as many groups as keep at least
-            as many pairs as the trained ones in that reading, those of
-            :mod:`experiments.controls`, and the window, widened to a trial's own density, each with
-            the reading's further keys; and the oracle, which knows what full attention weighs most.
+        controls: scored for trials that ask, at no fewer pairs than the trained routers keep in
+            that reading. With the reading's further keys, each for about the time of the routers'
+            own masks: random routers, groups by ``position`` or by ``token`` identity, of as many
+            groups as that takes, and the ``window``, widened (:mod:`experiments.controls`). Without
+            further keys, and slower, since they form every pair: the heaviest keys of full
+            attention, chosen for each key head (``oracle``) or each query head (``oracle_heads``;
+            :mod:`experiments.oracle`).
         calibration: training windows on which random routers find their potentials.
         base: FocusConfig's fields that trials share.
         retrofit: training that trials share.

@@ -13,7 +13,7 @@ import torch
 import focus
 from experiments import gsm8k, settings
 from experiments.lit import cooled, distillation_loss, gate_at
-from experiments.recipe_settings import Reading
+from experiments.recipe_settings import ORACLES, Reading
 from experiments.schema import read_yaml
 from experiments.settings import RetrofitSettings
 from experiments.stages.retrofit import train
@@ -21,6 +21,8 @@ from experiments.stages.transfer import fingerprint
 from experiments.trained import of_trial, trained_so
 from tests.experiments.test_retrofit import ROOT, run, start, workspace
 from tests.models import tiny, token_ids
+
+CONTROLS = ("random", "position", "token", "window")
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +42,12 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     assert (folder / "data/adapters/recipe/finalist/seed0/config.json").is_file()  # wanted as well
     table = pd.read_csv(folder / "results/recipe/finalist/table.csv").set_index("kind")
     matched = table[table["reading"] == "symmetric.k1.n2"]
-    assert list(matched.index) == ["routed", "random", "window"]  # further keys change no oracle
-    assert list(matched["ngram"]) == [2, 2, 2]  # the same further keys
+    assert list(matched.index) == ["routed", *CONTROLS]  # further keys change no oracle
+    assert list(matched["ngram"]) == [2] * 5  # the same further keys
     table = table[table["reading"] != "symmetric.k1.n2"]
     assert matched.loc["routed", "distant_density"] > table.loc["routed", "distant_density"]
-    assert list(table.index) == ["pretrained", "routed", "random", "window", "oracle"]
-    assert list(table["seeds"]) == [2, 2, 1, 1, 1]
+    assert list(table.index) == ["pretrained", "routed", *CONTROLS, *ORACLES]
+    assert list(table["seeds"]) == [2, 2, 1, 1, 1, 1, 1, 1]
     routed = table.loc["routed"]
     assert routed["delta_least"] < routed["delta_most"]
     assert routed["delta_low"] <= routed["delta"] <= routed["delta_high"]
@@ -53,8 +55,13 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     window = table.loc["window"]
     assert window["window"] > 8
     assert 0 <= window["distant_density"] - routed["distant_density"] < 0.06
+    own, heads = table.loc["oracle"], table.loc["oracle_heads"]  # as many as the first seed's
+    assert own["distant_density"] == heads["distant_density"]
+    assert own["ppl"] != heads["ppl"]
+    for kind in ("position", "token"):
+        assert 0 <= table.loc[kind, "distant_density"] - own["distant_density"] < 0.2
     documents = pd.read_csv(folder / "results/recipe/finalist/documents.csv")
-    assert len(documents) == 3 * (2 * 3 + 5)
+    assert len(documents) == 3 * (2 * 3 + 2 * 4 + 2)
     assert (folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors").is_file()
     assert not (folder / "checkpoints/recipe/finalist").exists()
 
@@ -94,8 +101,8 @@ def test_routers_are_read_on_texts_that_they_were_not_trained_on(
     run(folder, "transfer", "--cell", "letters")
     table = pd.read_csv(folder / "results/transfer/finalist-letters/table.csv")
     table = table[table["ngram"] == 0].drop_duplicates("kind")
-    assert list(table["kind"]) == ["pretrained", "routed", "random", "window", "oracle"]
-    assert list(table["seeds"]) == [2, 2, 1, 1, 1]
+    assert list(table["kind"]) == ["pretrained", "routed", *CONTROLS, *ORACLES]
+    assert list(table["seeds"]) == [2, 2, 1, 1, 1, 1, 1, 1]
     documents = pd.read_csv(folder / "results/transfer/finalist-letters/documents.csv")
     assert set(documents["document"]) == {"long", "longer"}
     assert not (folder / "checkpoints/transfer/finalist/letters").exists()

@@ -48,7 +48,8 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
     params["recipe"] = {
         "search": small, "protocol": {**small, "documents": 3},
         "readings": [{"top_k": 1}, {"top_k": 1, "ngram": 2, "ngram_keys": 2}],
-        "controls": ["random", "window", "oracle"], "calibration": 1, "retrofit": {"steps": 6},
+        "controls": ["random", "position", "token", "window", "oracle", "oracle_heads"],
+        "calibration": 1, "retrofit": {"steps": 6},
         "base": {"num_groups": 4, "window": 8, "sinks": 2},
         "trials": {"searched": {}, "finalist": {
             "final": True, "controls": True, "seeds": [0, 1], "routers": "kv_head",
