@@ -85,7 +85,7 @@ def _groups(model: PreTrainedModel, kind: str, reading: Reading, before: Sequenc
     routed = _routed(reading, before)
     if kind == "random":
         return reading.groups_for(routed["distant_density"], routed["K"])
-    mask = reading.of(model.focus_state.config)
+    mask = model.focus_state.config.replace(**reading.mask)
     return groups_keeping(routed["distant_density"], kind, mask, [w for _, w in documents])
 
 
@@ -122,9 +122,7 @@ class Scorer:
             counts.extend(c for c in focus.pair_counts(self.model).values() if c is not None)
             self.after_window()
 
-        with focus.mode(self.model, "hard", balance="causal", top_k=reading.top_k,
-                        probe=reading.probe, window=window, ngram=reading.ngram,
-                        ngram_keys=reading.ngram_keys):  # fmt: skip
+        with focus.mode(self.model, "hard", balance="causal", window=window, **reading.mask):
             found = self._score(after)
         kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
         near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)

@@ -49,10 +49,11 @@ class Reading:
         word comes on top."""
         return 1 - math.comb(groups - self.top_k, self.keys) / math.comb(groups, self.keys)
 
-    def of(self, config: FocusConfig) -> FocusConfig:
-        """The config of routers that are read so."""
-        return config.replace(top_k=self.top_k, probe=self.probe, ngram=self.ngram,
-                              ngram_keys=self.ngram_keys)  # fmt: skip
+    @property
+    def mask(self) -> dict[str, Any]:
+        """What it overrides of a :class:`focus.FocusConfig`."""
+        return {"top_k": self.top_k, "probe": self.probe, "ngram": self.ngram,
+                "ngram_keys": self.ngram_keys}  # fmt: skip
 
     def groups_for(self, share: float, most: int) -> int:
         """The largest number of groups, up to ``most``, of which random ones keep that share.

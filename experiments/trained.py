@@ -18,7 +18,7 @@ import focus
 from experiments import models
 from experiments.blocks import RetrofitSettings
 from experiments.data import TRAINING, manifest
-from experiments.recipe_settings import Reading, Trial
+from experiments.recipe_settings import Trial
 from experiments.settings import Settings
 
 ADAPTERS = Path("data/adapters/recipe")  # too large for git
@@ -70,7 +70,8 @@ def of_trial(trial: Trial, names: Sequence[str], chosen: Settings) -> list[Route
     every = [each for each in masking if not names or each.name in names]
     if not every:
         raise ValueError(f"recipe.trials.{trial.name}: none of the readings masks anything")
-    return [Routed(f"{trial.name}-{each.name.replace('.', '-')}", folder, mask_of(each))
+    return [Routed(f"{trial.name}-{each.name.replace('.', '-')}", folder,
+                   {"balance": "causal", **each.mask})
             for each in every]  # fmt: skip
 
 
@@ -95,12 +96,6 @@ def asked_for(doc: str | None, block: str, chosen: Settings) -> tuple[str | None
         return name, of_trial(trial_named(name, chosen), how.readings, chosen)
     except ValueError as error:
         raise SystemExit(f"{block}: {error}") from error
-
-
-def mask_of(reading: Reading) -> dict[str, Any]:
-    """Overrides of :class:`focus.mode` for a reading."""
-    return {"balance": "causal", "top_k": reading.top_k, "probe": reading.probe,
-            "ngram": reading.ngram, "ngram_keys": reading.ngram_keys}  # fmt: skip
 
 
 def trial_named(name: str, chosen: Settings) -> Trial:

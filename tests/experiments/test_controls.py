@@ -15,10 +15,11 @@ READINGS = [Reading(1), Reading(2), Reading(2, "multi_probe"), Reading(1, ngram=
 
 
 def config(reading: Reading) -> focus.FocusConfig:
-    return reading.of(focus.FocusConfig(
+    return focus.FocusConfig(
         num_groups=5, window=8, sinks=2, routers="kv_head", sides="query_heads",
         balanced_sides="keys", gate_keys="hard", potentials="lagged", lag_tokens=16, lag_stride=16,
-    ))  # fmt: skip
+        **reading.mask,
+    )  # fmt: skip
 
 
 def skewed(windows: int, tokens: int) -> Tensor:
