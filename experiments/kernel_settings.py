@@ -1,4 +1,4 @@
-"""The blocks of params.yaml that the stages exactness, speed and training read."""
+"""The blocks of params.yaml that the stages exactness, speed, training and training_step read."""
 
 from __future__ import annotations
 
@@ -139,5 +139,42 @@ class TrainingSettings:
         at_least(2, most_repetitions=self.most_repetitions)
         positive(seconds=self.seconds)
         _heads(self.heads, self.key_heads, self.head_dim)
+        if self.top_k > self.groups:
+            raise ValueError(f"top_k: {self.top_k} is above groups = {self.groups}")
+
+
+@dataclass(frozen=True)
+class TrainingStepSettings:
+    """A whole training step of the model, forward and backward, against full attention's.
+
+    Attributes:
+        lengths: tokens of the text, timed in this order.
+        gates: training gates; quadratic_until: greatest length of those that form every pair.
+        groups, top_k, window, sinks: of the routers, otherwise those of
+            :meth:`focus.FocusConfig.recipe` (of these only ``sparse_log`` takes notice of top_k).
+        dtype: of the model here.
+        repetitions: steps of each method, taking turns.
+    """
+
+    lengths: tuple[int, ...]
+    gates: tuple[Literal["eq2", "log", "sparse_log", "straight_through"], ...] = (
+        "log", "sparse_log",
+    )  # fmt: skip
+    quadratic_until: int = 8192
+    groups: int = 18
+    top_k: int = 2
+    window: int = 128
+    sinks: int = 4
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    repetitions: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("lengths", "gates"):
+            _listed(getattr(self, name), name)
+        at_least(1, groups=self.groups, top_k=self.top_k, window=self.window)
+        at_least(1, repetitions=self.repetitions)
+        at_least(0, sinks=self.sinks, quadratic_until=self.quadratic_until)
+        # Sinkhorn balances no more groups than there are tokens; a loss needs two of these.
+        at_least(max(2, self.groups), lengths=min(self.lengths))
         if self.top_k > self.groups:
             raise ValueError(f"top_k: {self.top_k} is above groups = {self.groups}")

@@ -29,7 +29,12 @@ from experiments.blocks import (
     plain,
 )
 from experiments.decode_settings import DecodeSettings, GenerationSettings, PrefillSettings
-from experiments.kernel_settings import ExactnessSettings, SpeedSettings, TrainingSettings
+from experiments.kernel_settings import (
+    ExactnessSettings,
+    SpeedSettings,
+    TrainingSettings,
+    TrainingStepSettings,
+)
 from experiments.recipe_settings import (
     CopyingSettings,
     RecipeSettings,
@@ -80,6 +85,7 @@ class Settings:
     exactness: ExactnessSettings
     speed: SpeedSettings
     training: TrainingSettings
+    training_step: TrainingStepSettings
     decode: DecodeSettings
     prefill: PrefillSettings
     generation: GenerationSettings
@@ -129,6 +135,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
         "exactness": ExactnessSettings, "speed": SpeedSettings, "training": TrainingSettings,
+        "training_step": TrainingStepSettings,
         "decode": DecodeSettings, "prefill": PrefillSettings, "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
         "transfer": TransferSettings, "copying": CopyingSettings, "mixture": MixtureSettings,

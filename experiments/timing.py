@@ -121,7 +121,7 @@ def time_methods(
     for number in range(most + 1):
         started = time.perf_counter()
         for each in timed:
-            peak = _Peak(shape.device) if number == 0 else None
+            peak = Peak(shape.device) if number == 0 else None
             took = once(each.run, tensors, backward, shape.device)
             if peak is not None:
                 each.peak_mb = peak.megabytes()
@@ -155,8 +155,8 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class _Peak:
-    """Largest memory since it was made, above what was in use then; None where unknown."""
+class Peak:
+    """Largest memory in MiB since it was made; None where the system does not tell."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -172,12 +172,17 @@ class _Peak:
             self.before = None
 
     def megabytes(self) -> float | None:
+        """Above what was in use when it was made."""
+        most = self.most()
+        return None if most is None or self.before is None else max(0.0, most - self.before)
+
+    def most(self) -> float | None:
+        """In all, with what was in use before."""
         if self.before is None:
             return None
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / 2**20 - self.before
-        now = _status("VmHWM")
-        return None if now is None else max(0.0, now - self.before)
+            return torch.cuda.max_memory_allocated(self.device) / 2**20
+        return _status("VmHWM")
 
 
 def _status(name: str) -> float | None:
