@@ -88,6 +88,10 @@ TRAINING_COLUMNS = [
     "device", "length", "method", "K", "k", "routers", "window", "sinks", "dtype", "median_s",
     "speedup", "speedup_low", "speedup_high", "peak_mb", "repetitions",
 ]  # fmt: skip
+TRAINING_STEP_COLUMNS = [
+    "device", "length", "method", "K", "k", "window", "sinks", "dtype", "median_s", "low_s",
+    "high_s", "speedup", "speedup_low", "speedup_high", "density", "peak_mb", "repetitions",
+]  # fmt: skip
 PREFILL_COLUMNS = [
     "variant", "length", "top_k", "dtype", "full_s", "hard_s", "speedup", "speedup_low",
     "speedup_high", "density", "repetitions",
@@ -317,6 +321,11 @@ class Results:
     def training(self) -> pd.DataFrame:
         """The attention of a training step, by length and gate."""
         return self.table("training", TRAINING_COLUMNS)
+
+    @cached_property
+    def training_step(self) -> pd.DataFrame:
+        """Whole training steps of the model, by length and gate."""
+        return self.table("training_step", TRAINING_STEP_COLUMNS)
 
     @cached_property
     def prefill(self) -> pd.DataFrame:

@@ -159,6 +159,11 @@ def training(results: Results) -> pd.DataFrame:
     return results.training.drop(columns="evidence")
 
 
+def training_step(results: Results) -> pd.DataFrame:
+    """One row a gate and length: a whole training step of the model beside full attention's."""
+    return results.training_step.drop(columns="evidence")
+
+
 def prefill(results: Results) -> pd.DataFrame:
     """One row a length: a whole forward pass, hard and as pretrained."""
     return results.prefill.drop(columns="evidence")
@@ -183,6 +188,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "copying": copying,
     "decode": decode,
     "training": training,
+    "training_step": training_step,
     "prefill": prefill,
     "generation": generation,
 }

@@ -1,26 +1,39 @@
-"""Speed-up of a training step's attention, forward and backward, by gate."""
+"""Speed-up of a training step, forward and backward, by gate: its attention, and the whole step."""
 
 from __future__ import annotations
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.results import Results
 
 CAPTION = (
-    "Attention of a training step, forward and backward, times as fast as torch's full attention "
-    "(median of ratios within rounds; bars: the least and the greatest). The gate log weighs every "
+    "A training step, forward and backward, times as fast as with torch's full attention (median "
+    "of ratios within rounds; bars: the least and the greatest). Attention alone: over random "
+    "assignments, one layer. Whole step: the frozen model with fresh routers, every layer run "
+    "again in the backward pass, the same beside the attention for all. The gate log weighs every "
     "pair and so stays quadratic; sparse_log forms the pairs of its groups alone. All ours."
 )
 LOOK = {"log": (style.BLUE, "o"), "sparse_log": (style.GREEN, "s")}
 
 
 def draw(results: Results) -> Figure | None:
-    """One panel, None without results of the training stage."""
-    frame = results.training
-    if frame.empty:
+    """A panel for each of the stages training and training_step that has results, None without
+    any."""
+    named = {"attention alone": results.training, "whole step": results.training_step}
+    panels = {what: frame for what, frame in named.items() if not frame.empty}
+    if not panels:
         return None
-    figure, (axis,) = style.row(1, 6.2, 4.4)
+    figure, axes = style.row(len(panels), 6.2 if len(panels) == 1 else 10.4, 4.4)
+    for axis, (what, frame) in zip(axes, panels.items(), strict=True):
+        _panel(axis, what, frame)
+    style.legend(figure, axes, 3)
+    return figure
+
+
+def _panel(axis: Axes, what: str, frame: pd.DataFrame) -> None:
     for n, (method, line) in enumerate(frame[frame["method"] != "full"].groupby("method")):
         rows = line.sort_values("length")
         colour, marker = LOOK.get(method, (style.CYCLE[(n + 3) % 6], style.MARKERS[(n + 3) % 6]))
@@ -36,8 +49,6 @@ def draw(results: Results) -> Figure | None:
     axis.set_ylabel("speed-up over full attention (x)")
     first = frame.iloc[0]
     axis.set_title(
-        f"{first['device']}, {first['dtype']}: K = {first['K']:.0f}, top-{first['k']:.0f}, "
-        f"w = {first['window']:.0f}", loc="left",
+        f"{what} ({first['device']}, {first['dtype']})\nK = {first['K']:.0f}, "
+        f"top-{first['k']:.0f}, w = {first['window']:.0f}", loc="left",
     )  # fmt: skip
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return figure

@@ -219,6 +219,17 @@ def write_training(root: Path, *rows: dict[str, object]) -> None:
     _write_cell(root / "training", base, rows)
 
 
+def write_training_step(root: Path, *rows: dict[str, object]) -> None:
+    """Whole training steps; every row is the gate `sparse_log` unless it says otherwise."""
+    base: dict[str, object] = {
+        "device": "cpu", "length": 8192, "method": "sparse_log", "K": 18, "k": 2, "window": 128,
+        "sinks": 4, "dtype": "float32", "median_s": 100.0, "low_s": 95.0, "high_s": 105.0,
+        "speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6, "density": 0.15,
+        "peak_mb": 5000.0, "repetitions": 2,
+    }  # fmt: skip
+    _write_cell(root / "training_step", base, rows)
+
+
 def write_generation(root: Path, *rows: dict[str, object], trial: str = "") -> None:
     """Questions of the generation stage, with what was generated."""
     base: dict[str, object] = {

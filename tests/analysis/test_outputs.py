@@ -24,6 +24,7 @@ from tests.analysis.result_files import (
     write_speed,
     write_topk,
     write_training,
+    write_training_step,
     write_transfer,
 )
 
@@ -168,6 +169,23 @@ def test_training_steps_stand_beside_full_attention(results):
     del results.__dict__["training"]
     labels = {text.get_text() for text in training.draw(results).legends[0].get_texts()}
     assert labels == {"full attention", "gate log", "gate sparse_log"}
+
+
+def test_whole_training_steps_have_a_panel_and_a_table_of_their_own(results):
+    full = {"method": "full", "speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
+    write_training_step(results.root, full, {}, {"length": 16384, "speedup": 2.5})
+    (alone,) = training.draw(results).axes
+    assert alone.get_title("left").startswith("whole step (cpu, float32)")
+    write_training(results.root, full, {})
+    del results.__dict__["training"]
+    figure = training.draw(results)
+    first, second = (axis.get_title("left").split(" (")[0] for axis in figure.axes)
+    assert (first, second) == ("attention alone", "whole step")
+    assert list(figure.axes[1].containers[0].lines[0].get_ydata()) == [1.5, 2.5]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(labels) == ["full attention", "gate log", "gate sparse_log"]
+    assert len(tables.training_step(results)) == 3
+    assert "evidence" not in tables.training_step(results)
 
 
 def test_answers_stand_in_a_table_without_their_text(results):
