@@ -15,10 +15,10 @@ CAPTION = (
     "corpora whose training texts they saw; read on held-out texts of the recipe's corpus): "
     "perplexity relative to the pretrained model against the share of distant pairs kept (window "
     "and sinks aside). Bars: bootstrap interval over documents, paired with pretrained, of the "
-    "mean over seeds. Grey: routings that learnt nothing: random routers, the window widened to as "
-    "many pairs, with the same further keys where n-grams are named (an oracle, where shown, keeps "
-    "the distant keys that full attention weighs most). All causal. Right: the line at 1 and what "
-    "is near it."
+    "mean over seeds. Grey: routings that learnt nothing: random routers, groups by position or by "
+    "token identity where shown, the window widened to as many pairs, with the same further keys "
+    "where n-grams are named. Dash-dotted, where shown: oracles, which keep the distant keys that "
+    "full attention weighs most. All causal. Right: the line at 1 and what is near it."
 )
 CONTROLS = {
     "random": "random routers",
@@ -26,9 +26,18 @@ CONTROLS = {
     "token": "groups by token",
     "window": "window and sinks alone, widened",
     "oracle": "oracle: heaviest keys of full attention",
+    "oracle_heads": "oracle for each query head",
 }
+LOOKS = {
+    "random": {"color": style.GREY, "marker": "x", "linestyle": ":"},
+    "position": {"color": "#A0A0A0", "marker": "+", "linestyle": ":"},
+    "token": {"color": "#B8B8B8", "marker": "d", "linestyle": ":"},
+    "window": {"color": "#555555", "marker": "v", "linestyle": ":"},
+    "oracle": {"color": style.INK, "marker": "*", "linestyle": "-."},
+    "oracle_heads": {"color": "#6B6B2A", "marker": "h", "linestyle": "-."},
+}
+OTHER = {"color": style.GREY, "marker": ".", "linestyle": ":"}  # a kind that has no look yet
 HOLLOW = {"linestyle": "--", "markerfacecolor": "white"}  # with n-grams matched word for word
-SHADES = (style.GREY, "#A0A0A0", "#B8B8B8", "#555555", style.INK)
 
 
 def draw(results: Results) -> Figure | None:
@@ -71,7 +80,7 @@ def relative(frame: pd.DataFrame) -> pd.DataFrame:
 def lines(axis: Axes, frame: pd.DataFrame, trials: list[str]) -> None:
     """One line with error bars (columns y, y_low, y_high over distant_density) for every trial,
     which looks as its place among ``trials`` says (panels of one figure share them), and for every
-    control in grey."""
+    control, by its kind."""
     for (trial, kind, ngram), rows in frame.groupby(["trial", "kind", "ngram"], sort=False):
         if kind == "routed":
             n = trials.index(trial)
@@ -82,10 +91,8 @@ def lines(axis: Axes, frame: pd.DataFrame, trials: list[str]) -> None:
             label = f"{trial} ({more}K = {rows['K'].iloc[0]}, {count} seed{'s' * (count > 1)})"
             label += f", with {int(ngram)}-grams" if ngram else ""
         else:
-            n = list(CONTROLS).index(kind)
-            look = {"color": SHADES[n], "marker": "x+dv*"[n], "linestyle": ":"}
-            label = CONTROLS[kind] + (f", with {int(ngram)}-grams" if ngram else "")
-            look |= HOLLOW if ngram else {}
+            look = LOOKS.get(kind, OTHER) | (HOLLOW if ngram else {})
+            label = CONTROLS.get(kind, kind) + (f", with {int(ngram)}-grams" if ngram else "")
         line = rows.sort_values("distant_density")
         spread = [line["y"] - line["y_low"], line["y_high"] - line["y"]]
         axis.errorbar(

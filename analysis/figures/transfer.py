@@ -14,8 +14,9 @@ CAPTION = (
     "corpora whose training texts a trial saw): perplexity relative to the pretrained model "
     "against the share of distant pairs kept (window and sinks aside). Bars: bootstrap interval "
     "over documents, paired with pretrained, of the mean over seeds. Grey: routings that learnt "
-    "nothing: random routers, the window widened to as many pairs, with the same further keys "
-    "where n-grams are named. All causal."
+    "nothing: random routers, groups by position or by token identity where shown, the window "
+    "widened to as many pairs, with the same further keys where n-grams are named. Dash-dotted, "
+    "where shown: oracles, which keep the distant keys that full attention weighs most. All causal."
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from analysis import __main__ as command
 from analysis import figures, tables
 from analysis.figures import copying, decode, pareto, search, style, training, transfer
+from experiments.recipe_settings import ORACLES, Control
 from tests.analysis.result_files import (
     pretrained,
     row,
@@ -81,6 +83,25 @@ def test_finalists_and_controls_stand_in_the_pareto_figure(results):
     write_recipe(results.root, "default", {"final": False})
     del results.__dict__["recipe"]
     assert pareto.draw(results) is None
+
+
+def test_every_control_has_a_look_and_a_name_of_its_own(results):
+    kinds = (*get_args(Control), "unheard-of")
+    rows = [{"kind": kind} for kind in kinds]
+    further = [{"kind": kind, "ngram": 3} for kind in kinds if kind not in ORACLES]
+    write_transfer(results.root, "pg19", {}, *rows, *further)
+    write_recipe(results.root, "default", {}, *rows, *further)
+    for figure in (pareto.draw(results), transfer.draw(results)):
+        labels = {text.get_text() for text in figure.legends[0].get_texts()}
+        own = {pareto.CONTROLS.get(kind, kind) for kind in kinds}
+        assert own <= labels
+        assert {f"{pareto.CONTROLS['token']}, with 3-grams", "unheard-of, with 3-grams"} < labels
+        assert len(labels) == 1 + len(rows) + len(further)
+        lines = {line.get_label(): line.lines[0] for line in figure.axes[0].containers}
+        looks = {(lines[name].get_color(), lines[name].get_marker()) for name in own}
+        assert len(looks) == len(kinds)
+    assert set(tables.recipe(results)["kind"]) == {"routed", *kinds}
+    assert set(tables.transfer(results)["kind"]) == {"routed", *kinds}
 
 
 def test_masks_with_ngrams_are_a_line_of_their_own(results):

@@ -40,3 +40,21 @@ def test_the_nearest_control_of_each_finalist_stands_beside(results, settings):
         "the nearest control of each: long the window alone, widened to the same density, "
         "with the same further keys +4.0% (+3.0% to +5.0%) at 25% of the distant pairs. Not"
     ) in why
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("position", "groups by position"), ("token", "groups by token identity"), ("oracle", None),
+     ("oracle_heads", None)],
+)  # fmt: skip
+def test_rules_of_thumb_count_as_controls_and_oracles_do_not(results, settings, kind, named):
+    """Where each is the nearest to the routers, and beats them."""
+    write_controls(results.root, ("random", 0.1, 0.05, 0.2), (kind, -0.04, -0.05, -0.03))
+    far = {"versus_routed": 0.4, "versus_routed_low": 0.3, "versus_routed_high": 0.5}
+    near = {name: value / 100 for name, value in far.items()}
+    write_recipe(results.root, "long", {}, {"kind": "window", **far}, {"kind": kind, **near})
+    outcome = decide(CLAIMS["audit.9"], results, settings)
+    assert outcome.verdict == (NOT_REPRODUCED if named else DIRECTION)
+    nearest = f"long {named} +0.4%" if named else "long the window alone, widened"
+    assert f"the nearest control of each: {nearest}" in outcome.why
+    assert "oracle" not in outcome.why
