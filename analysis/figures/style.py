@@ -22,9 +22,9 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED = (
     "#D55E00",
 )
 GREY, INK = "#7A7A7A", "#222222"
-BROWN, WINE = "#7f4f24", "#8A1C7C"
-CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BROWN, WINE)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
+BROWN, WINE, OLIVE = "#7f4f24", "#8A1C7C", "#6B7A1E"
+CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BROWN, WINE, OLIVE)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 RC = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -44,7 +44,8 @@ RC = {
 
 
 def nth(n: int) -> dict[str, str]:
-    """Colour and marker of the nth line of many; the same again after the last."""
+    """Colour and marker of the nth line of many; the counts differ, so that both come again
+    together only after their product."""
     return {"color": CYCLE[n % len(CYCLE)], "marker": MARKERS[n % len(MARKERS)]}
 
 

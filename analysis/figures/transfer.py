@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import pareto, style
@@ -19,6 +21,8 @@ CAPTION = (
     "where shown: oracles, which keep the distant keys that full attention weighs most. All causal."
 )
 
+OFF_SCALE = 0.5  # a trial that is nowhere nearer is told in words: its line would flatten the rest
+
 
 def draw(results: Results) -> Figure | None:
     """The figure, None without results of the transfer stage."""
@@ -31,7 +35,9 @@ def draw(results: Results) -> Figure | None:
     figure, axes = style.row(len(corpora), 5.5 * len(corpora), 4.8)
     for axis, corpus in zip(axes, corpora, strict=True):
         own = frame[frame["corpus"] == corpus]
-        pareto.lines(axis, pareto.relative(own), trials)
+        near, far = _apart(own)
+        pareto.lines(axis, pareto.relative(near), trials)
+        _tell(axis, far)
         axis.axhline(1, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.set_xlim(left=0)
         axis.set_xlabel("distant pairs kept (%)")
@@ -51,3 +57,21 @@ def draw(results: Results) -> Figure | None:
         fontsize=11.5,
     )
     return figure
+
+
+def _apart(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of lines that come near the pretrained model's, and of those that never do; where no
+    line comes near, all are drawn."""
+    lines = frame.groupby(["trial", "kind", "ngram"])["delta"]
+    near = lines.transform("min") < OFF_SCALE
+    return (frame[near], frame[~near]) if near.any() else (frame, frame[near])
+
+
+def _tell(axis: Axes, far: pd.DataFrame) -> None:
+    """The range of each trial that is off the scale, in the panel's upper corner."""
+    said = [
+        f"off the scale: {trial}, {1 + rows['delta'].min():.2f} to {1 + rows['delta'].max():.2f}"
+        for trial, rows in far.groupby("trial")
+    ]
+    axis.text(0.99, 0.99, "\n".join(said), transform=axis.transAxes, ha="right", va="top",
+              fontsize=8.5, color=style.INK)  # fmt: skip

@@ -240,6 +240,27 @@ def test_a_trial_looks_the_same_in_every_panel(results):
     }  # fmt: skip
 
 
+def test_a_trial_far_from_the_rest_is_told_in_words(results):
+    far = {"trial": "paper", "delta": 1.2, "delta_low": 1.1, "delta_high": 1.3}
+    write_transfer(results.root, "pg19", {"trial": "prose"}, trial="prose")
+    write_transfer(results.root, "pg19", far, {**far, "delta": 0.9}, trial="paper")
+    (axis,) = transfer.draw(results).axes
+    assert [line.get_label() for line in axis.containers] == ["prose (K = 16, 3 seeds)"]
+    assert [text.get_text() for text in axis.texts] == ["off the scale: paper, 1.90 to 2.20"]
+    assert axis.get_ylim()[1] < 1.2
+
+
+def test_a_trial_far_from_the_line_is_drawn_where_it_is_alone(results):
+    write_transfer(results.root, "pg19", {"trial": "paper", "delta": 1.2}, trial="paper")
+    (axis,) = transfer.draw(results).axes
+    assert len(axis.containers) == 1
+    assert axis.texts[0].get_text() == ""
+
+
+def test_lines_of_many_look_apart():
+    assert len({tuple(style.nth(n).values()) for n in range(40)}) == 40
+
+
 def test_figures_are_drawn_and_not_empty(filled):
     paths = figures.write(filled, filled.root / "figures")
     names = {path.name for path in paths}
