@@ -86,8 +86,13 @@ def _protocol(run: dict[str, Any], cell: str | None) -> tuple[int | None, int | 
     """Context, training steps and seeds: of a trial its own, else those of all stages."""
     settings = config(run)
     trial = settings.get("recipe", {}).get("trials", {}).get(cell or "")
-    if run.get("stage") in ("recipe", "copying") and trial:
-        block = settings["recipe"]["protocol"] if run["stage"] == "recipe" else settings["copying"]
-        return block["context"], trial["retrofit"]["steps"], list(trial["seeds"])
+    blocks = {"recipe": ("recipe", "protocol"), "copying": ("copying",), "leak": ("protocol",)}
+    if run.get("stage") in blocks and trial:
+        block = settings
+        for name in blocks[run["stage"]]:
+            block = block[name]
+        # The leak is measured with the first seed's routers.
+        seeds = list(trial["seeds"])[: 1 if run["stage"] == "leak" else None]
+        return block["context"], trial["retrofit"]["steps"], seeds
     seeds = [] if settings.get("seed") is None else [settings["seed"]]
     return settings.get("protocol", {}).get("context"), steps(run, cell), seeds

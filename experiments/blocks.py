@@ -208,8 +208,8 @@ class LeakSettings:
 
     variants: tuple[str, ...]
     balances: tuple[Literal["softmax", "sinkhorn", "frozen", "lagged"], ...]
+    trials: tuple[str, ...]
     documents: int = 8
-    trials: tuple[str, ...] = ()
     readings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -108,7 +108,7 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
 
 def _control(trained: Router, kind: str, seed: int, drawn: FocusConfig) -> Router:
     if kind != "random":
-        return FixedRouter(drawn, kind).eval()
+        return FixedRouter(drawn, kind).eval().to(trained.projection.device)
     sides, heads, hidden, _ = trained.projection.shape
     generator = torch.Generator().manual_seed(seed)
     router = Router(drawn, hidden, heads, generator, heads * max(1, sides - 1))

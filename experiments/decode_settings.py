@@ -114,6 +114,7 @@ class GenerationSettings:
     """
 
     variants: tuple[str, ...]
+    trials: tuple[str, ...]
     questions: int = 8
     batch_size: int = 4
     new_tokens: int = 64
@@ -121,7 +122,6 @@ class GenerationSettings:
     long_documents: int = 1
     long_prompt: int = 4096
     long_tokens: int = 256
-    trials: tuple[str, ...] = ()
     readings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -151,7 +151,7 @@ class TrainingStepSettings:
         lengths: tokens of the text, timed in this order.
         gates: training gates; quadratic_until: greatest length of those that form every pair.
         groups, top_k, window, sinks: of the routers, otherwise those of
-            :meth:`focus.FocusConfig.recipe` (of these only ``sparse_log`` takes notice of top_k).
+            :meth:`focus.FocusConfig.recipe` (``log`` and ``eq2`` take no notice of top_k).
         dtype: of the model here.
         repetitions: steps of each method, taking turns.
     """

@@ -63,8 +63,10 @@ def of_trial(trial: Trial, names: Sequence[str], chosen: Settings) -> list[Route
         names: of ``recipe.readings``; none: all that mask anything.
 
     Raises:
-        ValueError: as :func:`adapter_folder`; none of the masks masks anything.
+        ValueError: as :func:`adapter_folder`; the trial is no finalist; none of the masks masks
+            anything.
     """
+    refuse_searched(trial)
     folder = adapter_folder(trial, trial.seeds[0])
     masking = [each for each in chosen.recipe.readings if each.masks(trial.focus.num_groups)]
     every = [each for each in masking if not names or each.name in names]
@@ -96,6 +98,12 @@ def asked_for(doc: str | None, block: str, chosen: Settings) -> tuple[str | None
         return name, of_trial(trial_named(name, chosen), how.readings, chosen)
     except ValueError as error:
         raise SystemExit(f"{block}: {error}") from error
+
+
+def refuse_searched(trial: Trial) -> None:
+    """Raises ValueError for a trial whose choice is still open: test books must not decide it."""
+    if not trial.final:
+        raise ValueError(f"recipe.trials.{trial.name}.final: only finalists are read on test books")
 
 
 def trial_named(name: str, chosen: Settings) -> Trial:

@@ -12,8 +12,8 @@ CAPTION = (
     "the pretrained model gains (nats) from having read the passage, the share that is left under "
     "a hard mask (what the mask loses on any text counts too), against the share of distant pairs "
     "kept (window and sinks aside). Bars: bootstrap interval over documents of the mean over "
-    "seeds. In brackets the corpora whose training texts a trial saw. Grey: random routers. All "
-    "causal."
+    "seeds. In brackets the corpora whose training texts a trial saw. Grey: routings "
+    "that learnt nothing. All causal."
 )
 
 

@@ -11,10 +11,11 @@ from analysis.results import Results
 
 CAPTION = (
     "A training step, forward and backward, times as fast as with torch's full attention (median "
-    "of ratios within rounds; bars: the least and the greatest). Attention alone: over random "
-    "assignments, one layer. Whole step: the frozen model with fresh routers, every layer run "
-    "again in the backward pass, the same beside the attention for all. The gate log weighs every "
-    "pair and so stays quadratic; sparse_log forms the pairs of its groups alone. All ours."
+    "of ratios within rounds; bars: the least and the greatest, none of a single round). "
+    "Attention alone: over random assignments, one layer. Whole step: the frozen model with fresh "
+    "routers, every layer run again in the backward pass, the same beside the attention for all. "
+    "The gate log weighs every pair and so stays quadratic; sparse_log, on CPU, forms the pairs of "
+    "its groups alone. All ours."
 )
 LOOK = {"log": (style.BLUE, "o"), "sparse_log": (style.GREEN, "s")}
 

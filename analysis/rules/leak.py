@@ -46,7 +46,7 @@ def _facts(row: pd.Series, results: Results, settings: LedgerSettings) -> dict[s
         "evidence": f"results/leak/{cell + '/' if cell else ''}metrics.json",
         "command": run.get("command")
         or f"python -m experiments.stages.leak{' --trial ' + cell if cell else ''}",
-        "scale": scope.describe(run, settings.scale),
+        "scale": scope.describe(run, settings.scale, cell),
     }
 
 

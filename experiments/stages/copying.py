@@ -31,7 +31,7 @@ from experiments.recipe_settings import Trial
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.stages.transfer import fingerprint, sources_of
-from experiments.trained import adapter_folder, trial_named
+from experiments.trained import adapter_folder, refuse_searched, trial_named
 
 PARTIAL = Path("checkpoints/copying")
 NEW = "new"  # kind of the row in which nothing was read before
@@ -46,10 +46,9 @@ def main() -> None:
     options = parser.parse_args()
     chosen = settings.load()
     trial = trial_named(options.cell, chosen)
-    if not trial.final:
-        raise SystemExit(f"recipe.trials.{trial.name}.final: only finalists are read on test books")
     torch.set_num_threads(chosen.threads)
     try:
+        refuse_searched(trial)
         folders = {seed: adapter_folder(trial, seed) for seed in trial.seeds}
         texts = windows(chosen)
     except ValueError as error:

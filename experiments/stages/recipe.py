@@ -2,10 +2,10 @@
 
 `python -m experiments.stages.recipe --cell TRIAL` trains the trial once with each of its seeds
 (adapters stay in data/adapters/recipe/TRIAL/) and scores every hard mask of `recipe.readings`: on
-validation books while searching; on test books for finalists. `controls: true` adds controls: the
-window widened to the first seed's density, random routers that keep no fewer pairs. Scores are
-averaged over seeds before documents are resampled, and every change is paired over documents. A
-killed run goes on from the last checkpoint and finished seed.
+validation books while searching; on test books for finalists. `controls: true` adds
+`recipe.controls`, which keep no fewer pairs than the first seed's routers. Scores are averaged over
+seeds before documents are resampled, and every change is paired over documents. A killed run goes
+on from the last checkpoint and finished seed.
 
 Several processes can share the seeds: `--seed N` trains and scores that one and leaves the rest to
 the plain command, which then finds it done. `--score` trains nothing: it scores the routers that an

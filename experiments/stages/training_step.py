@@ -53,7 +53,7 @@ def training_step(run: Run, chosen: Settings) -> None:
     """Times every length of ``training_step``.
 
     Raises:
-        ValueError: the training books are shorter than a length.
+        ValueError: the training books are shorter than a length, or no gate is timed at one.
     """
     plan, rows = chosen.training_step, []
     run.dtype = plan.dtype
@@ -71,8 +71,8 @@ def training_step(run: Run, chosen: Settings) -> None:
     for row in rows:
         if row["method"] != FULL:
             name = f"{row['method']}.{row['length']}"
-            run.metric(f"{name}.speedup", row["speedup"], row["speedup_low"], row["speedup_high"],
-                       row["repetitions"])  # fmt: skip
+            ends = (row["speedup_low"], row["speedup_high"]) if row["repetitions"] > 1 else ()
+            run.metric(f"{name}.speedup", row["speedup"], *ends, n=row["repetitions"])
             run.metric(f"{name}.density", row["density"])
     run.note("seed", chosen.seed)
 
@@ -114,7 +114,7 @@ def compare(
     for name in names:
         step(model, ids[:, :WARM_UP], name)
     for number in range(plan.repetitions):
-        for name in names:
+        for name in names[:: -1 if number % 2 else 1]:  # who goes first goes last in the next turn
             peak = timing.Peak(model.device) if number == 0 else None
             seconds[name].append(timed(model, ids, name))
             if peak is not None:
@@ -123,7 +123,7 @@ def compare(
         {"device": model.device.type, "length": ids.shape[1], "method": name, "K": plan.groups,
          "k": plan.top_k, "window": plan.window, "sinks": plan.sinks, "dtype": plan.dtype,
          **figures(seconds[FULL], own),
-         "density": density(model, ids) if name == "sparse_log" else 1.0,
+         "density": density(model, ids) if sparse(name, model.device) else 1.0,
          "peak_mb": peaks[name], "repetitions": plan.repetitions}
         for name, own in seconds.items()
     ]  # fmt: skip
@@ -131,9 +131,19 @@ def compare(
 
 def methods(plan: TrainingStepSettings, tokens: int, device: torch.device) -> list[str]:
     """Full attention, and the gates whose cost a text of so many tokens allows."""
-    # Elsewhere than on CPU every gate is its definition.
-    long = ("sparse_log",) if device.type == "cpu" else ()
-    return [FULL, *(g for g in plan.gates if tokens <= plan.quadratic_until or g in long)]
+    gates = [g for g in plan.gates if tokens <= plan.quadratic_until or sparse(g, device)]
+    if not gates:
+        raise ValueError(
+            f"training_step.lengths: no gate of training_step.gates is timed at {tokens} tokens; "
+            f"every one forms every pair on {device.type}, see training_step.quadratic_until"
+        )
+    return [FULL, *gates]
+
+
+def sparse(name: str, device: torch.device) -> bool:
+    """Whether a gate forms the pairs of its groups alone: elsewhere than on CPU every gate is its
+    definition."""
+    return name == "sparse_log" and device.type == "cpu"
 
 
 def figures(full: list[float], own: list[float]) -> dict[str, float]:

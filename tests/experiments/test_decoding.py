@@ -65,7 +65,7 @@ def test_settings_that_are_nonsense() -> None:
     with pytest.raises(ValueError, match="top_k: 5 is above"):
         DecodeRouting(4, 5)
     with pytest.raises(ValueError, match="variants"):
-        GenerationSettings(())
+        GenerationSettings((), ())
 
 
 def test_generation_must_name_variants_of_the_file(params: dict) -> None:

@@ -196,7 +196,7 @@ def test_a_trials_routers_leak_nothing_and_generate_with_the_cache(folder: Path)
         assert (made[["cache_differs_hard", "cache_differs_full"]] == 0).all(axis=None)
     process = start(folder, "leak", "--trial", "searched")
     assert process.wait(timeout=60) != 0
-    assert "seed0 is missing: run `dvc repro recipe@searched`" in (folder / "log").read_text()
+    assert "recipe.trials.searched.final: only finalists are read" in (folder / "log").read_text()
 
 
 def test_masks_of_a_trial_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +204,8 @@ def test_masks_of_a_trial_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch)
     chosen = settings.load()
     trial = chosen.recipe.trials["finalist"]
     assert [each.mask["ngram"] for each in of_trial(trial, (), chosen)] == [0, 2]
+    with pytest.raises(ValueError, match="absent/seed0 is missing: run `dvc repro recipe@absent`"):
+        of_trial(replace(trial, name="absent"), (), chosen)
     (named,) = of_trial(trial, ("symmetric.k1.n2",), chosen)
     model, _ = named.load(chosen)
     with focus.mode(model, "hard", **named.mask):

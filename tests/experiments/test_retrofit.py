@@ -33,10 +33,10 @@ def workspace(folder: Path, params: dict[str, Any], steps: int = 12) -> Path:
     params["corpus"]["min_tokens"] = 128
     params["topk"] = {"ks": [1, 3], "balances": ["sinkhorn", "causal"]}
     params["leak"] = {"variants": ["small"], "balances": ["sinkhorn", "frozen"], "documents": 3,
-                      "readings": ["symmetric.k1.n2"]}  # fmt: skip
+                      "trials": ["finalist"], "readings": ["symmetric.k1.n2"]}  # fmt: skip
     params["generation"] = {
-        "variants": ["small"], "readings": ["symmetric.k1.n2"], "questions": 2, "batch_size": 2,
-        "new_tokens": 8, "long_prompt": 64, "long_tokens": 12,
+        "variants": ["small"], "trials": ["finalist"], "readings": ["symmetric.k1.n2"],
+        "questions": 2, "batch_size": 2, "new_tokens": 8, "long_prompt": 64, "long_tokens": 12,
     }  # fmt: skip
     params["variants"] = {"small": {"num_groups": 4, "top_k": 1, "window": 8, "sinks": 2}}
     params["prefill"] = {"variants": ["small"], "lengths": [96, 600]}

@@ -95,7 +95,9 @@ def test_gates_that_form_every_pair_stop_where_they_are_told() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert stage.methods(plan, 64, cpu) == ["full", "log", "sparse_log"]
     assert stage.methods(plan, 65, cpu) == ["full", "sparse_log"]
-    assert stage.methods(plan, 65, cuda) == ["full"]
+    with pytest.raises(ValueError, match=r"training_step\.lengths: no gate .* at 65 tokens"):
+        stage.methods(plan, 65, cuda)
+    assert stage.methods(plan, 64, cuda) == ["full", "log", "sparse_log"]
 
 
 def test_ratios_are_taken_turn_by_turn() -> None:
