@@ -25,13 +25,13 @@ def draw(results: Results) -> Figure | None:
         return None
     drawn = {"y": "copied", "y_low": "copied_low", "y_high": "copied_high"}
     percent = frame.assign(**{y: 100 * frame[column] for y, column in drawn.items()})
-    figure, (axis,) = style.row(1, 7.6, 5.0)
+    figure, (axis,) = style.row(1, 9.2, 5.4)
     pareto.lines(axis, percent, list(dict.fromkeys(frame["trial"])))
     for height, label in ((100, "as the pretrained model"), (0, "as if never read")):
         axis.axhline(height, color=style.INK, linewidth=1.3, zorder=1.5)
         axis.annotate(
-            label, (1, height), (0, 3), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", fontsize=8.5,
+            label, (0.01, height), (0, 3), xycoords=("axes fraction", "data"),
+            textcoords="offset points", fontsize=8.5,
         )  # fmt: skip
     axis.set_xlim(left=0)
     axis.set_xlabel("distant pairs kept (%)")

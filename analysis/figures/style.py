@@ -56,6 +56,19 @@ def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, 
         return figure, figure.subplots(rows, columns, squeeze=False, sharey="row")
 
 
+def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with that many axes, two in a row, each ``width`` x ``height`` inches and with a
+    scale of its own."""
+    columns = min(count, 2)
+    rows = -(-count // columns)
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
 def row(columns: int, width: float = 8.0, height: float = 4.8) -> tuple[Figure, list[Axes]]:
     """A figure with one row of axes, each with a scale of its own."""
     with mpl.rc_context(RC):

@@ -32,7 +32,7 @@ def draw(results: Results) -> Figure | None:
         return None
     corpora = list(dict.fromkeys(frame["corpus"]))
     trials = list(dict.fromkeys(frame["trial"]))
-    figure, axes = style.row(len(corpora), 5.5 * len(corpora), 4.8)
+    figure, axes = style.panels(len(corpora), 5.5, 4.6)
     for axis, corpus in zip(axes, corpora, strict=True):
         own = frame[frame["corpus"] == corpus]
         near, far = _apart(own)
@@ -47,7 +47,8 @@ def draw(results: Results) -> Figure | None:
             f"{name}: {first['n_documents']} documents, {first['context']:,} tokens a window",
             loc="left",
         )
-    axes[0].set_ylabel("perplexity / pretrained perplexity")
+    for axis in axes[::2]:
+        axis.set_ylabel("perplexity / pretrained perplexity")
     # One panel is too narrow for labels side by side.
     style.legend(figure, axes, min(len(corpora), 2))
     figure.suptitle(
