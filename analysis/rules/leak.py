@@ -22,6 +22,16 @@ def _changed(row: pd.Series) -> str:
     return text
 
 
+def _said(sinkhorn: pd.DataFrame, causal: pd.DataFrame) -> str:
+    """Every share that is not zero, and which causal balances have none."""
+    moved, still = causal[causal["changed"] > 0], causal[causal["changed"] == 0]
+    parts = [_changed(row) for _, row in pd.concat([sinkhorn, moved]).iterrows()]
+    if len(still):
+        where = "elsewhere none" if len(moved) else "none"
+        parts.append(f"{' and '.join(dict.fromkeys(still['balance']))}: {where}")
+    return "; ".join(parts)
+
+
 def _cost(frame: pd.DataFrame) -> str:
     """What each balance costs at equal density, in words; empty where it was not measured."""
     if "delta" not in frame:
@@ -66,8 +76,7 @@ def suffix_changes_the_past(
         return None
     limit, known = settings.tolerances.leak_share, _facts(sinkhorn.iloc[0], results, settings)
     low = sinkhorn["changed_low"] if "changed_low" in sinkhorn else sinkhorn["changed"]
-    why = "; ".join(_changed(r) for _, r in pd.concat([sinkhorn, causal]).iterrows()) + "."
-    why = f"Earlier assignments changed - {why}{_cost(frame)}"
+    why = f"Earlier assignments changed - {_said(sinkhorn, causal)}.{_cost(frame)}"
     if (causal["changed"] > limit).any():
         return Outcome(NOT_REPRODUCED, f"A causal balance changes the past too. {why}", **known)
     if (low > limit).all():

@@ -33,7 +33,9 @@ def test_a_trials_own_assignments_count_as_well(results, settings):
     write_leak(results.root, 0.2, 0.02, "prose-symmetric-k1", "prose")
     outcome = decide(CLAIMS["audit.5"], results, settings)
     assert (outcome.verdict, outcome.ours) == (NOT_REPRODUCED, 0.08)
-    assert "prose-symmetric-k1, frozen: 2.00%" in outcome.why
+    assert (
+        "prose-symmetric-k1, frozen: 2.00% (1.60% to 2.40%); frozen: elsewhere none." in outcome.why
+    )
     assert outcome.evidence == "results/leak/metrics.json"
 
 
@@ -41,5 +43,6 @@ def test_the_evidence_is_the_trials_where_no_variant_was_measured(results, setti
     write_leak(results.root, 0.2, 0.0, "prose-symmetric-k1", "prose")
     outcome = decide(CLAIMS["audit.5"], results, settings)
     assert (outcome.verdict, outcome.ours) == (DIRECTION, 0.2)
+    assert "sinkhorn: 20.00% (16.00% to 24.00%); frozen: none. Perplexity" in outcome.why
     assert outcome.evidence == "results/leak/prose/metrics.json"
     assert outcome.command == "python -m experiments.stages.leak --trial prose"
