@@ -221,6 +221,7 @@ def _check_together(settings: Settings) -> None:
                 raise ValueError(f"{block}.variants: {name!r} is no variant of this file")
     _check_controls(settings)
     _check_trials(settings)
+    _check_masks(settings)
     for variant in settings.variants.values():
         groups = variant.focus.num_groups
         for k in settings.topk.ks:
@@ -274,6 +275,20 @@ def _check_trials(settings: Settings) -> None:
                     f"{path}: {name!r} is no {kind} of recipe.{kind}s; there are "
                     f"{', '.join(known[kind])}"
                 )
+
+
+def _check_masks(settings: Settings) -> None:
+    """The readings that other blocks name mask something for the trials beside them."""
+    recipe = settings.recipe
+    for block in ("leak", "generation"):
+        own = getattr(settings, block)
+        for reading in (each for each in recipe.readings if each.name in own.readings):
+            for trial in (recipe.trials[name] for name in own.trials):
+                if not reading.masks(trial.focus.num_groups):
+                    raise ValueError(
+                        f"{block}.readings: {reading.name} masks nothing with num_groups = "
+                        f"{trial.focus.num_groups} of recipe.trials.{trial.name}"
+                    )
 
 
 def _check_hard_phase(path: str, training: RetrofitSettings, groups: int) -> None:

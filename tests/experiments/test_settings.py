@@ -68,6 +68,11 @@ BAD = [
     ("leak.balances", ["causal"], "leak.balances[0]: must be one of softmax, sinkhorn, frozen"),
     ("leak.trials", ["other"], "leak.trials: 'other' is no trial of recipe.trials; there are"),
     ("generation.readings", ["k1"], "generation.readings: 'k1' is no reading of recipe.readings"),
+    (
+        "recipe.trials.annealed.num_groups",
+        4,
+        "leak.readings: multi_probe.k4.n3 masks nothing with num_groups = 4 of recipe.trials",
+    ),
     ("training.gates", [], "training.gates: must name at least one"),
     ("training.lengths", [0], "training.lengths: must be >= 1"),
     ("training.top_k", 17, "training.top_k: 17 is above groups = 16"),
