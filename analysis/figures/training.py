@@ -27,10 +27,13 @@ def draw(results: Results) -> Figure | None:
     panels = {what: frame for what, frame in named.items() if not frame.empty}
     if not panels:
         return None
-    figure, axes = style.row(len(panels), 6.2 if len(panels) == 1 else 10.4, 4.4)
-    for axis, (what, frame) in zip(axes, panels.items(), strict=True):
+    figure, axes = style.grid(1, len(panels), 6.2 if len(panels) == 1 else 10.4, 4.4)
+    for axis, (what, frame) in zip(axes[0], panels.items(), strict=True):
         _panel(axis, what, frame)
-    style.legend(figure, axes, 3)
+    for axis in axes[0]:
+        style.speedups(axis)  # once all that share the scale are drawn
+    axes[0, 0].set_ylabel("speed-up over full attention (x)")
+    style.legend(figure, axes[0], 3)
     return figure
 
 
@@ -44,10 +47,8 @@ def _panel(axis: Axes, what: str, frame: pd.DataFrame) -> None:
             marker=marker, capsize=2.5, elinewidth=1, label=f"gate {method}",
         )  # fmt: skip
     axis.axhline(1, color=style.INK, linewidth=1.3, label="full attention", zorder=2)
-    style.speedups(axis)
     style.lengths(axis, sorted({int(v) for v in frame["length"]}))
     axis.set_xlabel("tokens")
-    axis.set_ylabel("speed-up over full attention (x)")
     first = frame.iloc[0]
     axis.set_title(
         f"{what} ({first['device']}, {first['dtype']})\nK = {first['K']:.0f}, "
