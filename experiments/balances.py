@@ -88,16 +88,16 @@ def measured(model: PreTrainedModel, balance: str, window: int | None, documents
              mask: Mapping[str, Any] = NO_MASK) -> dict[str, Any]:  # fmt: skip
     """Scores and pairs kept of one balance and window (None: the config's), as :func:`costs` gives
     them, and ``distant_density``: the share kept of pairs beyond that window and the sinks."""
-    counts: list[PairCounts] = []
+    counts: list[PairCounts | None] = []
 
     def after() -> None:
-        counts.extend(c for c in focus.pair_counts(model).values() if c is not None)
+        counts.extend(focus.pair_counts(model).values())
         tick()
 
     with balanced(model, balance, window, mask):
         window = model.focus_state.config.window
         scores = evaluation.score_documents(model, documents, score_from, after)
-    pairs = PairCounts(*map(sum, zip(*counts, strict=True)))
+    pairs = PairCounts.total(counts)
     return {
         "balance": balance, "window": window, "density": pairs.density,
         "distant_density": pairs.distant_density, "scores": scores,

@@ -147,9 +147,8 @@ def groups_keeping(share: float, kind: str, config: FocusConfig, windows: Sequen
     fewest = config.top_k + config.key_top_k
     for groups in range(MOST_GROUPS, fewest, -1):
         tried = config.replace(num_groups=groups)
-        counts = [ruled_pairs(kind, tried, each) for each in windows]
-        kept = sum(each.distant_kept for each in counts)
-        if kept >= share * sum(each.distant for each in counts):
+        pairs = PairCounts.total(ruled_pairs(kind, tried, each) for each in windows)
+        if pairs.distant_kept >= share * pairs.distant:
             return groups
     return fewest
 

@@ -116,21 +116,21 @@ class Scorer:
             routed = _routed(reading, before)
             tokens = self.documents[0][1].shape[1]
             window = equal_window(tokens, config.sinks, routed["density"])
-        counts: list[PairCounts] = []
+        counts: list[PairCounts | None] = []
 
         def after() -> None:
-            counts.extend(c for c in focus.pair_counts(self.model).values() if c is not None)
+            counts.extend(focus.pair_counts(self.model).values())
             self.after_window()
 
         with focus.mode(self.model, "hard", balance="causal", window=window, **reading.mask):
             found = self._score(after)
-        kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
-        near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)
-        share = (near + kept) / causal
+        pairs = PairCounts.total(counts)
+        own = pairs.distant_density if pairs.distant else 0.0
         return {
             "kind": kind, "reading": reading.name, "K": config.num_groups, "top_k": reading.top_k,
-            "probe": reading.probe, "ngram": reading.ngram, "window": window, "density": share,
-            "distant_density": _beyond(share, routed) if routed else kept / max(1, distant),
+            "probe": reading.probe, "ngram": reading.ngram, "window": window,
+            "density": pairs.density,
+            "distant_density": _beyond(pairs.density, routed) if routed else own,
             "scores": found,
         }  # fmt: skip
 

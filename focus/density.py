@@ -6,6 +6,7 @@ patterns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,13 @@ class PairCounts(NamedTuple):
     near: int
     distant: int
     distant_kept: int
+
+    @classmethod
+    def total(cls, counts: Iterable[PairCounts | None]) -> PairCounts:
+        """All of them together, of several layers or calls; None, a layer without counts, adds
+        nothing."""
+        known = [each for each in counts if each is not None]
+        return cls(*map(sum, zip(cls(0, 0, 0, 0), *known, strict=True)))
 
     @property
     def density(self) -> float:

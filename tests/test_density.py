@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focus.attention.dense import pairs_kept
-from focus.density import count_masked_pairs, count_pairs
+from focus.density import PairCounts, count_masked_pairs, count_pairs
 from focus.routing import top_k_groups
 
 
@@ -53,3 +53,9 @@ def test_multi_probe_keeps_k_over_groups() -> None:
 @pytest.mark.parametrize("top_k", [3, 4])
 def test_more_than_half_the_groups_keeps_every_pair(top_k: int) -> None:
     assert count_pairs(random_membership(200, 4, top_k, 0), None, 1, 0).density == 1.0
+
+
+def test_counts_of_layers_add_up() -> None:
+    one, other = PairCounts(10, 4, 6, 3), PairCounts(20, 5, 15, 1)
+    assert PairCounts.total([one, None, other]) == PairCounts(30, 9, 21, 4)
+    assert PairCounts.total([None]) == PairCounts(0, 0, 0, 0)

@@ -72,17 +72,16 @@ def measure(model: PreTrainedModel, kind: str, top_k: int, documents: list[tuple
     if kind == "window":
         wanted = next(r["density"] for r in before if (r["kind"], r["top_k"]) == (ROUTED, top_k))
         window = equal_window(chosen.protocol.context, model.focus_state.config.sinks, wanted)
-    counts: list[PairCounts] = []
+    counts: list[PairCounts | None] = []
     with focus.mode(model, "hard", top_k=top_k, window=window):
         scores = evaluation.score_documents(
             model, documents, chosen.protocol.score_from,
-            lambda: counts.extend(c for c in focus.pair_counts(model).values() if c is not None),
+            lambda: counts.extend(focus.pair_counts(model).values()),
         )  # fmt: skip
-    kept, distant = sum(c.distant_kept for c in counts), sum(c.distant for c in counts)
-    near, causal = sum(c.near for c in counts), sum(c.causal for c in counts)
+    pairs = PairCounts.total(counts)
     return {
-        "kind": kind, "top_k": top_k, "window": window, "density": (near + kept) / causal,
-        "distant_density": kept / distant if distant else 1.0, "scores": scores,
+        "kind": kind, "top_k": top_k, "window": window, "density": pairs.density,
+        "distant_density": pairs.distant_density if pairs.distant else 1.0, "scores": scores,
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from experiments import evaluation, models, settings
 from experiments.data import load_split
 from experiments.record import Run
 from experiments.settings import Settings
+from focus.density import PairCounts
 
 WARM_UP = 512  # tokens of the untimed call before the first timing
 
@@ -67,14 +68,13 @@ def compare(model: PreTrainedModel, tokens: Tensor, chosen: Settings) -> dict[st
     for _ in range(plan.repetitions):
         for name, options in ways.items():
             seconds[name].append(timed(model, name, options, tokens))
-    counts = [c for c in focus.pair_counts(model).values() if c is not None]
     ratios = [full / hard for full, hard in zip(seconds["full"], seconds["hard"], strict=True)]
     return {
         "length": tokens.shape[1], "top_k": plan.top_k, "dtype": chosen.model.dtype,
         "full_s": min(seconds["full"]), "hard_s": min(seconds["hard"]),
         "speedup": min(seconds["full"]) / min(seconds["hard"]), "speedup_low": min(ratios),
         "speedup_high": max(ratios),
-        "density": sum(c.near + c.distant_kept for c in counts) / sum(c.causal for c in counts),
+        "density": PairCounts.total(focus.pair_counts(model).values()).density,
         "repetitions": plan.repetitions,
     }  # fmt: skip
 

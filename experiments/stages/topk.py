@@ -26,6 +26,7 @@ from experiments.data import manifest
 from experiments.evaluation import DocumentScore, Partial
 from experiments.record import Run
 from experiments.settings import Settings
+from focus.density import PairCounts
 
 PARTIAL = Path("checkpoints/topk")
 
@@ -115,10 +116,10 @@ def evaluate(
     advance: Callable[[], None],
 ) -> dict:
     """Scores one setting: document scores, density, and the first window's logit difference."""
-    counts = []
+    counts: list[PairCounts | None] = []
 
     def after_window() -> None:
-        counts.extend(c for c in focus.pair_counts(model).values() if c is not None)
+        counts.extend(focus.pair_counts(model).values())
         advance()
 
     with entered(model, setting):
@@ -126,12 +127,11 @@ def evaluate(
             model, documents, chosen.protocol.score_from, after_window
         )
     logits = logits_of(model, setting, documents[0][1][:1])
-    causal, near = sum(c.causal for c in counts), sum(c.near for c in counts)
-    distant, kept = sum(c.distant for c in counts), sum(c.distant_kept for c in counts)
+    pairs = PairCounts.total(counts)
     return {
         "scores": evaluation.score_to_plain(scores),
-        "density": (near + kept) / causal if counts else 1.0,
-        "distant_density": kept / distant if distant else 1.0,
+        "density": pairs.density if pairs.causal else 1.0,
+        "distant_density": pairs.distant_density if pairs.distant else 1.0,
         "max_logit_difference": float((logits - reference).abs().max()),
     }
 

@@ -35,6 +35,7 @@ from experiments.data import load_split
 from experiments.kernel_settings import TrainingStepSettings
 from experiments.record import Run
 from experiments.settings import Settings
+from focus.density import PairCounts
 
 FULL = "full"
 WARM_UP = 512  # tokens of each method's untimed step before those of a length
@@ -213,8 +214,7 @@ def density(model: PreTrainedModel, ids: Tensor) -> float:
     by the same assignments."""
     with focus.mode(model, "hard", ngram=0):
         model.base_model(ids, use_cache=False)
-    counts = [c for c in focus.pair_counts(model).values() if c is not None]
-    return sum(c.near + c.distant_kept for c in counts) / sum(c.causal for c in counts)
+    return PairCounts.total(focus.pair_counts(model).values()).density
 
 
 if __name__ == "__main__":

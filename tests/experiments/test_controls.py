@@ -77,7 +77,7 @@ def test_a_rule_gets_as_many_groups_as_keep_the_pairs_asked_for(
 
 def kept(kind: str, own: focus.FocusConfig, groups: int, texts: list[Tensor]) -> float:
     counts = [ruled_pairs(kind, own.replace(num_groups=groups), each) for each in texts]
-    return PairCounts(*map(sum, zip(*counts, strict=True))).distant_density
+    return PairCounts.total(counts).distant_density
 
 
 def test_groups_stay_within_what_there_is() -> None:
