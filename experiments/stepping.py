@@ -24,6 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.decode_settings import DecodeRouting, DecodeSettings
 from experiments.synthetic import draw_membership
+from experiments.timing import wait
 from focus.attention.checks import for_query_heads
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend
@@ -198,19 +199,14 @@ def take_turns(stepped: list[Stepped], repetitions: int, device: torch.device) -
     warm, order = max(3, repetitions // 10), random.Random(0)
     for number in range(warm + repetitions):
         for each in order.sample(stepped, len(stepped)):
-            _wait(device)
+            wait(device)
             started = time.perf_counter()
             read = each.step(number)
-            _wait(device)
+            wait(device)
             took = time.perf_counter() - started
             if number >= warm:
                 each.seconds.append(took)
                 each.bytes_read.append(read)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def rows(layers: Layers, stepped: list[Stepped], errors: dict[DecodeRouting, float],

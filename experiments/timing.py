@@ -155,6 +155,16 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def compared(full: list[float], own: list[float]) -> dict[str, float]:
+    """Median and range of a method's seconds, and of how many times as fast as full attention it
+    was, round by round."""
+    ratios = [a / b for a, b in zip(full, own, strict=True)]
+    return {
+        "median_s": median(own), "low_s": min(own), "high_s": max(own),
+        "speedup": median(ratios), "speedup_low": min(ratios), "speedup_high": max(ratios),
+    }  # fmt: skip
+
+
 class Peak:
     """Largest memory in MiB since it was made; None where the system does not tell."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import evaluation, models, settings
+from experiments import evaluation, models, settings, timing
 from experiments.data import load_split
 from experiments.record import Run
 from experiments.settings import Settings
@@ -82,16 +82,11 @@ def compare(model: PreTrainedModel, tokens: Tensor, chosen: Settings) -> dict[st
 def timed(model: PreTrainedModel, name: str, options: dict[str, Any], tokens: Tensor) -> float:
     """Seconds of one forward pass that gives the last token's logits."""
     with focus.mode(model, name, **options):
-        _wait(model)
+        timing.wait(model.device)
         start = time.perf_counter()
         model(tokens, use_cache=False, logits_to_keep=1)
-        _wait(model)
+        timing.wait(model.device)
         return time.perf_counter() - start
-
-
-def _wait(model: PreTrainedModel) -> None:
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ is computed too.
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -80,20 +79,14 @@ def gate_method(plan: TrainingSettings, shape: Shape, gate: str, seed: int) -> T
 
 def table_rows(plan: TrainingSettings, shape: Shape, timed: list[Timed]) -> list[dict[str, Any]]:
     """Median and range of each method's seconds, and of its speed-up within each round."""
-    ratios = [
-        [full / own for full, own in zip(timed[0].seconds, each.seconds, strict=True)]
-        for each in timed
-    ]
     return [
         {"device": shape.device.type, "length": shape.tokens, "method": each.method,
          "K": plan.groups, "k": plan.top_k, "routers": plan.routers, "window": shape.window,
          "sinks": plan.sinks, "heads": shape.heads, "key_heads": shape.key_heads,
-         "head_dim": shape.head_dim, "dtype": plan.dtype, "median_s": median(each.seconds),
-         "low_s": min(each.seconds), "high_s": max(each.seconds),
-         "speedup": median(ratio), "speedup_low": min(ratio), "speedup_high": max(ratio),
-         "peak_mb": each.peak_mb,
+         "head_dim": shape.head_dim, "dtype": plan.dtype,
+         **timing.compared(timed[0].seconds, each.seconds), "peak_mb": each.peak_mb,
          "repetitions": len(each.seconds)}
-        for each, ratio in zip(timed, ratios, strict=True)
+        for each in timed
     ]  # fmt: skip
 
 

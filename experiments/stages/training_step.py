@@ -18,7 +18,6 @@ Shapes: T tokens, E model dimension.
 from __future__ import annotations
 
 import time
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -123,7 +122,7 @@ def compare(
     return [
         {"device": model.device.type, "length": ids.shape[1], "method": name, "K": plan.groups,
          "k": plan.top_k, "window": plan.window, "sinks": plan.sinks, "dtype": plan.dtype,
-         **figures(seconds[FULL], own),
+         **timing.compared(seconds[FULL], own),
          "density": density(model, ids) if sparse(name, model.device) else 1.0,
          "peak_mb": peaks[name], "repetitions": plan.repetitions}
         for name, own in seconds.items()
@@ -145,15 +144,6 @@ def sparse(name: str, device: torch.device) -> bool:
     """Whether a gate forms the pairs of its groups alone: elsewhere than on CPU every gate is its
     definition."""
     return name == "sparse_log" and device.type == "cpu"
-
-
-def figures(full: list[float], own: list[float]) -> dict[str, float]:
-    """Median and range of a method's seconds, and of its speed-up within each turn."""
-    ratios = [a / b for a, b in zip(full, own, strict=True)]
-    return {
-        "median_s": median(own), "low_s": min(own), "high_s": max(own),
-        "speedup": median(ratios), "speedup_low": min(ratios), "speedup_high": max(ratios),
-    }  # fmt: skip
 
 
 def timed(model: PreTrainedModel, ids: Tensor, name: str) -> float:

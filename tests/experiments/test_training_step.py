@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import focus
-from experiments import lit, settings
+from experiments import lit, settings, timing
 from experiments.data import save_split
 from experiments.kernel_settings import TrainingStepSettings
 from experiments.record import Run
@@ -101,7 +101,7 @@ def test_gates_that_form_every_pair_stop_where_they_are_told() -> None:
 
 
 def test_ratios_are_taken_turn_by_turn() -> None:
-    found = stage.figures([4.0, 6.0, 2.0], [1.0, 3.0, 2.0])
+    found = timing.compared([4.0, 6.0, 2.0], [1.0, 3.0, 2.0])
     assert (found["median_s"], found["low_s"], found["high_s"]) == (2.0, 1.0, 3.0)
     assert (found["speedup"], found["speedup_low"], found["speedup_high"]) == (2.0, 1.0, 4.0)
 
