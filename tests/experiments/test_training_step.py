@@ -17,6 +17,7 @@ from experiments.data import save_split
 from experiments.kernel_settings import TrainingStepSettings
 from experiments.record import Run
 from experiments.stages import training_step as stage
+from focus import gating
 from tests.models import tiny, token_ids
 
 PLAN = TrainingStepSettings((64,), groups=4, window=8, sinks=2)
@@ -117,6 +118,30 @@ def chosen(params: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set
     words = np.random.default_rng(0).integers(0, 256, 200).tolist()
     save_split(tmp_path / "data" / "corpus" / "train.npz", [("book", words)])
     return settings.parse(params)
+
+
+def test_the_density_is_of_the_pairs_that_the_gate_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = stage.prepared("tiny-llama", PLAN, seed=0)
+    ids, formed, kept_log = token_ids(1, 64), [], gating._kept_log
+
+    def seen(assignments: torch.Tensor, top_k: int) -> torch.Tensor:
+        formed.append(kept_log(assignments, top_k))
+        return formed[-1]
+
+    monkeypatch.setattr(gating, "_kept_log", seen)
+    with torch.no_grad(), focus.mode(model, "soft", gate="sparse_log"):
+        model.base_model(ids, use_cache=False)
+    position = torch.arange(64)
+    distance = position[:, None] - position
+    near = (distance >= 0) & ((distance < PLAN.window) | (position < PLAN.sinks))
+    shares = []
+    for query, key in zip(formed[::2], formed[1::2], strict=True):
+        met = (query.isfinite().float() @ key.isfinite().float().transpose(-1, -2)) > 0
+        kept = near | (met & (distance >= 0))
+        shares.append(float(kept.float().sum((-1, -2)).mean()) / (64 * 65 / 2))
+    found = stage.density(model, ids)
+    assert found < 1
+    assert found == pytest.approx(sum(shares) / len(shares), rel=1e-5)
 
 
 def test_the_stage_writes_what_the_analysis_reads(chosen: settings.Settings) -> None:
