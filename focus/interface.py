@@ -133,14 +133,24 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
 def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask over a whole sequence: (B, H, T, D); starts a cache where there is one."""
     settings = layer.call.settings
-    found = route(x, layer, router, x.real)
-    further = _further(x, layer)
+    config, found = settings.config, route(x, layer, router, x.real)
+    further = _further(layer, layer.call.ids, x.query, x.real)
     layer.call.record.layers[layer.index] = LayerRecord(
-        found, counter(found, settings.config, x.real, further, x.limit)
+        found, counter(found, config, x.real, further, x.limit)
     )
+    if (x.softcap or x.limit) and _needs_no_gradient(x) and settings.backend != "dense":
+        past = layer.cache or LayerCache(DynamicLayer())
+        _begin(past, x, config, layer.call.ids)
+        return past.attend(x, found, further)
     if layer.cache is not None:
-        layer.cache.begin(rule_of(x, settings.config), x.key, x.value, found.of_keys, x.real)
-    raise NotImplementedError
+        _begin(layer.cache, x, config, layer.call.ids)
+        layer.cache.append(x, found)
+    return _whole(x, found, further, settings)
+
+
+def _needs_no_gradient(x: Inputs) -> bool:
+    tensors = (x.query, x.key, x.value)
+    return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
 
 
 def route(x: Inputs, layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
