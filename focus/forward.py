@@ -23,7 +23,7 @@ from focus.attention.past import Past, Rule
 from focus.attention.reads import Reads
 from focus.cache import GroupedLayer, adopt, owned, release
 from focus.density import PairCounts, count_masked_pairs
-from focus.gating import gated_attention
+from focus.gates import gated_attention
 from focus.masks import banded, read_mask
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Assignments, Memberships, Router
@@ -167,9 +167,12 @@ class _Call:
         assignments: Assignments = self.router(
             hidden, self.real, self.state.balance, self.state.config
         )
+        config = self.state.config
         return gated_attention(
-            self.query, self.key, self.value, assignments, self.state.config, scale=self.scale,
-            real=self.real, pair_mask=self._model_pairs(), softcap=self.softcap,
+            self.query, self.key, self.value, assignments, gate=config.gate, window=config.window,
+            sinks=config.sinks, top_k=config.top_k, key_top_k=config.key_top_k,
+            probes=config.gate_probes, hard_keys=config.gate_keys == "hard", scale=self.scale,
+            real=self.real, limit=self.sliding_window, pair_mask=self.pairs, softcap=self.softcap,
             dropout=self.dropout,
         )  # fmt: skip
 
