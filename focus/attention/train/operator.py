@@ -1,0 +1,95 @@
+"""``focus::gated_attention``: one operator for every gate, with its backward, that torch can
+compile, checkpoint and cast around. The compiled kernel computes what it can, blocks the rest.
+
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, Hq and Hr routings of queries and
+keys, D head dimension, K groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from focus.attention.train import blocks, kernel
+from focus.attention.train.blocks import Inputs, Rule
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
+    real: Tensor | None, pair_mask: Tensor | None, seed: Tensor | None, gate: str, window: int,
+    sinks: int, scale: float, limit: int | None, softcap: float | None, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention with gated distant logits.
+
+    Args:
+        query: (B, H, T, D); key, value: (B, Hk, T, D), one floating dtype and device.
+        query_groups, key_groups: (B, Hq, T, K), (B, Hr, T, K), float32; float64 where query is.
+        real, pair_mask, seed: see :class:`focus.attention.train.blocks.Inputs`.
+        gate, window, sinks, scale, limit, softcap, dropout: see
+            :class:`focus.attention.train.blocks.Rule`.
+
+    Returns:
+        out (B, H, T, D), not rounded to the inputs' dtype: what it would lose weighs in every
+        gradient. And the log-sum-exp (B, H, T) for the backward pass: natural by blocks, of base 2
+        by the kernel.
+    """
+    x = Inputs(query, key, value, query_groups, key_groups, real, pair_mask, seed)
+    rule = Rule(gate, window, sinks, scale, limit, softcap, dropout)
+    with torch.autocast(query.device.type, enabled=False):
+        spans = kernel.spans_of(x, rule)
+        return blocks.forward(x, rule) if spans is None else kernel.forward(x, rule, spans)
+
+
+def backward(
+    grad: Tensor, out: Tensor, lse: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
+    real: Tensor | None, pair_mask: Tensor | None, seed: Tensor | None, gate: str, window: int,
+    sinks: int, scale: float, limit: int | None, softcap: float | None, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of :func:`forward` in its first five arguments, in their dtypes."""
+    x = Inputs(query, key, value, query_groups, key_groups, real, pair_mask, seed)
+    rule = Rule(gate, window, sinks, scale, limit, softcap, dropout)
+    with torch.autocast(query.device.type, enabled=False):
+        spans = kernel.spans_of(x, rule)
+        if spans is None:
+            found = blocks.backward(x, rule, grad, out, lse)
+        else:
+            found = kernel.backward(x, rule, spans, grad, out, lse)
+    inputs = (query, key, value, query_groups, key_groups)
+    one, two, three, four, five = (
+        each.to(like.dtype) for each, like in zip(found, inputs, strict=True)
+    )
+    return one, two, three, four, five
+
+
+gated_attention_op = torch.library.custom_op("focus::gated_attention", forward, mutates_args=())
+gated_attention_backward_op = torch.library.custom_op(
+    "focus::gated_attention_backward", backward, mutates_args=()
+)
+
+
+@gated_attention_op.register_fake
+def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    wide = blocks.wide_dtype(query.dtype)
+    return query.new_empty(query.shape, dtype=wide), query.new_empty(query.shape[:3], dtype=wide)
+
+
+@gated_attention_backward_op.register_fake
+def _(grad: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return tuple(each.new_empty(each.shape) for each in rest[:5])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors, ctx.rule = inputs[:8], inputs[8:]
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*output, *tensors)
+
+
+def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    found = gated_attention_backward_op(grad, *ctx.saved_tensors, *ctx.rule)
+    return *found, *([None] * (3 + len(ctx.rule)))
+
+
+gated_attention_op.register_autograd(_backward, setup_context=_save)
