@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from focus.architectures import attention_layers
 from focus.config import FocusConfig
-from focus.huggingface import attach, attached, detach
+from focus.model import attach, attached, detach
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "adapter.safetensors"

@@ -18,9 +18,9 @@ from torch import Tensor
 from focus.attention import focus_attention
 from focus.attention.train.blocks import wide_dtype
 from focus.attention.train.operator import gated_attention_op
+from focus.config import GATES
 from focus.routing import Assignments, top_k_groups
 
-GATES = ("log", "straight_through", "eq2")
 MOST = 1 - 2**-20  # of an assignment: the logarithm of what is left of it stays finite
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -41,7 +41,6 @@ def gated_attention(
     scale: float | None = None,
     real: Tensor | None = None,
     limit: int | None = None,
-    pair_mask: Tensor | None = None,
     softcap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -55,7 +54,7 @@ def gated_attention(
     Args:
         query_BHTD, key_BHkTD, value_BHkTD: one floating dtype, outside autocast; Hk divides H.
         assignments: of queries (B, Hq, T, K) and of keys (B, Hr, T, K).
-        gate: one of :data:`GATES`.
+        gate: one of :data:`focus.config.GATES`.
         window: tokens of the local window, the query's own among them.
         sinks: first real tokens that are keys for everyone.
         top_k, key_top_k: groups of a query and of a key in ``straight_through``'s hard mask; of
@@ -64,7 +63,6 @@ def gated_attention(
         scale: factor of the logits, > 0; None means 1/sqrt(D).
         real: (B, T) bool, False for padding; None: all are real.
         limit: tokens of a model's own sliding window, the query's own among them; None: no limit.
-        pair_mask: (B or 1, 1, T, T) bool, pairs that a model's custom mask allows; None: all.
         softcap: logits become ``softcap * tanh(logit / softcap)`` before the gate (Gemma-2).
         dropout: probability with which a weight is dropped.
 
@@ -78,7 +76,7 @@ def gated_attention(
     tensors = _as_autocast((query_BHTD, key_BHkTD, value_BHkTD))
     scale = query_BHTD.shape[-1] ** -0.5 if scale is None else float(scale)
     _check_tensors(*tensors, assignments)
-    _check_masks(tensors[0], real, pair_mask)
+    _check_padding(tensors[0], real)
     _check_numbers(gate, window=window, sinks=sinks, limit=limit, scale=scale, softcap=softcap,
                    dropout=dropout)  # fmt: skip
     # Drawn on CPU, where checkpointing restores it and to read it makes no GPU wait.
@@ -89,9 +87,9 @@ def gated_attention(
         groups = Assignments(*(each.to(wide) for each in assignments))
         soft = gated_assignments(groups, probes=probes, hard_keys=hard_keys, key_top_k=key_top_k)
         kind = "log" if gate == "straight_through" else gate
-        out = gated_attention_op(*tensors, *soft, real, pair_mask, seed, kind, *rule)[0]
+        out = gated_attention_op(*tensors, *soft, real, None, seed, kind, *rule)[0]
         if gate == "straight_through":
-            masks = real, pair_mask, seed
+            masks = real, None, seed
             hard = _hard(tensors, groups, top_k, key_top_k, masks, rule)
             out = hard + (out - out.detach())
         return out.to(tensors[2].dtype)
@@ -185,17 +183,12 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, assignments: Assig
             )
 
 
-def _check_masks(query: Tensor, real: Tensor | None, pair_mask: Tensor | None) -> None:
-    batch, _, tokens, _ = query.shape
-    for name, mask, shapes in (
-        ("real", real, [(batch, tokens)]),
-        ("pair_mask", pair_mask, [(batch, 1, tokens, tokens), (1, 1, tokens, tokens)]),
-    ):
-        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) not in shapes):
-            raise ValueError(
-                f"{name}: must be bool of shape {shapes[0]}, got {mask.dtype} of shape "
-                f"{tuple(mask.shape)}"
-            )
+def _check_padding(query: Tensor, real: Tensor | None) -> None:
+    expected = (query.shape[0], query.shape[2])
+    if real is not None and (real.dtype != torch.bool or tuple(real.shape) != expected):
+        raise ValueError(
+            f"real: must be bool of shape {expected}, got {real.dtype} of shape {tuple(real.shape)}"
+        )
 
 
 def _check_numbers(gate: str, *, window: int, sinks: int, limit: int | None, scale: float,

@@ -46,8 +46,9 @@ class Rule:
 @dataclass(frozen=True)
 class Inputs:
     """query (B, H, T, D); key, value (B, Hk, T, D); query_groups (B, Hq, T, K) and key_groups
-    (B, Hr, T, K) in float32 or float64; real (B, T) bool; pair_mask (B or 1, 1, T, T) bool; seed: a
-    scalar int64 on CPU, where there is dropout."""
+    (B, Hr, T, K) in float32 or float64; real (B, T) bool; further (B, T, N) int64, positions of
+    keys that count as near for a query, -1: none; seed: a scalar int64 on CPU, where there is
+    dropout."""
 
     query: Tensor
     key: Tensor
@@ -55,7 +56,7 @@ class Inputs:
     query_groups: Tensor
     key_groups: Tensor
     real: Tensor | None = None
-    pair_mask: Tensor | None = None
+    further: Tensor | None = None
     seed: Tensor | None = None
 
 
@@ -152,11 +153,19 @@ class _Blocks:
         if self.x.real is not None:
             real = self.x.real[:, None]
             allowed = allowed & real[:, :, rows, None] & real[:, :, None, seen]
-        if self.x.pair_mask is not None:
-            allowed = allowed & self.x.pair_mask[:, :, rows, seen]
         distant = allowed & (distance >= self.rule.window) & ~self.sink_BT[:, None, None, seen]
+        if self.x.further is not None:
+            distant = distant & ~self._named(self.x.further[:, rows], seen)
         affinity = of_queries[:, :, rows] @ of_keys[:, :, seen].transpose(-1, -2)
         return Block(rows, seen, allowed.unsqueeze(2), distant.unsqueeze(2), affinity.unsqueeze(2))
+
+    def _named(self, further_BCN: Tensor, seen: slice) -> Tensor:
+        """(B, 1, C, keys) bool: which keys of ``seen`` are named for a query."""
+        count = seen.stop - seen.start
+        at = further_BCN - seen.start
+        at = at.masked_fill((at < 0) | (at >= count), count)  # one column beyond the last
+        named = torch.zeros(*at.shape[:2], count + 1, dtype=torch.bool, device=at.device)
+        return named.scatter_(2, at, True)[:, None, :, :count]
 
     def logits(self, block: Block) -> Tensor:
         """(B, A, S, C, N), scaled and soft-capped."""

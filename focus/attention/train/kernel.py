@@ -37,7 +37,7 @@ def spans_of(x: Inputs, rule: Rule) -> Tensor | None:
     the call; else None."""
     batch, _, tokens, dim = x.query.shape
     plain = rule.gate == "log" and rule.softcap is None and not rule.dropout
-    unmasked = x.pair_mask is None and (rule.limit is None or rule.limit >= tokens)
+    unmasked = x.further is None and (rule.limit is None or rule.limit >= tokens)
     on_cpu = x.query.device.type == "cpu" and x.query.dtype in DTYPES
     if not (plain and unmasked and on_cpu):
         return None

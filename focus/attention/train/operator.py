@@ -18,7 +18,7 @@ from focus.attention.train.blocks import Inputs, Rule
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
-    real: Tensor | None, pair_mask: Tensor | None, seed: Tensor | None, gate: str, window: int,
+    real: Tensor | None, further: Tensor | None, seed: Tensor | None, gate: str, window: int,
     sinks: int, scale: float, limit: int | None, softcap: float | None, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attention with gated distant logits.
@@ -26,7 +26,7 @@ def forward(
     Args:
         query: (B, H, T, D); key, value: (B, Hk, T, D), one floating dtype and device.
         query_groups, key_groups: (B, Hq, T, K), (B, Hr, T, K), float32; float64 where query is.
-        real, pair_mask, seed: see :class:`focus.attention.train.blocks.Inputs`.
+        real, further, seed: see :class:`focus.attention.train.blocks.Inputs`.
         gate, window, sinks, scale, limit, softcap, dropout: see
             :class:`focus.attention.train.blocks.Rule`.
 
@@ -35,7 +35,7 @@ def forward(
         gradient. And the log-sum-exp (B, H, T) for the backward pass: natural by blocks, of base 2
         by the kernel.
     """
-    x = Inputs(query, key, value, query_groups, key_groups, real, pair_mask, seed)
+    x = Inputs(query, key, value, query_groups, key_groups, real, further, seed)
     rule = Rule(gate, window, sinks, scale, limit, softcap, dropout)
     with torch.autocast(query.device.type, enabled=False):
         spans = kernel.spans_of(x, rule)
@@ -45,11 +45,11 @@ def forward(
 def backward(
     grad: Tensor, out: Tensor, lse: Tensor,
     query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
-    real: Tensor | None, pair_mask: Tensor | None, seed: Tensor | None, gate: str, window: int,
+    real: Tensor | None, further: Tensor | None, seed: Tensor | None, gate: str, window: int,
     sinks: int, scale: float, limit: int | None, softcap: float | None, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of :func:`forward` in its first five arguments, in their dtypes."""
-    x = Inputs(query, key, value, query_groups, key_groups, real, pair_mask, seed)
+    x = Inputs(query, key, value, query_groups, key_groups, real, further, seed)
     rule = Rule(gate, window, sinks, scale, limit, softcap, dropout)
     with torch.autocast(query.device.type, enabled=False):
         spans = kernel.spans_of(x, rule)
@@ -93,3 +93,29 @@ def _backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
 
 
 gated_attention_op.register_autograd(_backward, setup_context=_save)
+
+
+def masked_attention(
+    query: Tensor, key: Tensor, value: Tensor, membership: Tensor, key_membership: Tensor, *,
+    window: int, sinks: int, scale: float, real: Tensor | None = None, limit: int | None = None,
+    softcap: float | None = None, dropout: float = 0.0, further: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention under the hard mask and what a model adds to it, by the definition in blocks of
+    rows: every pair is formed, O(T^2) time and O(T) memory.
+
+    Args:
+        query, key, value: as in :func:`forward`.
+        membership, key_membership: (B, Hq, T, K) and (B, Hr, T, K) bool.
+        window, sinks, scale, real: as in :func:`focus.focus_attention`, real as its padding mask.
+        limit, softcap, dropout: see :class:`focus.attention.train.blocks.Rule`.
+        further: (B, T, N) int64, further keys of each query, -1: none.
+
+    Returns:
+        (B, H, T, D), differentiable in query, key and value.
+    """
+    wide = blocks.wide_dtype(query.dtype)
+    seed = torch.randint(2**62, (), device="cpu") if dropout else None
+    out = gated_attention_op(query, key, value, membership.to(wide), key_membership.to(wide), real,
+                             further, seed, "hard", window, sinks, scale, limit, softcap,
+                             dropout)[0]  # fmt: skip
+    return out.to(value.dtype)
