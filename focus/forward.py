@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer
 
 from focus.attention import focus_attention
-from focus.attention.decode import decode_attention
+from focus.attention.decode import Kept
 from focus.attention.dense import attend, pairs_kept
-from focus.attention.past import Past, Rule
-from focus.attention.reads import Reads
-from focus.cache import GroupedLayer, adopt, owned, release
+from focus.attention.past import Rule
+from focus.cache import FocusCacheLayer, adopt, release
 from focus.density import PairCounts, count_masked_pairs
 from focus.gating import gated_attention
 from focus.masks import banded, read_mask
@@ -43,11 +43,11 @@ class FocusLayer:
         self.state = state
         self.router = router
         self.hidden: Tensor | None = None
-        self.cache: GroupedLayer | None = None
+        self.cache: FocusCacheLayer | None = None
         self.memberships: Memberships | None = None
         self.real: Tensor | None = None
         self.extra: Tensor | None = None
-        self.reads: Reads | None = None
+        self.kept: Kept | None = None
         self.counts: PairCounts | None = None
         self.ran: str | None = None
         self.tap: Callable[[Tensor, Tensor, Tensor], None] | None = None
@@ -77,7 +77,7 @@ class FocusLayer:
         hidden, self.hidden = self.hidden, None
         return hidden
 
-    def take_cache(self) -> GroupedLayer | None:
+    def take_cache(self) -> FocusCacheLayer | None:
         """The layer's place in the cache, if there is one; released likewise."""
         cache, self.cache = self.cache, None
         return cache
@@ -141,7 +141,7 @@ class _Call:
 
     def __init__(self, layer: FocusLayer, query: Tensor, key: Tensor, value: Tensor, scale: float,
                  real: Tensor | None, pairs: Tensor | None, softcap: float | None, dropout: float,
-                 sliding_window: int | None, cache: GroupedLayer | None) -> None:  # fmt: skip
+                 sliding_window: int | None, cache: FocusCacheLayer | None) -> None:  # fmt: skip
         self.layer, self.state, self.cache = layer, layer.state, cache
         self.query, self.key, self.value, self.scale = query, key, value, scale
         self.real, self.pairs, self.softcap, self.dropout = real, pairs, softcap, dropout
@@ -189,13 +189,13 @@ class _Call:
         with torch.no_grad():
             logits = self.router.balanced_logits(hidden, self.real, self.state.balance, config)
             found = self.router.memberships(logits, config)
-            extra = self._extra(self._ids())
+            extra = self._extra(self.real)
         self._seen(found, extra, self.real, None)
         own = self.softcap is not None or self._limited()
         if own and self._streams():
-            return self._stream(found, extra, hidden)
+            return self._stream(found, extra)
         if self.cache is not None:
-            self._start_cache(self.cache, found, hidden)
+            self.cache.begin(self._rule(), self.key, self.value, _keys_of(found), self.real)
         # Only the definition knows these with a gradient, and custom masks and dropout at all.
         if own or self.pairs is not None or self.dropout:
             return self._dense(found, extra)
@@ -220,15 +220,13 @@ class _Call:
         plain = self.pairs is None and not self.dropout and self.state.backend != "dense"
         return plain and not needs_grad
 
-    def _stream(self, found: Memberships, extra: Tensor | None, hidden: Tensor) -> Tensor:
-        past = self._new_past()
-        out, reads = decode_attention(
-            self.query, self.key, self.value, found.query, _keys_of(found), past,
+    def _stream(self, found: Memberships, extra: Tensor | None) -> Tensor:
+        cache = FocusCacheLayer(DynamicLayer()) if self.cache is None else self.cache
+        out, kept = cache.attend(
+            self._rule(), self.query, self.key, self.value, found.query, _keys_of(found),
             scale=self.scale, real=self.real, softcap=self.softcap, extra_keys=extra,
         )  # fmt: skip
-        self._seen(found, extra, self.real, reads)
-        if self.cache is not None:
-            self.cache.start(past, self._made_with(), self._lagged_scores(hidden), self._ids())
+        self._seen(found, extra, self.real, kept)
         return out
 
     def _fast(self, found: Memberships, extra: Tensor | None) -> Tensor:
@@ -258,19 +256,20 @@ class _Call:
         if self.cache is None:
             raise RuntimeError("there is no cache to continue from")
         self._refuse_to_continue()
-        past = self.cache.continued(self._made_with())
         real = self.cache.new_real(self.real)
         with torch.no_grad():
-            found = self.router.memberships(self._continued_logits(self.cache, hidden),
-                                            self.state.config)  # fmt: skip
-            ids = self._all_ids(self.cache)
-            extra = self._extra(ids)
-        out, reads = decode_attention(
-            self.query, self.key, self.value, found.query, _keys_of(found), past,
+            logits = self.router.balanced_logits(
+                hidden, None, self.state.balance, self.state.config,
+                self.cache.ready(self.router, hidden.dtype),
+            )  # fmt: skip
+            found = self.router.memberships(logits, self.state.config)
+            self.cache.check(self._rule())
+            extra = self._extra(real)
+        out, kept = self.cache.attend(
+            self._rule(), self.query, self.key, self.value, found.query, _keys_of(found),
             scale=self.scale, real=real, softcap=self.softcap, extra_keys=extra,
         )  # fmt: skip
-        self.cache.ids = ids  # now that the past has taken the tokens
-        self._seen(found, extra, real, reads)
+        self._seen(found, extra, real, kept)
         return out
 
     def _ids(self) -> Tensor | None:
@@ -285,73 +284,34 @@ class _Call:
             )
         return ids.to(self.query.device)  # layers may be on several
 
-    def _all_ids(self, cache: GroupedLayer) -> Tensor | None:
-        """The ids of the cache's tokens and the call's."""
-        ids = self._ids()
-        if ids is None or cache.ids is None:
-            return ids
-        if self.state.all_ids is None:  # the same in every layer
-            self.state.all_ids = torch.cat([cache.ids, ids], 1)
-        return self.state.all_ids.to(ids.device)
-
-    def _extra(self, ids: Tensor | None) -> Tensor | None:
+    def _extra(self, real: Tensor | None) -> Tensor | None:
         """Keys (B, M, E) that the call's tokens meet word for word, from the ids of all tokens so
         far; None where n-grams are not matched."""
+        ids, config = self._ids(), self.state.config
         if ids is None:
             return None
-        config = self.state.config
         if self.state.extra is None:  # the same in every layer
-            self.state.extra = keys_after_ngrams(
-                ids, config.ngram, config.ngram_keys, config.window, self.query.shape[2], self.real
-            )
+            longest, count, window = config.ngram, config.ngram_keys, config.window
+            if self.cache is None:
+                self.state.extra = keys_after_ngrams(
+                    ids, longest, count, window, ids.shape[1], real
+                )
+            else:
+                self.state.extra = self.cache.further_keys(ids, real, longest, count, window)
         return self.state.extra.to(ids.device)
 
     def _seen(self, found: Memberships, extra: Tensor | None, real: Tensor | None,
-              reads: Reads | None) -> None:  # fmt: skip
+              kept: Kept | None) -> None:  # fmt: skip
         layer = self.layer
         layer.memberships, layer.extra, layer.real = found, extra, real
-        layer.reads, layer.counts = reads, None
+        layer.kept, layer.counts = kept, None
 
-    def _start_cache(self, cache: GroupedLayer, found: Memberships, hidden: Tensor) -> None:
-        past = self._new_past()
-        past.append(owned(self.key), owned(self.value), _keys_of(found), self.real)
-        cache.start(past, self._made_with(), self._lagged_scores(hidden), self._ids())
-
-    def _new_past(self) -> Past:
-        config = self.state.config
-        apart = config.sides == "query_heads"
-        together = self.query.shape[1] // self.key.shape[1] if apart else 1
-        rule = Rule(config.window, config.sinks, self.sliding_window, config.num_groups,
-                    config.top_k, config.key_top_k, together, config.ngram > 0,
-                    self.softcap is not None)  # fmt: skip
-        past = Past(rule)
-        past.record = self.cache is not None and self.cache.record_past
-        return past
-
-    def _lagged_scores(self, hidden: Tensor) -> Tensor | None:
-        if self.cache is None or not self._lagged():
-            return None
-        with torch.no_grad():
-            return self.router.scores(hidden)
-
-    def _continued_logits(self, cache: GroupedLayer, hidden: Tensor) -> Tensor:
-        ready = cache.ready(self.router, hidden.dtype)
-        if self._lagged():
-            scores = self.router.scores(hidden, ready)
-            return cache.lagged_logits(scores, self.state.config, self.real)
-        return self.router.balanced_logits(hidden, None, self.state.balance, self.state.config,
-                                           ready)  # fmt: skip
-
-    def _lagged(self) -> bool:
-        balance = self.state.balance or self.state.config.balance
-        return balance == "causal" and self.state.config.potentials == "lagged"
-
-    def _made_with(self) -> tuple[Any, ...]:
+    def _rule(self) -> Rule:
         """What past keys' groups and places depend on."""
         config = self.state.config
-        return (config.num_groups, config.top_k, config.key_top_k, config.window, config.sinks,
-                self.state.balance or config.balance, config.potentials,
-                config.ngram > 0)  # fmt: skip
+        return Rule(config.window, config.sinks, self.sliding_window, config.num_groups,
+                    config.top_k, config.key_top_k, self.state.balance or config.balance,
+                    config.ngram > 0)  # fmt: skip
 
     def _refuse_to_continue(self) -> None:
         if (self.state.balance or self.state.config.balance) == "sinkhorn":

@@ -40,14 +40,13 @@ class FocusState:
         self.layers: dict[int, FocusLayer] = {}
         self.handles: list[Any] = []
         self.ids: Tensor | None = None  # (B, T) of the forward pass, where it was given any
-        self.all_ids: Tensor | None = None  # with those of the cache, once a layer has asked
         self.extra: Tensor | None = None  # keys after its n-grams, once a layer has asked for them
         self.implementation: str = model.config._attn_implementation
         self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
 
     def forget_ids(self, module: nn.Module, args: Any) -> None:
         """Before each forward pass of the model."""
-        self.ids = self.all_ids = self.extra = None
+        self.ids = self.extra = None
 
     def keep_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before its embedding: what that is asked for."""
@@ -242,8 +241,8 @@ def pair_counts(model: PreTrainedModel) -> dict[int, PairCounts | None]:
 def _layer_counts(layer: FocusLayer) -> PairCounts | None:
     if layer.ran != "hard":
         return None
-    if layer.counts is None and layer.reads is not None:
-        layer.counts = layer.reads.pair_counts()
+    if layer.counts is None and layer.kept is not None:
+        layer.counts = PairCounts(*layer.kept.counts())
     elif layer.counts is None and layer.memberships is not None:
         config = layer.state.config
         layer.counts = count_pairs(
