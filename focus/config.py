@@ -156,6 +156,16 @@ class FocusConfig:
         return 1 if self.probe == "multi_probe" else self.top_k
 
     @property
+    def hard_keys(self) -> bool:
+        """Whether training gates count a key in the group that it joins alone."""
+        return self.probe == "multi_probe"
+
+    @property
+    def probes(self) -> int:
+        """Groups that training gates take a query to look into."""
+        return self.top_k if self.probe == "multi_probe" else 1
+
+    @property
     def separate_keys(self) -> bool:
         """Whether keys have a membership of their own."""
         return self.two_sided or self.key_top_k != self.top_k
