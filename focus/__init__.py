@@ -8,7 +8,7 @@ attention behind the hard mask.
 from focus.adapter import load_adapter, save_adapter
 from focus.attention import dense_attention, focus_attention
 from focus.config import FocusConfig
-from focus.huggingface import (
+from focus.model import (
     attach,
     density,
     detach,

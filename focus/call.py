@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from focus.cache import LayerCache, adopt, release
+from focus.cache import FocusCacheLayer, adopt, release
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.routing import Memberships, Router
@@ -94,7 +94,7 @@ class LayerCall:
     index: int
     router: Router | None
     hidden: Tensor
-    cache: LayerCache | None
+    cache: FocusCacheLayer | None
 
 
 _running: ContextVar[Call | None] = ContextVar("focus_running", default=None)
