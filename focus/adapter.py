@@ -61,7 +61,7 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
     adapter = describe(model, name)
     if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
         return Path(folder)
-    return adapter.save_pretrained(folder, card=card)
+    return adapter.write(folder, card)
 
 
 def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:

@@ -49,11 +49,30 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         self.base = dict(base)
         self.notes = notes
 
-    def save_pretrained(self, save_directory: str | Path, *, card: Any = None,
-                        push_to_hub: bool = False, repo_id: str | None = None,
+    def save_pretrained(self, save_directory: str | Path, *, push_to_hub: bool = False,
+                        repo_id: str | None = None, card: Any = None,
                         model_card_kwargs: Mapping[str, Any] | None = None,
-                        **push: Any) -> Path:  # fmt: skip
-        """Writes the adapter, and a model card where the folder has none.
+                        **push: Any) -> str | None:  # fmt: skip
+        """Writes the adapter as :meth:`write` does, and pushes it to the hub if asked to.
+
+        Args:
+            save_directory: made if need be.
+            push_to_hub, repo_id, push: as of :meth:`push_to_hub`; the folder's name by default.
+            card: facts of the training run for the model card.
+            model_card_kwargs: the same from huggingface_hub: its ``card`` is read.
+
+        Returns:
+            The commit's address where it was pushed.
+        """
+        push.pop("config", None)  # huggingface_hub hands one over, of which ours is the truth
+        card = (model_card_kwargs or {}).get("card", card)
+        folder = self.write(save_directory, card)
+        if not push_to_hub:
+            return None
+        return self.push_to_hub(repo_id or folder.name, model_card_kwargs={"card": card}, **push)
+
+    def write(self, folder: str | Path, card: Any = None) -> Path:
+        """Writes the adapter to a folder, and a model card where it has none.
 
         In a folder of a model or of another library's adapter the files go to its subfolder
         ``focus``: transformers would take an ``adapter_config.json`` beside a model for peft's.
@@ -61,18 +80,14 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         with a config is complete.
 
         Args:
-            save_directory: made if need be.
+            folder: made if need be.
             card: facts of the training run for the card: a mapping, or a JSON file's path.
-            push_to_hub, repo_id, push: as of :meth:`push_to_hub`; the folder's name by default.
-            model_card_kwargs: of huggingface_hub's caller: ``card`` is read from it.
 
         Returns:
             The folder that the files are in.
         """
-        push.pop("config", None)  # huggingface_hub hands one over, of which ours is the truth
-        folder = own_folder(Path(save_directory))
+        folder = own_folder(Path(folder))
         folder.mkdir(parents=True, exist_ok=True)
-        card = (model_card_kwargs or {}).get("card", card)
         if not (folder / CARD_FILE).exists():
             (folder / CARD_FILE).write_text(self._card(card))
         weights, config = _beside(folder / WEIGHTS_FILE), _beside(folder / CONFIG_FILE)
@@ -86,8 +101,6 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         finally:
             weights.unlink(missing_ok=True)
             config.unlink(missing_ok=True)
-        if push_to_hub:
-            self.push_to_hub(repo_id or folder.name, model_card_kwargs={"card": card}, **push)
         return folder
 
     def description(self) -> dict[str, Any]:
@@ -112,7 +125,8 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, *,
                         force_download: bool = False, token: str | bool | None = None,
                         cache_dir: str | Path | None = None, local_files_only: bool = False,
-                        revision: str | None = None) -> FocusAdapter:  # type: ignore[override]  # fmt: skip
+                        revision: str | None = None,
+                        **model_kwargs: Any) -> FocusAdapter:  # fmt: skip
         """Reads an adapter from a folder, or from the hub.
 
         Args:
@@ -120,10 +134,13 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
                 the adapter in its subfolder ``focus``) or of an earlier version; else the id of a
                 repository on the hub.
             force_download, token, cache_dir, local_files_only, revision: as of huggingface_hub.
+            model_kwargs: none are known.
 
         Raises:
             ValueError: there is no adapter, it cannot be reached, or it is damaged.
         """
+        if model_kwargs:
+            raise ValueError(f"{next(iter(model_kwargs))}: no argument of FocusAdapter")
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
             options = {
@@ -231,9 +248,9 @@ def _download(name: str, options: Mapping[str, Any]) -> Path:
     """The folder of a repository's files in the local cache."""
     if not is_hub_id(name):
         raise ValueError(f"{name}: no such folder, and no id of a repository on the hub")
-    errors = []
-    for config, weights in ((CONFIG_FILE, WEIGHTS_FILE),
-                            (former.CONFIG_FILE, former.WEIGHTS_FILE)):  # fmt: skip
+    errors: list[Exception] = []
+    files = ((CONFIG_FILE, WEIGHTS_FILE), (former.CONFIG_FILE, former.WEIGHTS_FILE))
+    for config, weights in files:
         try:
             hf_hub_download(name, weights, **options)
             return Path(hf_hub_download(name, config, **options)).parent

@@ -208,5 +208,5 @@ def test_a_folder_is_no_base_model_on_the_hub(tmp_path: Path) -> None:
 
 
 def test_a_run_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="card: .*run.json cannot be read"):
+    with pytest.raises(ValueError, match=r"card: .*run\.json cannot be read"):
         focus.save_adapter(trained(), tmp_path, card=tmp_path / "run.json")
