@@ -55,7 +55,6 @@ class FocusCacheLayer(CacheLayerMixin):
         # The parent's would set keys and values, which are computed here.
         self.replaced = replaced
         self.past: Past | None = None
-        self.expected = False
         self.record_past = bool(getattr(replaced, "record_past", False))
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._ready: Prepared | None = None
