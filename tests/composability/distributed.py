@@ -51,7 +51,7 @@ def step(wrapper: str | None, mode: str) -> Tensor:
         _shard(model)
         embedding = model.get_input_embeddings().weight
     run = torch.nn.parallel.DistributedDataParallel(model) if wrapper == "ddp" else model
-    own = ids(4)[rank :: world]
+    own = ids(4)[rank::world]
     with focus.mode(run, mode):
         loss = run(own, labels=own, use_cache=False).loss
     loss.backward()
@@ -68,7 +68,9 @@ def _shard(model: torch.nn.Module) -> None:
     from torch.distributed.fsdp import fully_shard
 
     for layer in model.model.layers:
-        fully_shard(layer.self_attn.focus_router)  # float32 whatever the model is: a unit of its own
+        fully_shard(
+            layer.self_attn.focus_router
+        )  # float32 whatever the model is: a unit of its own
         fully_shard(layer)
     fully_shard(model)
 
