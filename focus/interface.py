@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus.attention import focus_attention
+from focus.attention.decode import decode_attention
+from focus.attention.past import Past, Rule
+from focus.attention.train.operator import masked_attention
 from focus.call import KEYWORD, LayerCall, LayerRecord
 from focus.config import FocusConfig
 from focus.density import PairCounts, count_pairs
-from focus.gating import gated_attention
+from focus.gates import gated_attention
 from focus.masks import read_mask
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Memberships, Router, assignments_of, memberships_of
@@ -31,13 +35,15 @@ from focus.routing import Memberships, Router, assignments_of, memberships_of
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """One attention call: query (B, H, M, D), key and value (B, Hk, M, D) of one dtype; real (B, T)
-    bool of all tokens so far or None; limit: tokens of the model's own sliding window."""
+    bool of all tokens so far or None; own_window: tokens of the model's own sliding window, or
+    None; limit: of it or of the mask's, where either removes a pair."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     scale: float
     real: Tensor | None
+    own_window: int | None
     limit: int | None
     softcap: float | None
     dropout: float
@@ -70,12 +76,15 @@ def attention(
     if settings.tap is not None:
         settings.tap(layer.index, layer.hidden, query, key)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
-    real, limit = read_mask(attention_mask, query.shape[2], key.shape[2] + seen)
-    own_window = kwargs.get("sliding_window")
-    if own_window is not None and own_window < query.shape[2] + seen:
+    tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
+    real, limit = read_mask(attention_mask, query.shape[2], tokens)
+    if own_window is not None:
         limit = own_window if limit is None else min(limit, own_window)
+    if limit is not None and limit >= tokens and not seen:
+        limit = None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    x = Inputs(*_one_dtype(query, key, value), scale, real, limit, kwargs.get("softcap"), dropout)
+    x = Inputs(*_one_dtype(query, key, value), scale, real, own_window, limit,
+               kwargs.get("softcap"), dropout)  # fmt: skip
     run = soft if settings.mode == "soft" else cached if seen else hard
     return run(x, layer, layer.router).transpose(1, 2).contiguous(), None
 
@@ -131,19 +140,56 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
 
 
 def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
-    """The hard mask over a whole sequence: (B, H, T, D); starts a cache where there is one."""
+    """The hard mask over a whole sequence: (B, H, T, D); begins the cache, where there is one."""
     settings = layer.call.settings
-    found = route(x, layer, router, x.real)
-    further = _further(x, layer)
+    config, found = settings.config, _route(x, layer, router, x.real)
+    further = _further_keys(x, layer, x.real)
     layer.call.record.layers[layer.index] = LayerRecord(
-        found, counter(found, settings.config, x.real, further, x.limit)
+        found, lambda: count_pairs(*found, config.window, config.sinks, x.real, further, x.limit)
     )
+    of_model = x.limit is not None or x.softcap is not None
+    if of_model and not x.dropout and _no_gradient(x) and settings.backend != "dense":
+        attend = partial(decode_attention, past=Past(_rule(x, config)))
+        if layer.cache is not None:
+            attend = partial(layer.cache.attend, _rule(x, config))
+        return attend(
+            x.query, x.key, x.value, found.query, found.of_keys, real=x.real, scale=x.scale,
+            softcap=x.softcap, extra_keys=further,
+        )[0]  # fmt: skip
     if layer.cache is not None:
-        layer.cache.begin(rule_of(x, settings.config), x.key, x.value, found.of_keys, x.real)
-    raise NotImplementedError
+        layer.cache.begin(_rule(x, config), x.key, x.value, found.of_keys, x.real)
+    if of_model or x.dropout:
+        return masked_attention(
+            x.query, x.key, x.value, found.query, found.of_keys, window=config.window,
+            sinks=config.sinks, scale=x.scale, real=x.real, limit=x.limit, softcap=x.softcap,
+            dropout=x.dropout, further=further,
+        )  # fmt: skip
+    return focus_attention(
+        x.query, x.key, x.value, found.query, window=config.window, sinks=config.sinks,
+        scale=x.scale, key_padding_mask=x.real, key_membership=found.key, extra_keys=further,
+        backend=settings.backend,
+    )  # fmt: skip
 
 
-def route(x: Inputs, layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
+def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
+    """The hard mask of new tokens over a cache: (B, H, M, D)."""
+    cache, config = layer.cache, layer.call.settings.config
+    if cache is None:
+        raise RuntimeError("there is no cache to continue from")
+    _refuse_to_continue(x, layer, router)
+    rule = _rule(x, config)
+    cache.check(rule)
+    real = cache.new_real(x.real)
+    found = _route(x, layer, router, None)
+    out, kept = cache.attend(
+        rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
+        softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
+    )  # fmt: skip
+    layer.call.record.layers[layer.index] = LayerRecord(found, lambda: PairCounts(*kept.counts()))
+    return out
+
+
+def _route(x: Inputs, layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
     """Hard memberships of the call's tokens."""
     config = layer.call.settings.config
     with torch.no_grad():
@@ -151,9 +197,52 @@ def route(x: Inputs, layer: LayerCall, router: Router, real: Tensor | None) -> M
         return memberships_of(logits, config)
 
 
-def counter(found: Memberships, config: FocusConfig, real: Tensor | None, further: Tensor | None,
-            limit: int | None) -> Callable[[], PairCounts]:  # fmt: skip
-    """Counts a call's pairs, later."""
-    return lambda: count_pairs(
-        found.query, found.key, config.window, config.sinks, real, further, limit
-    )
+def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | None:
+    """Keys (B, M, N) that the call's tokens meet word for word, the same in every layer; None where
+    n-grams are not matched."""
+    config, call, cache = layer.call.settings.config, layer.call, layer.cache
+    if not config.ngram:
+        return None
+    if call.ids is None or call.ids.shape != (len(x.query), x.query.shape[2]):
+        raise ValueError(
+            "ngram: n-grams are matched by token ids, and this forward pass was given none; pass "
+            "input_ids instead of inputs_embeds, or set ngram=0"
+        )
+    if call.record.further is None:
+        how = config.ngram, config.ngram_keys, config.window
+        if cache is None:
+            found = keys_after_ngrams(call.ids, *how, x.query.shape[2], real)
+        else:
+            found = cache.further_keys(call.ids, real, *how)
+        call.record.further = found
+    return call.record.further.to(x.query.device)  # layers may be on several
+
+
+def _rule(x: Inputs, config: FocusConfig) -> Rule:
+    """What the cache must know, and go on with."""
+    return Rule(config.window, config.sinks, x.own_window, config.num_groups, config.top_k,
+                config.key_top_k, config.balance, config.ngram > 0)  # fmt: skip
+
+
+def _no_gradient(x: Inputs) -> bool:
+    tensors = (x.query, x.key, x.value)
+    return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
+
+
+def _refuse_to_continue(x: Inputs, layer: LayerCall, router: Router) -> None:
+    if layer.call.settings.config.balance == "sinkhorn":
+        raise ValueError(
+            "balance: 'sinkhorn' looks at the whole sequence, so past tokens would change their "
+            "groups at every step; generate with balance='causal' "
+            "(focus.mode(model, 'hard', balance='causal')), or pass use_cache=False"
+        )
+    if router.training or x.dropout:
+        raise ValueError(
+            "past_key_values: the model is in training mode, whose dropout differs from one call "
+            "to the next; call model.eval() before generating"
+        )
+    if x.limit != x.own_window:
+        raise ValueError(
+            "attention_mask: a custom 4D mask cannot be combined with a key/value cache; pass a "
+            "(batch, tokens) mask of all tokens so far"
+        )

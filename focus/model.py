@@ -1,8 +1,8 @@
 """Focus on a transformers causal language model: attach, mode, density, detach.
 
 Routers are submodules of the attention modules, so that devices, shards and optimisers find them; a
-pre-hook on the decoder makes a snapshot of the settings for each forward pass (:mod:`focus.call`),
-and a registered attention function routes and attends (:mod:`focus.interface`). In ``full`` mode the
+hook on the decoder makes a snapshot of the settings for each forward pass (:mod:`focus.hooks`), and
+a registered attention function routes and attends (:mod:`focus.interface`). In ``full`` mode the
 model's own attention function runs: its outputs are the pretrained model's, bit for bit.
 
 Shape suffixes: B batch, T tokens, H query heads, Hr routers (1, or the key heads), K groups.
@@ -21,12 +21,14 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from focus.architectures import AttentionLayer, attention_layers
-from focus.call import IMPLEMENTATION, DecoderHook, LayerHook, Record, Settings, Tap
+from focus.architectures import AttentionLayer, attention_layers, probe
+from focus.call import IMPLEMENTATION, Record, Settings, Tap
 from focus.config import FocusConfig
 from focus.density import PairCounts
+from focus.hooks import DecoderHook, LayerHook
 from focus.interface import attention
 from focus.masks import focus_mask
+from focus.named import DEFAULT, Adapter, activate, new_routers
 from focus.routing import Memberships, Router
 
 MODES = ("soft", "hard", "full")
@@ -45,6 +47,7 @@ class FocusState:
 
     Attributes:
         config: of the active adapter.
+        adapters: all of the model's by name; active: which of them its modules hold.
         layers: every attention layer by index; local ones are not routed.
         implementation: the pretrained model's own attention implementation.
         last: what the last forward pass left behind.
@@ -52,6 +55,8 @@ class FocusState:
 
     def __init__(self, config: FocusConfig, model: PreTrainedModel) -> None:
         self.config = config
+        self.adapters: dict[str, Adapter] = {}
+        self.active = DEFAULT
         self.layers: dict[int, AttentionLayer] = {}
         self.handles: list[Any] = []
         self.implementation: str = model.config._attn_implementation
@@ -83,10 +88,9 @@ class FocusState:
         name = decoder.config._attn_implementation  # type: ignore[union-attr]
         if name != IMPLEMENTATION:
             raise ValueError(
-                f"attn_implementation: is {name!r}, set after focus.attach, so Focus would not run; "
-                f"model.set_attn_implementation({IMPLEMENTATION!r}) sets it back, "
-                "focus.mode(model, 'full') gives the pretrained model, focus.detach(model) undoes "
-                "attach"
+                f"attn_implementation: is {name!r}, set after focus.attach, so Focus would not "
+                f"run; model.set_attn_implementation({IMPLEMENTATION!r}) sets it back, "
+                "focus.mode(model, 'full') gives the pretrained model"
             )
 
     def check_trainable(self, decoder: nn.Module) -> None:
@@ -102,31 +106,12 @@ class FocusState:
                 "not learn in soft mode; call focus.trainable_parameters(model), which unfreezes "
                 "them, or train other adapters in hard mode"
             )
-        if _reentrant(decoder) and not _inputs_require_grad(decoder):
-            raise ValueError(
-                "gradient checkpointing: with use_reentrant=True and a frozen embedding no gradient "
-                "reaches the routers; give gradient_checkpointing_kwargs={'use_reentrant': False}, "
-                "or call model.enable_input_require_grads()"
-            )
         if not decoder.training and self.settings.config.balance == "causal":
             warnings.warn(
-                "the model is in evaluation mode: a training step leaves the routers' potentials as "
-                "they are, so groups are not kept from collapsing; call model.train() first",
+                "the model is in evaluation mode: a training step leaves the routers' potentials "
+                "as they are, so groups are not kept from collapsing; call model.train() first",
                 stacklevel=2,
             )
-
-
-def _reentrant(decoder: nn.Module) -> bool:
-    for module in decoder.modules():
-        if getattr(module, "gradient_checkpointing", False) and module.training:
-            function = getattr(module, "_gradient_checkpointing_func", None)
-            return bool(getattr(function, "keywords", {}).get("use_reentrant", True))
-    return False
-
-
-def _inputs_require_grad(decoder: nn.Module) -> bool:
-    embedding = decoder.get_input_embeddings()  # type: ignore[operator]
-    return bool(embedding._forward_hooks) or any(p.requires_grad for p in embedding.parameters())
 
 
 def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> AnyModel:
@@ -150,6 +135,7 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     if "focus_state" in inner.__dict__:
         raise ValueError("model: Focus is attached already; call focus.detach(model) first")
     layers = attention_layers(inner)
+    probe(inner)
     state = FocusState(config, inner)
     _own_config(inner)
     adapters = _adapter_parameters(inner)
@@ -157,38 +143,21 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
         if id(parameter) not in adapters:
             parameter.requires_grad_(False)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    for layer in layers:
-        _attach_layer(state, layer, generator)
-    hook = DecoderHook(state)
+    state.layers = {layer.index: layer for layer in layers}
+    for index, layer in state.layers.items():
+        hook = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
+        state.handles.append(hook)
+    state.adapters[DEFAULT] = Adapter(config, new_routers(config, layers, generator))
+    activate(state, DEFAULT)
+    decoder_hook = DecoderHook(state)
     decoder = inner.get_decoder()
     state.handles += [
-        decoder.register_forward_pre_hook(hook.begin, with_kwargs=True, prepend=True),
-        decoder.register_forward_hook(hook.end, always_call=True),
+        decoder.register_forward_pre_hook(decoder_hook.begin, with_kwargs=True, prepend=True),
+        decoder.register_forward_hook(decoder_hook.end, always_call=True),
     ]
     inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     inner.set_attn_implementation(IMPLEMENTATION)
     return model
-
-
-def _attach_layer(state: FocusState, layer: AttentionLayer,
-                  generator: torch.Generator | None) -> None:  # fmt: skip
-    if not layer.local:
-        router = Router(state.config, layer.hidden_size, layer.key_heads, layer.query_heads,
-                        generator)  # fmt: skip
-        router.train(layer.module.training)
-        layer.module.focus_router = router.to(_device(layer.module))
-    state.layers[layer.index] = layer
-    hook = LayerHook(layer.index)
-    state.handles.append(layer.module.register_forward_pre_hook(hook, with_kwargs=True))
-
-
-def _device(module: nn.Module) -> torch.device:
-    """Where a module computes: what accelerate has offloaded lies on meta until it runs."""
-    hook = getattr(module, "_hf_hook", None) or next(
-        (m._hf_hook for m in module.modules() if hasattr(m, "_hf_hook")), None
-    )
-    device = getattr(hook, "execution_device", None)
-    return next(module.parameters()).device if device is None else torch.device(device)
 
 
 def _own_config(model: PreTrainedModel) -> None:

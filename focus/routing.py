@@ -124,7 +124,7 @@ class Router(nn.Module):
             scores = self.scores(hidden_BTE, ready)
             if balance == "sinkhorn" or learn:
                 scores_of = scores if balance == "sinkhorn" else scores.detach()
-                found = self._balanced(scores_of, temperature, real_BT)
+                found = self.balanced(scores_of, temperature, real_BT)
                 if learn:
                     self._observe(found.detach().mean(0))
                 if balance == "sinkhorn":
@@ -157,8 +157,11 @@ class Router(nn.Module):
         centroids = F.normalize(self.centroids, dim=-1) if cosine else self.centroids
         return Prepared(weight, centroids.transpose(-1, -2))
 
-    def _balanced(self, scores: Tensor, temperature: float, real_BT: Tensor | None) -> Tensor:
-        """Sinkhorn's potentials (B, S, Hr, K); zero for query heads, which look where they want."""
+    def balanced(self, scores: Tensor, temperature: float | None = None,
+                 real_BT: Tensor | None = None) -> Tensor:  # fmt: skip
+        """Sinkhorn's potentials (B, S, Hr, K) of scores (B, S, Hr, T, K); zero for query heads of
+        their own, which look where they want."""
+        temperature = temperature or self.config.temperature
         groups, tokens = scores.shape[-1], scores.shape[-2]
         if tokens < groups:
             raise ValueError(
@@ -191,7 +194,7 @@ def assignments_of(logits_BSHrTK: Tensor) -> Assignments:
 
 
 def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig) -> Memberships:
-    """Hard memberships from a router's logits: ``top_k`` groups of queries, ``key_top_k`` of keys."""
+    """Hard memberships from a router's logits: ``top_k`` groups a query, ``key_top_k`` a key."""
     query = top_k_groups(of_queries(logits_BSHrTK), config.top_k)
     if not config.separate_keys:
         return Memberships(query, None)
@@ -215,5 +218,3 @@ def top_k_groups(assignments: Tensor, top_k: int) -> Tensor:
     else:
         order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
     return torch.zeros_like(assignments, dtype=torch.bool).scatter_(-1, order, True)
-
-

@@ -5,7 +5,8 @@
 // All tensors are contiguous float32: query, out and their gradients (batch, heads, tokens, dim), key
 // and value (batch, key heads, tokens, dim), affinities' sides (batch, routings, tokens, groups),
 // where heads, a multiple of each, take key heads and routings in their order. Gradients of keys,
-// values and both sides come for every query head; the caller adds up those that share.
+// values and both sides come for every query head; the caller adds up those that share. Padding
+// before and after a sequence's span is not read, and nothing is written there.
 
 #include <omp.h>
 
@@ -21,6 +22,7 @@ extern "C" struct GateProblem {
     float *out, *lse;  // lse in base 2, (batch, heads, tokens)
     const float *d_out;
     float *d_query, *d_key, *d_value, *d_own, *d_others;
+    const int32_t *spans;  // first and last + 1 real token of every sequence
     int32_t batch, heads, key_heads, own_routings, other_routings, tokens, dim, groups;
     int32_t window, sinks, threads;
     float scale;
@@ -68,12 +70,12 @@ static void multiply(const float *from, ptrdiff_t row, ptrdiff_t step, const flo
 
 // What one head reads: rows padded to whole blocks and columns to whole vectors, and panels of keys.
 struct Head {
-    int tokens, dim, groups, wide;  // wide: groups in whole vectors
+    int start, length;              // the real tokens; rows below count from the first of them
+    int tokens, dim, groups, wide;  // tokens: those before the first that is not finite; wide: groups in whole vectors
     float *query, *own;             // (tokens up, dim), scaled to base 2; (tokens up, wide)
     float *key, *value, *others;    // rows, likewise
     float *key_panels, *value_panels, *other_panels;  // by PANEL keys: (dim or groups, PANEL)
     float *d_out;
-    bool good;  // every input is finite; asked forwards
 };
 
 static void copy_rows(const float *from, int rows, int width, int to_width, float factor, float *to) {
@@ -81,7 +83,6 @@ static void copy_rows(const float *from, int rows, int width, int to_width, floa
         for (int d = 0; d < width; d++) to[(ptrdiff_t)t * to_width + d] = from[(ptrdiff_t)t * width + d] * factor;
 }
 
-// A logit that is not a number compares with nothing, and would count as a pair of no weight.
 static bool finite(const float *x, ptrdiff_t count) {
     uint32_t bad = 0;
     for (ptrdiff_t n = 0; n < count; n++) {
@@ -90,6 +91,15 @@ static bool finite(const float *x, ptrdiff_t count) {
         bad |= (bits & 0x7f800000u) == 0x7f800000u;
     }
     return !bad;
+}
+
+// Rows before the first that is not finite. A logit that is not a number compares with nothing, and
+// would count as a pair of no weight.
+static int finite_rows(const float *x, int rows, int width) {
+    if (finite(x, (ptrdiff_t)rows * width)) return rows;
+    int good = 0;
+    while (finite(x + (ptrdiff_t)good * width, width)) good++;
+    return good;
 }
 
 static void copy_panels(const float *from, int rows, int width, float *to) {
@@ -106,30 +116,35 @@ static size_t head_room(const GateProblem &p) {
 static Head read_head(const GateProblem &p, int b, int h, float *at) {
     const int rows = up(p.tokens, SPAN) + ROWS, wide = up(p.groups, LANES);
     memset(at, 0, head_room(p) * sizeof(float));
-    Head x = {p.tokens, p.dim, p.groups, wide};
+    const int start = p.spans[2 * b], length = p.spans[2 * b + 1] - start;
+    Head x = {start, length, length, p.dim, p.groups, wide};
     float **parts[] = {&x.query, &x.key, &x.value, &x.key_panels, &x.value_panels, &x.d_out};
     for (float **part : parts) *part = at, at += (size_t)rows * p.dim;
     x.own = at, at += (size_t)rows * wide;
     x.others = at, at += (size_t)rows * wide;
     x.other_panels = at;
-    const ptrdiff_t size = (ptrdiff_t)p.tokens * p.dim, sides = (ptrdiff_t)p.tokens * p.groups;
-    const ptrdiff_t head = (ptrdiff_t)b * p.heads + h;
-    const ptrdiff_t key = (ptrdiff_t)b * p.key_heads + (int64_t)h * p.key_heads / p.heads;
-    const float *own = p.own + ((ptrdiff_t)b * p.own_routings + (int64_t)h * p.own_routings / p.heads) * sides;
-    const float *others =
-        p.others + ((ptrdiff_t)b * p.other_routings + (int64_t)h * p.other_routings / p.heads) * sides;
-    x.good = p.d_out || (finite(p.query + head * size, size) && finite(p.key + key * size, size) &&
-             finite(p.value + key * size, size) && finite(own, sides) && finite(others, sides));
-    copy_rows(p.query + head * size, p.tokens, p.dim, p.dim, p.scale / LN2, x.query);
-    copy_rows(p.key + key * size, p.tokens, p.dim, p.dim, 1, x.key);
-    copy_rows(p.value + key * size, p.tokens, p.dim, p.dim, 1, x.value);
-    copy_panels(p.key + key * size, p.tokens, p.dim, x.key_panels);
-    copy_rows(own, p.tokens, p.groups, wide, 1, x.own);
-    copy_rows(others, p.tokens, p.groups, wide, 1, x.others);
-    copy_panels(others, p.tokens, p.groups, x.other_panels);
+    const auto rows_of = [&](const float *from, int heads, int width) {
+        const ptrdiff_t head = (ptrdiff_t)b * heads + (int64_t)h * heads / p.heads;
+        return from + (head * p.tokens + start) * width;
+    };
+    const float *query = rows_of(p.query, p.heads, p.dim), *key = rows_of(p.key, p.key_heads, p.dim),
+                *value = rows_of(p.value, p.key_heads, p.dim),
+                *own = rows_of(p.own, p.own_routings, p.groups),
+                *others = rows_of(p.others, p.other_routings, p.groups);
+    if (!p.d_out) {
+        for (const float *each : {query, key, value}) x.tokens = min_of(x.tokens, finite_rows(each, length, p.dim));
+        for (const float *each : {own, others}) x.tokens = min_of(x.tokens, finite_rows(each, length, p.groups));
+    }
+    copy_rows(query, x.tokens, p.dim, p.dim, p.scale / LN2, x.query);
+    copy_rows(key, x.tokens, p.dim, p.dim, 1, x.key);
+    copy_rows(value, x.tokens, p.dim, p.dim, 1, x.value);
+    copy_panels(key, x.tokens, p.dim, x.key_panels);
+    copy_rows(own, x.tokens, p.groups, wide, 1, x.own);
+    copy_rows(others, x.tokens, p.groups, wide, 1, x.others);
+    copy_panels(others, x.tokens, p.groups, x.other_panels);
     if (p.d_out) {
-        copy_panels(p.value + key * size, p.tokens, p.dim, x.value_panels);
-        copy_rows(p.d_out + head * size, p.tokens, p.dim, p.dim, 1, x.d_out);
+        copy_panels(value, x.tokens, p.dim, x.value_panels);
+        copy_rows(rows_of(p.d_out, p.heads, p.dim), x.tokens, p.dim, p.dim, 1, x.d_out);
     }
     return x;
 }
@@ -143,13 +158,13 @@ static void meet(const float *left, int width, int depth, const float *panels, i
 }
 
 // Whether any of the queries first.. is distant from any key of the block.
-static bool has_distant(const GateProblem &p, int first, int block, int keys) {
-    const int last = min_of(first + ROWS, p.tokens) - 1;
+static bool has_distant(const GateProblem &p, const Head &x, int first, int block, int keys) {
+    const int last = min_of(first + ROWS, x.tokens) - 1;
     return last - block >= p.window && block + keys > p.sinks;
 }
 
-static int keys_of(const GateProblem &p, int first, int block) {
-    return min_of(SPAN, up(min_of(first + ROWS, p.tokens) - block, WHOLE));
+static int keys_of(const Head &x, int first, int block) {
+    return min_of(SPAN, up(min_of(first + ROWS, x.tokens) - block, WHOLE));
 }
 
 struct Where {
@@ -161,16 +176,37 @@ static inline Where place(const GateProblem &p, int t, int j) {
     return {at <= t, (at > t - p.window) | (at < p.sinks)};
 }
 
-static bool forward_tile(const GateProblem &p, const Head &x, int first, float *scratch, float *out,
+// A row whose tile lost its weights, by the logarithms of what is kept; NaN where logits overflow.
+static float row_in_logs(const GateProblem &p, const Head &x, int t, float *out) {
+    const auto score = [&](int j) {
+        float logit = 0, gate = 0;
+        for (int k = 0; k < x.dim; k++) logit += x.query[(ptrdiff_t)t * x.dim + k] * x.key[(ptrdiff_t)j * x.dim + k];
+        if (t - j < p.window || j < p.sinks) return logit;
+        for (int k = 0; k < x.groups; k++) gate += x.own[(ptrdiff_t)t * x.wide + k] * x.others[(ptrdiff_t)j * x.wide + k];
+        return logit + log2f(gate);
+    };
+    float most = -INFINITY, norm = 0;
+    for (int j = 0; j <= t; j++) most = fmaxf(most, score(j));
+    for (int k = 0; k < x.dim; k++) out[k] = 0;
+    for (int j = 0; j <= t; j++) {
+        const float weight = exp2f(score(j) - most);
+        norm += weight;
+        for (int k = 0; k < x.dim; k++) out[k] += weight * x.value[(ptrdiff_t)j * x.dim + k];
+    }
+    for (int k = 0; k < x.dim; k++) out[k] /= norm;
+    return most + log2f(norm);
+}
+
+static void forward_tile(const GateProblem &p, const Head &x, int first, float *scratch, float *out,
                          float *lse) {
     float *scores = scratch, *gates = scores + ROWS * SPAN, *sums = gates + ROWS * SPAN;
     float most[ROWS], norm[ROWS] = {};
-    const int rows = min_of(ROWS, p.tokens - first);
+    const int rows = min_of(ROWS, x.tokens - first);
     memset(sums, 0, ROWS * x.dim * sizeof(float));
     for (int i = 0; i < ROWS; i++) most[i] = -3e38f;
     for (int block = 0; block < first + rows; block += SPAN) {
-        const int keys = keys_of(p, first, block);
-        const bool far = has_distant(p, first, block, keys);
+        const int keys = keys_of(x, first, block);
+        const bool far = has_distant(p, x, first, block, keys);
         meet(x.query + (ptrdiff_t)first * x.dim, x.dim, x.dim, x.key_panels, block, keys, scores);
         if (far)
             meet(x.own + (ptrdiff_t)first * x.wide, x.wide, x.groups, x.other_panels, block, keys, gates);
@@ -197,15 +233,15 @@ static bool forward_tile(const GateProblem &p, const Head &x, int first, float *
         multiply<true>(scores, SPAN, 1, x.value + (ptrdiff_t)block * x.dim, x.dim, keys, sums, x.dim,
                        up(rows, STRIP) / STRIP, x.dim);
     }
-    bool good = true;
     for (int i = 0; i < rows; i++) {
-        // Where every weight vanished, or logits overflowed, the caller takes another way.
-        good &= norm[i] > 0x1p-90f && norm[i] < 3e38f;  // less: kept pairs may have vanished
+        float *row = out + (ptrdiff_t)(first + i) * x.dim;
+        if (!(norm[i] > 0x1p-90f && norm[i] < 3e38f)) {  // less: kept pairs may have vanished
+            lse[first + i] = row_in_logs(p, x, first + i, row);
+            continue;
+        }
         lse[first + i] = most[i] + log2f(norm[i]);
-        for (int d = 0; d < x.dim; d++)
-            out[(ptrdiff_t)(first + i) * x.dim + d] = sums[i * x.dim + d] / norm[i];
+        for (int d = 0; d < x.dim; d++) row[d] = sums[i * x.dim + d] / norm[i];
     }
-    return good;
 }
 
 static const float MEASURE = 0x1p60f;  // of an ungated weight, so that its gradient is a number
@@ -219,13 +255,13 @@ static void backward_tile(const GateProblem &p, const Head &x, int first, float 
                           const float *out, const float *lse, const Gradients &d) {
     float *scores = scratch, *gates = scores + ROWS * SPAN, *slopes = gates + ROWS * SPAN;
     float delta[ROWS] = {};
-    const int rows = min_of(ROWS, p.tokens - first), strips = up(rows, STRIP) / STRIP;
+    const int rows = min_of(ROWS, x.tokens - first), strips = up(rows, STRIP) / STRIP;
     const ptrdiff_t at = (ptrdiff_t)first * x.dim, side = (ptrdiff_t)first * x.wide;
     for (int i = 0; i < rows; i++)
         for (int k = 0; k < x.dim; k++) delta[i] += out[at + i * x.dim + k] * x.d_out[at + i * x.dim + k];
     for (int block = 0; block < first + rows; block += SPAN) {
-        const int keys = keys_of(p, first, block);
-        const bool far = has_distant(p, first, block, keys);
+        const int keys = keys_of(x, first, block);
+        const bool far = has_distant(p, x, first, block, keys);
         meet(x.query + at, x.dim, x.dim, x.key_panels, block, keys, scores);
         meet(x.d_out + at, x.dim, x.dim, x.value_panels, block, keys, slopes);
         if (far) meet(x.own + side, x.wide, x.groups, x.other_panels, block, keys, gates);
@@ -265,7 +301,7 @@ static void add_out(const float *from, int rows, int width, int from_width, floa
         for (int k = 0; k < width; k++) to[(ptrdiff_t)t * width + k] = from[(ptrdiff_t)t * from_width + k] * factor;
 }
 
-// Status: 0, or 1: no memory, 2: an input that is not finite, or a row whose weights all vanish.
+// Status: 0, or 1: no memory.
 template <class Work>
 static int for_each_head(const GateProblem &p, size_t extra, Work work) {
     int status = 0;
@@ -280,26 +316,26 @@ static int for_each_head(const GateProblem &p, size_t extra, Work work) {
 #pragma omp for schedule(dynamic)
         for (int n = 0; n < p.batch * p.heads; n++) {
             if (!room) continue;
-            const int failed = work(n, room, room + head_room(p), room + head_room(p) + tiles);
-            if (failed) {
-#pragma omp atomic write
-                status = failed;
-            }
+            work(n, room, room + head_room(p), room + head_room(p) + tiles);
         }
         free(room);
     }
     return status;
 }
 
+static void fill(float *to, ptrdiff_t count, float x) {
+    for (ptrdiff_t n = 0; n < count; n++) to[n] = x;
+}
+
 extern "C" int focus_gate_forward(const GateProblem *problem) {
     const GateProblem &p = *problem;
     return for_each_head(p, 0, [&](int n, float *head, float *scratch, float *) {
         const Head x = read_head(p, n / p.heads, n % p.heads, head);
-        bool good = x.good;
-        for (int first = 0; good && first < p.tokens; first += ROWS)
-            good &= forward_tile(p, x, first, scratch, p.out + (ptrdiff_t)n * p.tokens * p.dim,
-                                 p.lse + (ptrdiff_t)n * p.tokens);
-        return good ? 0 : 2;
+        const ptrdiff_t at = (ptrdiff_t)n * p.tokens + x.start;
+        for (int first = 0; first < x.tokens; first += ROWS)
+            forward_tile(p, x, first, scratch, p.out + at * p.dim, p.lse + at);
+        fill(p.out + (at + x.tokens) * p.dim, (ptrdiff_t)(x.length - x.tokens) * p.dim, NAN);
+        fill(p.lse + at + x.tokens, x.length - x.tokens, NAN);
     });
 }
 
@@ -308,17 +344,21 @@ extern "C" int focus_gate_backward(const GateProblem *problem) {
     const size_t rows = up(p.tokens, SPAN) + ROWS, wide = up(p.groups, LANES);
     return for_each_head(p, rows * (3 * p.dim + 2 * wide), [&](int n, float *head, float *scratch, float *sums) {
         const Head x = read_head(p, n / p.heads, n % p.heads, head);
+        const ptrdiff_t start = (ptrdiff_t)n * p.tokens + x.start, at = start * p.dim, side = start * p.groups;
+        float *found[] = {p.d_query + at, p.d_key + at, p.d_value + at, p.d_own + side, p.d_others + side};
+        if (!finite(p.lse + start, x.length)) {
+            for (int i = 0; i < 5; i++) fill(found[i], (ptrdiff_t)x.length * (i < 3 ? p.dim : p.groups), NAN);
+            return;
+        }
         memset(sums, 0, rows * (3 * p.dim + 2 * wide) * sizeof(float));
         const size_t size = rows * p.dim;
         const Gradients d = {sums, sums + size, sums + 2 * size, sums + 3 * size, sums + 3 * size + rows * wide};
-        const ptrdiff_t at = (ptrdiff_t)n * p.tokens * p.dim, side = (ptrdiff_t)n * p.tokens * p.groups;
-        for (int first = 0; first < p.tokens; first += ROWS)
-            backward_tile(p, x, first, scratch, p.out + at, p.lse + (ptrdiff_t)n * p.tokens, d);
-        add_out(d.query, p.tokens, p.dim, p.dim, p.scale, p.d_query + at);
-        add_out(d.key, p.tokens, p.dim, p.dim, LN2, p.d_key + at);
-        add_out(d.value, p.tokens, p.dim, p.dim, 1, p.d_value + at);
-        add_out(d.own, p.tokens, p.groups, x.wide, 1, p.d_own + side);
-        add_out(d.others, p.tokens, p.groups, x.wide, 1, p.d_others + side);
-        return 0;
+        for (int first = 0; first < x.tokens; first += ROWS)
+            backward_tile(p, x, first, scratch, p.out + at, p.lse + start, d);
+        add_out(d.query, x.tokens, p.dim, p.dim, p.scale, found[0]);
+        add_out(d.key, x.tokens, p.dim, p.dim, LN2, found[1]);
+        add_out(d.value, x.tokens, p.dim, p.dim, 1, found[2]);
+        add_out(d.own, x.tokens, p.groups, x.wide, 1, found[3]);
+        add_out(d.others, x.tokens, p.groups, x.wide, 1, found[4]);
     });
 }

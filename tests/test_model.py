@@ -60,7 +60,7 @@ def test_limit_cases_are_full_attention(name: str, changes: dict, mode: str) -> 
 @pytest.mark.parametrize("balance", ["sinkhorn", "causal"])
 def test_padded_batches_equal_single_sequences(name: str, mode: str, balance: str) -> None:
     model, ids = tiny(name), token_ids(2, 90)
-    changes = {"routers": "kv_head", "sides": "two", "balance": balance}
+    changes = {"routers": "key_head", "balance": balance}
     focus.attach(model, CONFIG.replace(**changes), seed=0)
     mask = torch.ones(2, 90, dtype=torch.long)
     mask[0, :13], mask[1, -9:] = 0, 0
@@ -111,11 +111,13 @@ def test_training_moves_routers_and_no_weight(name: str) -> None:
 def test_a_mask_that_keeps_all_is_the_pretrained_model(name: str, dtype: torch.dtype) -> None:
     """Two 3-subsets of 4 groups meet: not one logit may change (the identity of Table 7)."""
     model, ids = tiny(name).to(dtype), token_ids(2, 60)
-    if model.config.model_type == "gemma2":
-        pytest.skip("its local layers and soft-cap are computed otherwise than by transformers")
     before = logits(model, ids)
     focus.attach(model, CONFIG.replace(top_k=3), seed=0)
-    assert torch.equal(logits(model, ids), before)
+    if name in ("tiny-gemma2", "tiny-mistral"):  # a soft-cap, a window of their own: to rounding
+        close = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(logits(model, ids), before, rtol=0, atol=close)
+    else:
+        assert torch.equal(logits(model, ids), before)
 
 
 def test_a_training_step_in_evaluation_mode_is_told() -> None:
@@ -148,7 +150,7 @@ def test_density_is_of_the_last_forward() -> None:
 
 
 def test_causal_balance_keeps_the_prefix_whatever_follows(name: str) -> None:
-    model = focus.attach(tiny(name), CONFIG.replace(routers="kv_head"), seed=0)
+    model = focus.attach(tiny(name), CONFIG.replace(routers="key_head"), seed=0)
     ids = token_ids(1, 90)
     other = torch.cat([ids[:, :50], token_ids(1, 40, seed=5)], 1)
     with focus.mode(model, "hard", backend="dense"):
@@ -161,21 +163,20 @@ def test_causal_balance_keeps_the_prefix_whatever_follows(name: str) -> None:
 
 
 SUFFIX_CONFIGS = {
-    "lagged": CONFIG.replace(potentials="lagged", lag_tokens=32, lag_stride=16),
-    "several probes": CONFIG.replace(top_k=2, probe="multi_probe", routers="kv_head", sides="two"),
+    "several probes": CONFIG.replace(top_k=2, probe="multi_probe", routers="key_head"),
     "recipe": focus.FocusConfig.recipe(window=8, sinks=2, ngram_keys=2),
 }
 
 
 @pytest.mark.parametrize("config", SUFFIX_CONFIGS.values(), ids=SUFFIX_CONFIGS)
 @pytest.mark.parametrize(
-    "backend", ["dense", pytest.param("native", marks=needs_kernel), "decomposed", "auto"]
+    "backend", ["dense", pytest.param("native", marks=needs_kernel), "stripes", "auto"]
 )
 def test_no_path_lets_a_suffix_change_the_past(backend: str, config: focus.FocusConfig) -> None:
     """Bit for bit by the definition, to rounding otherwise; words that come again included."""
     model, ids = focus.attach(tiny("tiny-llama"), config, seed=0), token_ids(2, 120)
-    for layer in model.focus_state.layers.values():
-        layer.router.potentials.normal_(generator=torch.Generator().manual_seed(1))
+    for router in model.focus_state.routers.values():
+        router.potentials.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.1)
     ids[:, 60:80] = ids[:, 10:30]
     other = torch.cat([ids[:, :80], token_ids(2, 40, seed=5)], 1)
     with focus.mode(model, "hard", backend=backend):
@@ -191,13 +192,151 @@ def test_no_path_lets_a_suffix_change_the_past(backend: str, config: focus.Focus
 
 def test_mode_is_restored_also_after_an_error() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    state = model.focus_state
     with pytest.raises(KeyError), focus.mode(model, "soft", balance="sinkhorn", top_k=2):
+        assert (state.settings.mode, state.settings.config.top_k) == ("soft", 2)
         raise KeyError
-    assert model.focus_state.mode == "hard"
-    assert (model.focus_state.balance, model.focus_state.config.top_k) == (None, 1)
-    with focus.mode(model, "full"), focus.mode(model, "soft"):
-        assert model.focus_state.mode == "soft"
+    assert (state.settings.mode, state.settings.config) == ("hard", CONFIG)
+    with focus.mode(model, "full"), focus.mode(model, "soft", top_k=2):
+        with focus.mode(model, "hard"):  # the innermost holds, on top of the others' changes
+            assert (state.settings.mode, state.settings.config.top_k) == ("hard", 2)
+        assert state.settings.mode == "soft"
     assert model.config._attn_implementation == "focus"
+
+
+def test_a_mode_that_is_not_entered_is_told() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    with pytest.warns(UserWarning, match="write `with"):
+        focus.mode(model, "full")
+    assert model.focus_state.settings.mode == "hard"
+
+
+def test_what_belongs_to_the_routers_is_no_matter_of_the_mode() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    for change in ({"num_groups": 8}, {"routing_dim": 4}, {"routers": "key_head"}):
+        with pytest.raises(ValueError, match="belongs to the routers"):
+            focus.mode(model, "hard", **change)
+
+
+def test_two_models_of_one_config_object() -> None:
+    one = tiny("tiny-llama")
+    other = type(one)(one.config).eval()
+    plain = logits(other, token_ids(1, 90))
+    focus.attach(one, CONFIG, seed=0)
+    assert torch.equal(logits(other, token_ids(1, 90)), plain)
+    focus.attach(other, CONFIG, seed=0)
+    with focus.mode(one, "full"):
+        assert not torch.equal(logits(other, token_ids(1, 90)), plain)
+    focus.detach(one)
+    with focus.mode(other, "full"):
+        assert torch.equal(logits(other, token_ids(1, 90)), plain)
+
+
+def test_another_attention_implementation_after_attach_is_told() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(ValueError, match="attn_implementation: is 'sdpa'"):
+        model(token_ids(1, 20))
+    model.set_attn_implementation("focus")
+    logits(model, token_ids(1, 20))
+
+
+@pytest.mark.parametrize("change", [{}, {"balance": "softmax"}, {"routers": "query_head"}])
+def test_hard_mode_is_causal_while_training_too(change: dict) -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG.replace(**change), seed=0).train()
+    ids = token_ids(1, 90)
+    other = torch.cat([ids[:, :50], token_ids(1, 40, seed=5)], 1)
+    with focus.mode(model, "hard", backend="dense"):
+        assert torch.equal(logits(model, ids)[:, :50], logits(model, other)[:, :50])
+
+
+def test_potentials_mean_the_same_at_every_temperature() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 90)
+    for router in model.focus_state.routers.values():
+        router.potentials.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.1)
+    logits(model, ids)
+    before = focus.memberships(model)
+    with focus.mode(model, "hard", temperature=0.7):
+        logits(model, ids)
+    for index, found in focus.memberships(model).items():
+        assert torch.equal(found.query, before[index].query)
+
+
+def test_casts_after_attach_leave_the_routers_precision() -> None:
+    for cast in (torch.nn.Module.half, torch.nn.Module.bfloat16, torch.nn.Module.double,
+                 lambda m: m.to(torch.bfloat16), lambda m: m.to("cpu", torch.float16)):  # fmt: skip
+        model = cast(focus.attach(tiny("tiny-llama"), CONFIG, seed=0))
+        router = model.focus_state.routers[0]
+        assert {t.dtype for t in (router.projection, router.centroids, router.potentials)} == {
+            torch.float32
+        }
+        assert next(model.parameters()).dtype != torch.float32
+
+
+def test_a_default_dtype_of_half_leaves_it_too() -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert model.focus_state.routers[0].projection.dtype == torch.float32
+
+
+def test_detach_leaves_what_came_after_attach() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 60)
+    model.model.layers[0].probe = torch.nn.Linear(2, 2)
+    focus.detach(model)
+    assert model.model.layers[0].probe.weight.requires_grad
+    assert torch.equal(logits(model, ids), logits(tiny("tiny-llama"), ids))
+    focus.attach(model, CONFIG)
+
+
+def test_frozen_routers_in_soft_mode_are_told() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0).train(), token_ids(1, 60)
+    model.requires_grad_(False)
+    model.lm_head.weight.requires_grad_()
+    with focus.mode(model, "soft"), pytest.raises(ValueError, match="trainable_parameters"):
+        model(ids)
+    assert all(p.requires_grad for p in focus.trainable_parameters(model))
+    with focus.mode(model, "soft"):
+        model(ids)
+
+
+def test_two_forward_passes_before_one_backward_keep_their_own_keys() -> None:
+    """As preference training does it; with n-grams, and checkpointing that runs layers again."""
+    config = FocusConfig.recipe(num_groups=6, window=16, sinks=2)
+    found = []
+    for checkpointed in (False, True):
+        model = focus.attach(tiny("tiny-llama"), config, seed=0).train()
+        if checkpointed:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        embedding = model.get_input_embeddings().weight.requires_grad_()
+        one, other = token_ids(1, 60, seed=1), token_ids(1, 60, seed=2)
+        one[:, -20:], other[:, -20:] = one[:, 5:25], other[:, 9:29]
+        losses = [model(ids, labels=ids, use_cache=False).loss for ids in (one, other)]
+        (losses[0] - losses[1]).backward()
+        found.append(embedding.grad)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_token_type_ids_are_no_token_ids() -> None:
+    """GPT-2 looks them up in the same embedding."""
+    config = FocusConfig.recipe(num_groups=6, window=16, sinks=2)
+    model, ids = focus.attach(tiny("tiny-gpt2"), config, seed=0), token_ids(1, 60)
+    ids[:, -20:] = ids[:, 5:25]
+    logits(model, ids)
+    plain = model.focus_state.last.further
+    logits(model, ids, token_type_ids=torch.full_like(ids, 7))
+    assert int((plain >= 0).sum()) > 0
+    assert torch.equal(model.focus_state.last.further, plain)
+
+
+def test_a_frozen_base_with_one_trained_projection() -> None:
+    """Gradients that flow through values alone, under a soft-cap."""
+    model, ids = focus.attach(tiny("tiny-gemma2"), CONFIG, seed=0), token_ids(1, 60)
+    weights = [layer.self_attn.v_proj.weight.requires_grad_() for layer in model.model.layers]
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    assert all(weight.grad.abs().sum() > 0 for weight in weights)
 
 
 def test_a_deep_copy_has_routers_of_its_own() -> None:
@@ -244,7 +383,7 @@ class TestErrors:
                 focus.mode(model, "soft", **kwargs)
         with pytest.raises(ValueError, match="mode: must be one of"):
             focus.mode(model, "fast")
-        assert model.focus_state.mode == "hard"
+        assert model.focus_state.settings.mode == "hard"
 
     def test_config_of_another_kind(self) -> None:
         with pytest.raises(ValueError, match="must be a FocusConfig"):
@@ -260,6 +399,14 @@ class TestErrors:
         states = torch.full((1, 30, 64), float("nan"))
         with pytest.raises(ValueError, match="NaN"):
             model(inputs_embeds=states)
+
+    def test_a_bias_on_the_logits_is_no_mask(self) -> None:
+        model = focus.attach(tiny("tiny-llama"), CONFIG)
+        position = torch.arange(20)
+        slopes = -0.5 * (position[:, None] - position).clamp_min(0).float()
+        bias = slopes.masked_fill(position[:, None] < position, torch.finfo(torch.float32).min)
+        with pytest.raises(ValueError, match="bias on the logits"):
+            model(token_ids(1, 20), attention_mask=bias[None, None])
 
     def test_custom_masks_and_packed_sequences(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG)
