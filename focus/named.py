@@ -92,8 +92,18 @@ def _check_tensors(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) 
 
 
 def activate(state: FocusState, name: str) -> None:
-    """Puts an adapter's routers into the attention modules in place of those that are there."""
+    """Puts an adapter's routers into the attention modules in place of those that are there.
+
+    Raises:
+        ValueError: the model is sharded; nothing has changed then.
+    """
     adapter = state.adapters[name]
+    modules = [layer.module for layer in state.layers.values() if not layer.local]
+    if any(hasattr(p, "full_tensor") for module in modules for p in module.parameters()):
+        raise ValueError(
+            "model: its weights are spread over several processes (fully_shard), which does not "
+            "take routers in afterwards; attach, load and set adapters before sharding"
+        )
     for index, layer in state.layers.items():
         if layer.local:
             continue
