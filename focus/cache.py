@@ -1,10 +1,10 @@
-"""Focus's layer in transformers' key/value cache: the past with its groups.
+"""Focus's key/value cache: keys, values and groups of every layer, for transformers' ``generate``.
 
-``generate`` and every model make a ``DynamicCache`` by themselves; in hard mode each routed layer's
-empty place in it is taken by a :class:`GroupedLayer`, which owns keys, values and memberships, so
-that reordering, cropping and selecting move all of them together.
+In hard mode each routed layer's empty place in a dynamic cache, one of the model's own or a
+:class:`FocusCache`, is taken by a :class:`FocusCacheLayer`, so that reordering, cropping and
+selecting move all that belongs to a token together.
 
-Shape suffixes: B batch, S sides, Hr routers a layer, T tokens seen, M new tokens, K groups.
+Shape suffixes: B batch, Hk key heads, T tokens seen, M new tokens, D head dimension, E further keys.
 """
 
 from __future__ import annotations
@@ -13,17 +13,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from focus.attention.past import Past
-from focus.config import FocusConfig
-from focus.routing import Prepared, Router, potentials_of
+from focus.attention.decode import Kept, decode_attention
+from focus.attention.past import Past, Rule
+from focus.ngrams import NgramIndex
+from focus.call import running
+from focus.routing import Prepared, Router
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)
 
 
-class GroupedLayer(CacheLayerMixin):
-    """One layer's cache. ``update`` hands the new keys through; the attention function files them.
+class FocusCache(DynamicCache):
+    """A key/value cache for an attached model: ``past_key_values=focus.FocusCache()``.
+
+    It grows with the text and works in every mode and way to generate; what one mode has filled,
+    that mode alone continues. A plain ``DynamicCache``, which ``generate`` makes by itself, does as
+    well.
+
+    Args:
+        config: of the model; needed only for the layers that have a sliding window of their own
+            and stay as they are (Gemma-2), which then keep no more than it.
+    """
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config=config)
+
+
+class FocusCacheLayer(CacheLayerMixin):
+    """One layer's cache. ``update`` hands the new keys through; :meth:`attend` files them.
 
     Args:
         replaced: the cache's own layer, put back when another mode uses the empty cache.
@@ -36,28 +55,29 @@ class GroupedLayer(CacheLayerMixin):
         # The parent's would set keys and values, which are computed here.
         self.replaced = replaced
         self.past: Past | None = None
-        self.made_with: tuple[Any, ...] = ()
-        self.expected = False
         self.record_past = bool(getattr(replaced, "record_past", False))
-        self.ids: Tensor | None = None  # (B, seen), where n-grams are matched
+        self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._ready: Prepared | None = None
-        self._scores: list[Tensor] = []
-        self._potentials: tuple[int, Tensor] | None = None
+
+    @property
+    def seen(self) -> int:
+        """Tokens so far."""
+        return 0 if self.past is None else self.past.seen
 
     @property
     def is_initialized(self) -> bool:  # type: ignore[override]
         """Whether any token was seen."""
-        return self.get_seq_length() > 0
+        return self.seen > 0
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
-        """All keys in order, (B, Hk, T, D); gathered at each call, zeros for padding."""
-        return None if self.past is None else self.past.ordered().key
+        """All keys in order, (B, Hk, T, D); zeros for padding."""
+        return None if self.past is None else self.past.ordered()[0]
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
         """All values in order, likewise."""
-        return None if self.past is None else self.past.ordered().value
+        return None if self.past is None else self.past.ordered()[1]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any,
                **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -66,21 +86,13 @@ class GroupedLayer(CacheLayerMixin):
         Raises:
             ValueError: something else than an attached model in hard mode continues the cache.
         """
-        if not self.expected:
+        call = running()
+        if call is None or call.settings.mode != "hard":
             raise ValueError(
                 "past_key_values: this cache was filled in Focus's hard mode and only an attached "
                 "model in that mode can continue from it; start with a new cache"
             )
-        self.expected = False
         return key_states, value_states
-
-    def start(self, past: Past, made_with: tuple[Any, ...], scores: Tensor | None,
-              ids: Tensor | None) -> None:  # fmt: skip
-        """Takes the past of the first tokens, their scores where potentials are lagged, and their
-        ids where n-grams are matched."""
-        self.past, self.made_with = past, made_with
-        self.ids = None if ids is None else ids.clone()
-        self._scores, self._ready = [] if scores is None else [scores], None
 
     def ready(self, router: Router, dtype: torch.dtype) -> Prepared:
         """The router's parameters as the steps read them, for hidden states of ``dtype``: kept as
@@ -89,20 +101,39 @@ class GroupedLayer(CacheLayerMixin):
             self._ready = router.prepared(dtype)
         return self._ready
 
-    def continued(self, made_with: tuple[Any, ...]) -> Past:
-        """The past, to be continued with the same settings.
+    def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,
+              real: Tensor | None) -> None:  # fmt: skip
+        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`."""
+        self._continued(rule).begin(key, value, key_groups, real)
+
+    def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
+               key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
+        """Appends tokens and attends from them: see :func:`decode_attention`.
 
         Raises:
-            ValueError: the keys were routed with others.
+            ValueError: the keys so far were routed otherwise than ``rule`` says, too.
         """
-        if self.past is None or self.made_with != made_with:
-            raise ValueError(
-                f"past_key_values: the keys in this cache were routed with {self.made_with}, not "
-                f"with {made_with} (groups, groups a query, groups a key, window, sinks, balance, "
-                "potentials, n-grams or none); start with a new cache"
-            )
+        past = self._continued(rule)
+        return decode_attention(query, key, value, query_groups, key_groups, past, **options)
+
+    def _continued(self, rule: Rule) -> Past:
+        self.check(rule)
+        if self.past is None or self.past.seen == 0:
+            self.past, self._ready = Past(rule), None
         self.past.record = self.record_past
         return self.past
+
+    def check(self, rule: Rule) -> None:
+        """Refuses to go on under another rule than the tokens so far were routed by.
+
+        Raises:
+            ValueError: it is another.
+        """
+        if self.past is not None and self.past.seen and self.past.rule != rule:
+            raise ValueError(
+                f"past_key_values: the keys in this cache were routed by {self.past.rule}, not by "
+                f"{rule}; start with a new cache"
+            )
 
     def new_real(self, real_BT: Tensor | None) -> Tensor | None:
         """Which of the new tokens are real, (B, M) bool or None, from the mask over all.
@@ -110,58 +141,32 @@ class GroupedLayer(CacheLayerMixin):
         Raises:
             ValueError: the mask says something else of the past than it did before.
         """
-        if self.past is None:
-            raise RuntimeError("the cache is empty")
-        seen, before = self.past.seen, self.past.real
-        if real_BT is None and before is None:
-            return None
+        before = None if self.past is None else self.past.real
+        if self.seen == 0 or (real_BT is None and before is None):
+            return real_BT
         same = real_BT is not None and bool(
-            real_BT[:, :seen].all() if before is None else torch.equal(real_BT[:, :seen], before)
+            real_BT[:, : self.seen].all()
+            if before is None
+            else torch.equal(real_BT[:, : self.seen], before)
         )
         if real_BT is None or not same:
             raise ValueError(
                 "attention_mask: says of earlier tokens something else than when they were seen; "
                 "pass the mask of all tokens so far, with the same padding"
             )
-        new = real_BT[:, seen:]
+        new = real_BT[:, self.seen :]
         return None if before is None and bool(new.all()) else new
 
-    def lagged_logits(self, scores: Tensor, config: FocusConfig,
-                      real_BT: Tensor | None) -> Tensor:  # fmt: skip
-        """Balanced logits of new tokens from their scores (B, S, Hr, M, K), by the potentials of
-        the tokens before their stretches; the scores are kept."""
-        first = self.get_seq_length()
-        stop = first + scores.shape[-2]
-        self._scores.append(scores)
-        parts = []
-        at = first
-        while at < stop:
-            start = at - at % config.lag_stride
-            end = min(start + config.lag_stride, stop)
-            potentials = self._stretch_potentials(start, config, real_BT)
-            parts.append(potentials.unsqueeze(-2).expand(*scores.shape[:-2], end - at, -1))
-            at = end
-        return scores + torch.cat(parts, -2)
+    def further_keys(self, ids: Tensor, real: Tensor | None, longest: int, count: int,
+                     window: int) -> Tensor:  # fmt: skip
+        """Keys (B, M, E) that the new tokens meet word for word: see :meth:`NgramIndex.extend`.
 
-    def _stretch_potentials(self, start: int, config: FocusConfig,
-                            real_BT: Tensor | None) -> Tensor:  # fmt: skip
-        if self._potentials is not None and self._potentials[0] == start:
-            return self._potentials[1]
-        scores = self._all_scores()
-        past = slice(max(0, start - config.lag_tokens), start)
-        if start == 0:
-            found = scores.new_zeros(*scores.shape[:-2], scores.shape[-1])
-        else:
-            real = None if real_BT is None else real_BT[:, past]
-            found = potentials_of(scores[..., past, :], config, real)
-            if real is not None:
-                found = torch.where(real.any(-1)[:, None, None, None], found, 0.0)
-        self._potentials = start, found
-        return found
-
-    def _all_scores(self) -> Tensor:
-        self._scores = [torch.cat(self._scores, -2)]
-        return self._scores[0]
+        To be asked of one layer a forward pass, always the same.
+        """
+        if self.ngrams is None:
+            self.ngrams = NgramIndex()
+        self.ngrams.crop(self.seen)  # a forward pass that failed left its tokens there
+        return self.ngrams.extend(ids, real, longest, count, window)
 
     # transformers' cache interface
 
@@ -170,11 +175,11 @@ class GroupedLayer(CacheLayerMixin):
 
     def get_seq_length(self) -> int:
         """Tokens seen."""
-        return 0 if self.past is None else self.past.seen
+        return self.seen
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys that a mask is to cover, and its offset: everything, even what has been dropped."""
-        return self.get_seq_length() + query_length, 0
+        return self.seen + query_length, 0
 
     def get_max_length(self) -> int:
         """No maximum."""
@@ -201,24 +206,16 @@ class GroupedLayer(CacheLayerMixin):
         if self.past is None or tokens_to_remove == 0:
             return
         self.past.crop(-tokens_to_remove)
-        self._potentials = None
-        if self.ids is not None:
-            self.ids = self.ids[:, : self.past.seen]
-        if self._scores:
-            self._scores = [self._all_scores()[..., : self.past.seen, :]]
+        if self.ngrams is not None:
+            self.ngrams.crop(self.seen)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Puts the sequences in another order (beam search)."""
-        if self.past is None or self.past.seen == 0:
+        if self.past is None or self.seen == 0:
             return
         self.past.select(beam_idx)
-        if self.ids is not None:
-            self.ids = self.ids.index_select(0, beam_idx)
-        if self._scores:
-            self._scores = [self._all_scores().index_select(0, beam_idx)]
-        if self._potentials is not None:
-            start, found = self._potentials
-            self._potentials = start, found.index_select(0, beam_idx)
+        if self.ngrams is not None:
+            self.ngrams.select(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keeps the sequences named (or marked in a bool mask)."""
@@ -226,14 +223,14 @@ class GroupedLayer(CacheLayerMixin):
         self.reorder_cache(rows)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeats every sequence; pages are shared until one of the copies grows."""
-        if self.past is not None and self.past.seen:
-            rows = torch.arange(self.past.batch, device=self.past.device)
-            self.reorder_cache(rows.repeat_interleave(repeats))
+        """Repeats every sequence."""
+        if self.past is not None and self.seen:
+            rows = torch.arange(self.past.batch).repeat_interleave(repeats)
+            self.reorder_cache(rows)
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.past, self.ids, self._scores, self._potentials = None, None, [], None
+        self.past = self.ngrams = self._ready = None
 
     def offload(self) -> None:
         """Refused: see :func:`adopt`."""
@@ -242,14 +239,12 @@ class GroupedLayer(CacheLayerMixin):
     prefetch = offload
 
 
-_OFFLOADED = (
-    "past_key_values: an offloaded cache is not supported by Focus; use transformers' default "
-    "DynamicCache"
-)
+_CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"
+_OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {_CURE}"
 
 
-def adopt(cache: Any, index: int) -> GroupedLayer:
-    """The cache's layer ``index`` as a :class:`GroupedLayer`, which takes an empty layer's place.
+def adopt(cache: Any, index: int) -> FocusCacheLayer:
+    """The cache's layer ``index`` as a :class:`FocusCacheLayer`, which takes an empty layer's place.
 
     Raises:
         ValueError: the cache is of another kind, or was filled without Focus's groups.
@@ -263,7 +258,7 @@ def adopt(cache: Any, index: int) -> GroupedLayer:
     while len(layers) <= index and kind is not None:
         layers.append(kind())
     layer = layers[index]
-    if isinstance(layer, GroupedLayer):
+    if isinstance(layer, FocusCacheLayer):
         return layer
     if type(layer) not in REPLACED:
         raise ValueError(_unsupported(type(layer).__name__))
@@ -272,18 +267,18 @@ def adopt(cache: Any, index: int) -> GroupedLayer:
             "past_key_values: this cache was filled in another mode, so the groups of its tokens "
             "are not known; fill it in hard mode, or continue in the mode that filled it"
         )
-    layers[index] = GroupedLayer(layer)
+    layers[index] = FocusCacheLayer(layer)
     return layers[index]
 
 
 def release(cache: Any, index: int) -> None:
-    """Puts the cache's own layer back where a :class:`GroupedLayer` is still empty.
+    """Puts the cache's own layer back where a :class:`FocusCacheLayer` is still empty.
 
     Raises:
         ValueError: it is not.
     """
     layers = getattr(cache, "layers", None) or []
-    if index >= len(layers) or not isinstance(layers[index], GroupedLayer):
+    if index >= len(layers) or not isinstance(layers[index], FocusCacheLayer):
         return
     if layers[index].get_seq_length():
         raise ValueError(
@@ -294,14 +289,4 @@ def release(cache: Any, index: int) -> None:
 
 
 def _unsupported(name: str) -> str:
-    return (
-        f"past_key_values: {name} is not supported by Focus in hard mode; use transformers' "
-        "default DynamicCache"
-    )
-
-
-def owned(tensor: Tensor) -> Tensor:
-    """Detached, and copied where it is a view that would keep something larger alive."""
-    tensor = tensor.detach()
-    large = tensor.untyped_storage().nbytes() > 1.5 * tensor.numel() * tensor.element_size()
-    return tensor.contiguous() if large else tensor
+    return f"past_key_values: {name} is not supported by Focus in hard mode; {_CURE}"

@@ -1,9 +1,9 @@
 """What travels with one forward pass: its settings and token ids, down to every attention layer.
 
-A pre-hook on the decoder makes one :class:`Call`, a snapshot that the model's own keyword arguments
-carry to its attention modules; a pre-hook on each adds the layer's hidden states. Nothing about a
-pass is kept on the model, so that threads, nested modes, exceptions half-way and the second forward
-pass of gradient checkpointing cannot mix two passes up.
+A hook on the decoder (:mod:`focus.hooks`) makes one :class:`Call`, a snapshot that the model's own
+keyword arguments carry to its attention modules. Nothing about a pass is kept on the model, so that
+threads, nested modes, exceptions half-way and the second forward pass of gradient checkpointing
+cannot mix two passes up.
 
 Shape suffixes: B batch, T tokens, E model dimension, M new tokens, N further keys.
 """
@@ -14,18 +14,16 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from focus.cache import FocusCacheLayer, adopt, release
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.routing import Memberships, Router
 
 if TYPE_CHECKING:
-    from focus.model import FocusState
+    from focus.cache import FocusCacheLayer
 
 KEYWORD = "focus_call"  # of the model's own keyword arguments
 IMPLEMENTATION = "focus"  # the attention implementation's name in transformers
@@ -101,62 +99,11 @@ _running: ContextVar[Call | None] = ContextVar("focus_running", default=None)
 
 
 def running() -> Call | None:
-    """The forward pass that is under way in this thread, for what has no keyword arguments."""
+    """The forward pass that is under way in this thread, for what gets no keyword arguments: the
+    mask function, and the cache."""
     return _running.get()
 
 
-class DecoderHook:
-    """On the decoder: begins a call, and ends it."""
-
-    def __init__(self, state: FocusState) -> None:
-        self.state = state
-
-    def begin(self, module: nn.Module, args: tuple[Any, ...],
-              kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-        """Forward pre-hook."""
-        self.state.check(module)
-        ids = args[0] if args else kwargs.get("input_ids")
-        settings = self.state.settings
-        call = Call(settings, ids, self.state.implementation, self.state.interleaved)
-        if settings.mode == "soft" and torch.is_grad_enabled():
-            self.state.check_trainable(module)
-        _running.set(call)
-        return args, {**kwargs, KEYWORD: call}
-
-    def end(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Forward hook, also after an error."""
-        call = _running.get()
-        _running.set(None)
-        if call is not None:
-            self.state.last = call.record
-
-
-class LayerHook:
-    """On an attention module: its hidden states and cache go along with the call."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...],
-                 kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-        """Forward pre-hook."""
-        call = kwargs.get(KEYWORD)
-        if call is None:
-            raise ValueError(
-                f"{type(module).__name__}: was called outside its model's forward pass, which says "
-                "how it is to attend; call the model, or focus.detach(model) first"
-            )
-        hidden = args[0] if args else kwargs["hidden_states"]
-        if hidden.shape[1] == 0:
-            raise ValueError("input_ids: no tokens; give at least one")
-        router = getattr(module, "focus_router", None)
-        cache, place = kwargs.get("past_key_values"), None
-        if cache is not None and router is not None:
-            if call.settings.mode == "hard":
-                place = adopt(cache, self.index)
-            else:
-                release(cache, self.index)
-        own = LayerCall(call, self.index, router, hidden, place)
-        return args, {**kwargs, KEYWORD: own}
-
-
+def set_running(call: Call | None) -> None:
+    """Begins a forward pass in this thread, or ends it."""
+    _running.set(call)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus.attention import focus_attention
-from focus.attention.past import Rule
+from focus.attention.decode import decode_attention
+from focus.attention.past import Past, Rule
 from focus.attention.train.operator import masked_attention
-from focus.cache import FocusCacheLayer
 from focus.call import KEYWORD, LayerCall, LayerRecord
 from focus.config import FocusConfig
 from focus.density import PairCounts, count_pairs
@@ -148,10 +149,13 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     )
     of_model = x.limit is not None or x.softcap is not None
     if of_model and not x.dropout and _no_gradient(x) and settings.backend != "dense":
-        place = FocusCacheLayer() if layer.cache is None else layer.cache
-        return place.attend(_rule(x, config), x.query, x.key, x.value, found.query, found.of_keys,
-                            real=x.real, scale=x.scale, softcap=x.softcap,
-                            extra_keys=further)[0]  # fmt: skip
+        attend = partial(decode_attention, past=Past(_rule(x, config)))
+        if layer.cache is not None:
+            attend = partial(layer.cache.attend, _rule(x, config))
+        return attend(
+            x.query, x.key, x.value, found.query, found.of_keys, real=x.real, scale=x.scale,
+            softcap=x.softcap, extra_keys=further,
+        )[0]  # fmt: skip
     if layer.cache is not None:
         layer.cache.begin(_rule(x, config), x.key, x.value, found.of_keys, x.real)
     if of_model or x.dropout:

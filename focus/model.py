@@ -1,8 +1,8 @@
 """Focus on a transformers causal language model: attach, mode, density, detach.
 
 Routers are submodules of the attention modules, so that devices, shards and optimisers find them; a
-pre-hook on the decoder makes a snapshot of the settings for each forward pass (:mod:`focus.call`),
-and a registered attention function routes and attends (:mod:`focus.interface`). In ``full`` mode the
+hook on the decoder makes a snapshot of the settings for each forward pass (:mod:`focus.hooks`), and
+a registered attention function routes and attends (:mod:`focus.interface`). In ``full`` mode the
 model's own attention function runs: its outputs are the pretrained model's, bit for bit.
 
 Shape suffixes: B batch, T tokens, H query heads, Hr routers (1, or the key heads), K groups.
@@ -22,9 +22,10 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from focus.architectures import AttentionLayer, attention_layers, probe
-from focus.call import IMPLEMENTATION, DecoderHook, LayerHook, Record, Settings, Tap
+from focus.call import IMPLEMENTATION, Record, Settings, Tap
 from focus.config import FocusConfig
 from focus.density import PairCounts
+from focus.hooks import DecoderHook, LayerHook
 from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import DEFAULT, Adapter, activate, new_routers
@@ -87,10 +88,9 @@ class FocusState:
         name = decoder.config._attn_implementation  # type: ignore[union-attr]
         if name != IMPLEMENTATION:
             raise ValueError(
-                f"attn_implementation: is {name!r}, set after focus.attach, so Focus would not run; "
-                f"model.set_attn_implementation({IMPLEMENTATION!r}) sets it back, "
-                "focus.mode(model, 'full') gives the pretrained model, focus.detach(model) undoes "
-                "attach"
+                f"attn_implementation: is {name!r}, set after focus.attach, so Focus would not "
+                f"run; model.set_attn_implementation({IMPLEMENTATION!r}) sets it back, "
+                "focus.mode(model, 'full') gives the pretrained model"
             )
 
     def check_trainable(self, decoder: nn.Module) -> None:
@@ -106,31 +106,12 @@ class FocusState:
                 "not learn in soft mode; call focus.trainable_parameters(model), which unfreezes "
                 "them, or train other adapters in hard mode"
             )
-        if _reentrant(decoder) and not _inputs_require_grad(decoder):
-            raise ValueError(
-                "gradient checkpointing: with use_reentrant=True and a frozen embedding no gradient "
-                "reaches the routers; give gradient_checkpointing_kwargs={'use_reentrant': False}, "
-                "or call model.enable_input_require_grads()"
-            )
         if not decoder.training and self.settings.config.balance == "causal":
             warnings.warn(
-                "the model is in evaluation mode: a training step leaves the routers' potentials as "
-                "they are, so groups are not kept from collapsing; call model.train() first",
+                "the model is in evaluation mode: a training step leaves the routers' potentials "
+                "as they are, so groups are not kept from collapsing; call model.train() first",
                 stacklevel=2,
             )
-
-
-def _reentrant(decoder: nn.Module) -> bool:
-    for module in decoder.modules():
-        if getattr(module, "gradient_checkpointing", False) and module.training:
-            function = getattr(module, "_gradient_checkpointing_func", None)
-            return bool(getattr(function, "keywords", {}).get("use_reentrant", True))
-    return False
-
-
-def _inputs_require_grad(decoder: nn.Module) -> bool:
-    embedding = decoder.get_input_embeddings()  # type: ignore[operator]
-    return bool(embedding._forward_hooks) or any(p.requires_grad for p in embedding.parameters())
 
 
 def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> AnyModel:

@@ -103,3 +103,143 @@ def _latest(numbers: Tensor, whole: Tensor, real: Tensor, count: int, window: in
     found = keys.gather(1, at.clamp_min(0).flatten(1)).view_as(at) - first.unsqueeze(-1)
     none = (at < start.unsqueeze(-1)) | ~whole[:, -queries:, None] | (left < 0)[:, None]
     return found.masked_fill(none, NONE)
+
+
+class NgramIndex:
+    """The token ids of a cache, and for each n-gram the keys that follow it, kept up to date.
+
+    A step then looks up a few words where :func:`keys_after_ngrams` would look through the whole
+    text; what it finds is the same. On a device other than the CPU, where asking for ids would wait
+    for it, and for many tokens at once, that function is what looks.
+    """
+
+    def __init__(self) -> None:
+        self.ids: Tensor | None = None  # (B, T)
+        self.real: Tensor | None = None  # (B, T) bool; None: all are
+        self.rows: list[_Row] = []
+
+    @property
+    def seen(self) -> int:
+        """Tokens so far."""
+        return 0 if self.ids is None else self.ids.shape[1]
+
+    def extend(self, ids_BM: Tensor, real_BM: Tensor | None, longest: int, count: int,
+               window: int) -> Tensor:  # fmt: skip
+        """Appends tokens and finds what each of them meets: (B, M, E) int64, as
+        :func:`keys_after_ngrams` of all tokens so far.
+
+        Args:
+            ids_BM: int64; real_BM: bool, False for padding, or None: all are real.
+            longest, count, window: as in :func:`keys_after_ngrams`.
+        """
+        self._append(ids_BM, real_BM)
+        if self.ids is None:
+            raise RuntimeError("nothing was appended")
+        batch, queries = ids_BM.shape
+        if queries > FEW or ids_BM.device.type != "cpu":
+            return keys_after_ngrams(self.ids, longest, count, window, queries, self.real)
+        if not self.rows or self.rows[0].longest < longest:
+            self.rows = [_Row(longest) for _ in range(batch)]
+        found = []
+        for b, row in enumerate(self.rows):
+            real = None if self.real is None else self.real[b, row.seen :].tolist()
+            row.extend(self.ids[b, row.seen :].tolist(), real)
+            ends = range(self.seen - queries, self.seen)
+            found.append([row.keys_after(end, longest, count, window) for end in ends])
+        return torch.tensor(found)
+
+    def _append(self, ids: Tensor, real: Tensor | None) -> None:
+        if real is not None or self.real is not None:
+            new = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+            before = new.new_ones(len(ids), self.seen) if self.real is None else self.real
+            self.real = torch.cat([before, new], 1)
+        self.ids = ids.clone() if self.ids is None else torch.cat([self.ids, ids], 1)
+
+    def crop(self, seen: int) -> None:
+        """Forgets all but the first ``seen`` tokens."""
+        if self.ids is None or seen >= self.seen:
+            return
+        self.ids = self.ids[:, :seen]
+        self.real = None if self.real is None else self.real[:, :seen]
+        for row in self.rows:
+            row.crop(seen)
+
+    def select(self, index: Tensor) -> None:
+        """Keeps the sequences named, in that order; one may be named several times."""
+        if self.ids is None:
+            return
+        index = index.to(self.ids.device)
+        self.ids = self.ids.index_select(0, index)
+        self.real = None if self.real is None else self.real.index_select(0, index)
+        if self.rows:
+            held, named = self.rows, index.tolist()
+            self.rows = [held[b] if named.index(b) == at else held[b].copy()
+                         for at, b in enumerate(named)]  # fmt: skip
+
+
+class _Row:
+    """One sequence: of each n-gram the latest key after it, and of each key the one before."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.ids: list[int] = []
+        self.run: list[int] = []  # real tokens up to each, itself among them
+        self.latest: dict[tuple[int, ...], int] = {}
+        self.before: list[list[int]] = [[] for _ in range(longest)]
+
+    @property
+    def seen(self) -> int:
+        """Tokens so far."""
+        return len(self.ids)
+
+    def copy(self) -> _Row:
+        """One that goes on by itself."""
+        other = _Row(self.longest)
+        other.ids, other.run, other.latest = self.ids[:], self.run[:], self.latest.copy()
+        other.before = [each[:] for each in self.before]
+        return other
+
+    def extend(self, ids: list[int], real: list[bool] | None) -> None:
+        """Appends tokens."""
+        for at, token in enumerate(ids):
+            position = self.seen
+            is_real = real is None or real[at]
+            run = self.run[-1] if self.run else 0
+            for order, before in enumerate(self.before, 1):
+                if not is_real or run < order:
+                    before.append(NONE)
+                    continue
+                words = tuple(self.ids[position - order :])
+                before.append(self.latest.get(words, NONE))
+                self.latest[words] = position
+            self.ids.append(token)
+            self.run.append(run + 1 if is_real else 0)
+
+    def crop(self, seen: int) -> None:
+        """Forgets all but the first ``seen`` tokens."""
+        while self.seen > seen:
+            run, position = self.run.pop(), self.seen - 1
+            self.ids.pop()
+            for order, before in enumerate(self.before, 1):
+                former = before.pop()
+                if run <= order:  # no key after so many words
+                    continue
+                words = tuple(self.ids[position - order :])
+                if former == NONE:
+                    del self.latest[words]
+                else:
+                    self.latest[words] = former
+
+    def keys_after(self, end: int, longest: int, count: int, window: int) -> list[int]:
+        """What the token at ``end`` meets, ``count`` positions."""
+        found: dict[int, None] = {}
+        for order in range(min(longest, self.run[end]), 0, -1):
+            at = self.latest.get(tuple(self.ids[end + 1 - order : end + 1]), NONE)
+            while at > max(NONE, end - window):
+                at = self.before[order - 1][at]
+            for _ in range(count):
+                if at == NONE:
+                    break
+                found[at] = None
+                at = self.before[order - 1][at]
+        return [*found, *[NONE] * count][:count]

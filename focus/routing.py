@@ -194,7 +194,7 @@ def assignments_of(logits_BSHrTK: Tensor) -> Assignments:
 
 
 def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig) -> Memberships:
-    """Hard memberships from a router's logits: ``top_k`` groups of queries, ``key_top_k`` of keys."""
+    """Hard memberships from a router's logits: ``top_k`` groups a query, ``key_top_k`` a key."""
     query = top_k_groups(of_queries(logits_BSHrTK), config.top_k)
     if not config.separate_keys:
         return Memberships(query, None)
@@ -218,5 +218,3 @@ def top_k_groups(assignments: Tensor, top_k: int) -> Tensor:
     else:
         order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
     return torch.zeros_like(assignments, dtype=torch.bool).scatter_(-1, order, True)
-
-

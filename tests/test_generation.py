@@ -16,10 +16,8 @@ from transformers import (
 )
 
 import focus
-import focus.attention.decode as decode_module
-import focus.attention.past as past_module
 from focus import FocusConfig
-from focus.cache import GroupedLayer
+from focus.cache import FocusCacheLayer
 from tests.models import ARCHITECTURES, tiny, token_ids
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
@@ -27,10 +25,7 @@ TOLERANCE = 3e-6
 
 
 @pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(past_module, "CALL_BYTES", dict.fromkeys(past_module.CALL_BYTES, 0))
-    monkeypatch.setattr(past_module, "SLACK", 3)
-    monkeypatch.setattr(past_module, "MARGIN", 2)
+def no_grad() -> Iterator[None]:
     with torch.no_grad():
         yield
 
@@ -81,7 +76,6 @@ SETTINGS = [
         "balanced_sides": "keys",
     },
     {"balance": "softmax", "sides": "two", "window": 1},
-    {"potentials": "lagged", "lag_stride": 16, "lag_tokens": 40},
     {"ngram": 3, "ngram_keys": 3},
     {
         "ngram": 2,
@@ -105,10 +99,7 @@ def test_step_logits_are_those_of_the_whole_sequence(name: str, changes: dict) -
 
 @pytest.mark.parametrize("name", ["tiny-mistral", "tiny-gemma2"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_models_own_window_and_softcap_in_parts(
-    name: str, padded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decode_module, "STRETCH", 20)
+def test_a_models_own_window_and_softcap(name: str, padded: bool) -> None:
     model, ids = attached(name, top_k=2, routers="kv_head"), token_ids(2, 90)
     mask = torch.ones(2, 90, dtype=torch.long)
     if padded:
@@ -134,9 +125,8 @@ def test_density_of_steps_adds_up_to_the_whole() -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("potentials", ["frozen", "lagged"])
-def test_left_padded_batches(name: str, potentials: str) -> None:
-    model, ids = attached(name, potentials=potentials, lag_stride=16), token_ids(3, 80)
+def test_left_padded_batches(name: str) -> None:
+    model, ids = attached(name), token_ids(3, 80)
     mask = torch.ones(3, 80, dtype=torch.long)
     mask[0, :23], mask[1, :5] = 0, 0
     positions = (mask.cumsum(1) - 1).clamp_min(0)
@@ -227,9 +217,8 @@ class TestCache:
             assert torch.allclose(out, expected, atol=TOLERANCE)
 
     @pytest.mark.parametrize("name", ARCHITECTURES)
-    @pytest.mark.parametrize("potentials", ["frozen", "lagged"])
-    def test_crop_repeat_and_select(self, name: str, potentials: str) -> None:
-        model, ids = attached(name, potentials=potentials, lag_stride=16), token_ids(2, 80)
+    def test_crop_repeat_and_select(self, name: str) -> None:
+        model, ids = attached(name), token_ids(2, 80)
         cache = DynamicCache(config=model.config)
         cache.activate_past_recording()
         in_steps(model, ids, [40, *[1] * 10], cache=cache)
@@ -251,10 +240,10 @@ class TestCache:
         with focus.mode(model, "full"):
             in_steps(model, ids, [40, 1, 1], cache=plain)
         for own, theirs in zip(grouped.layers, plain.layers, strict=True):
-            assert isinstance(own, GroupedLayer)
+            assert isinstance(own, FocusCacheLayer)
             assert torch.allclose(own.keys, theirs.keys, atol=1e-5)
             assert torch.allclose(own.values, theirs.values, atol=1e-5)
-        assert all(isinstance(layer, GroupedLayer) for layer in cache.layers)
+        assert all(isinstance(layer, FocusCacheLayer) for layer in cache.layers)
 
     def test_reset_and_use_in_another_mode(self) -> None:
         model, ids, cache = self.filled()
@@ -262,12 +251,12 @@ class TestCache:
         assert cache.get_seq_length() == 0
         with focus.mode(model, "full"):
             in_steps(model, ids, [40, 1], cache=cache)
-        assert not any(isinstance(layer, GroupedLayer) for layer in cache.layers)
+        assert not any(isinstance(layer, FocusCacheLayer) for layer in cache.layers)
 
     def test_a_forward_pass_files_nothing(self) -> None:
         model, ids = attached("tiny-llama"), token_ids(1, 80)
         cache = model(ids).past_key_values
-        assert all(layer.past.recent is None for layer in cache.layers)
+        assert all(layer.past.rows is None for layer in cache.layers)
 
 
 def test_full_mode_generates_as_the_pretrained_model() -> None:
@@ -315,7 +304,7 @@ class TestErrors:
     def test_other_settings_than_the_cache_was_made_with(self) -> None:
         model, cache = attached("tiny-llama"), DynamicCache()
         model(self.ids, past_key_values=cache)
-        for changes in ({"top_k": 2}, {"balance": "softmax"}, {"potentials": "lagged"}):
+        for changes in ({"top_k": 2}, {"balance": "softmax"}):
             with focus.mode(model, "hard", **changes), pytest.raises(ValueError, match="routed"):
                 model(self.ids, past_key_values=cache)
 

@@ -111,11 +111,13 @@ def test_training_moves_routers_and_no_weight(name: str) -> None:
 def test_a_mask_that_keeps_all_is_the_pretrained_model(name: str, dtype: torch.dtype) -> None:
     """Two 3-subsets of 4 groups meet: not one logit may change (the identity of Table 7)."""
     model, ids = tiny(name).to(dtype), token_ids(2, 60)
-    if model.config.model_type == "gemma2":
-        pytest.skip("its local layers and soft-cap are computed otherwise than by transformers")
     before = logits(model, ids)
     focus.attach(model, CONFIG.replace(top_k=3), seed=0)
-    assert torch.equal(logits(model, ids), before)
+    if name in ("tiny-gemma2", "tiny-mistral"):  # a soft-cap, a window of their own: to rounding
+        close = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(logits(model, ids), before, rtol=0, atol=close)
+    else:
+        assert torch.equal(logits(model, ids), before)
 
 
 def test_a_training_step_in_evaluation_mode_is_told() -> None:
@@ -300,13 +302,6 @@ def test_frozen_routers_in_soft_mode_are_told() -> None:
         model(ids)
 
 
-def test_reentrant_checkpointing_that_reaches_no_router_is_refused() -> None:
-    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0).train()
-    model.gradient_checkpointing_enable({"use_reentrant": True})
-    with focus.mode(model, "soft"), pytest.raises(ValueError, match="use_reentrant"):
-        model(token_ids(1, 60), use_cache=False)
-
-
 def test_two_forward_passes_before_one_backward_keep_their_own_keys() -> None:
     """As preference training does it; with n-grams, and checkpointing that runs layers again."""
     config = FocusConfig.recipe(num_groups=6, window=16, sinks=2)
@@ -314,7 +309,7 @@ def test_two_forward_passes_before_one_backward_keep_their_own_keys() -> None:
     for checkpointed in (False, True):
         model = focus.attach(tiny("tiny-llama"), config, seed=0).train()
         if checkpointed:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         embedding = model.get_input_embeddings().weight.requires_grad_()
         one, other = token_ids(1, 60, seed=1), token_ids(1, 60, seed=2)
         one[:, -20:], other[:, -20:] = one[:, 5:25], other[:, 9:29]
@@ -329,10 +324,11 @@ def test_token_type_ids_are_no_token_ids() -> None:
     config = FocusConfig.recipe(num_groups=6, window=16, sinks=2)
     model, ids = focus.attach(tiny("tiny-gpt2"), config, seed=0), token_ids(1, 60)
     ids[:, -20:] = ids[:, 5:25]
+    logits(model, ids)
+    plain = model.focus_state.last.further
     logits(model, ids, token_type_ids=torch.full_like(ids, 7))
-    typed = focus.model.pair_counts(model)
-    logits(model, ids, token_type_ids=ids)
-    assert typed[0] == focus.model.pair_counts(model)[0]
+    assert int((plain >= 0).sum()) > 0
+    assert torch.equal(model.focus_state.last.further, plain)
 
 
 def test_a_frozen_base_with_one_trained_projection() -> None:

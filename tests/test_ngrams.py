@@ -13,12 +13,12 @@ import focus
 from focus import FocusConfig
 from focus.ngrams import keys_after_ngrams
 from tests.models import tiny, token_ids
-from tests.test_generation import (  # noqa: F401 - the fixture makes pages small
+from tests.test_generation import (  # noqa: F401 - a fixture
     TOLERANCE,
     attached,
     forced,
     in_steps,
-    small_pages,
+    no_grad,
 )
 
 NGRAMS = {"ngram": 2, "ngram_keys": 3}

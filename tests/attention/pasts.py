@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
-import focus.attention.past as past_module
 from focus.attention.checks import distinct
-from focus.attention.decode import decode_attention
+from focus.attention.decode import Kept, decode_attention
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.past import Past, Rule
-from focus.attention.reads import Reads
 
 DIM = 8
-
-
-def file_early(patch: pytest.MonkeyPatch, slack: int = 3, margin: int = 2) -> None:
-    patch.setattr(past_module, "CALL_BYTES", dict.fromkeys(past_module.CALL_BYTES, 0))
-    patch.setattr(past_module, "SLACK", slack)
-    patch.setattr(past_module, "MARGIN", margin)
 
 
 def some_groups(shape: tuple[int, int, int], groups: int, count: int,
@@ -63,7 +53,6 @@ class Case:
             place = torch.rand(batch, tokens, extra, generator=generator)
             named = (place * (torch.arange(tokens)[:, None] + 1)).long()
             self.extra = distinct(named, 1, 0, self.real)  # earlier tokens, each once
-            self.rule = replace(rule, extra=True)
 
     def kept(self) -> Tensor:
         query, key = self.query_groups, self.key_groups
@@ -83,13 +72,13 @@ class Case:
     def step(self, past: Past, start: int, stop: int, softcap: float | None = None,
              rows: Tensor | None = None) -> tuple[Tensor, int]:  # fmt: skip
         """Output of tokens start..stop-1, and the kept pairs that the call counted."""
-        out, reads = self.call(past, start, stop, softcap, rows)
-        counts = reads.pair_counts()
-        return out, counts.near + counts.distant_kept
+        out, kept = self.call(past, start, stop, softcap, rows)
+        _, near, _, distant_kept = kept.counts()
+        return out, near + distant_kept
 
     def call(self, past: Past, start: int, stop: int, softcap: float | None = None,
-             rows: Tensor | None = None) -> tuple[Tensor, Reads]:  # fmt: skip
-        """Output of tokens start..stop-1, and what the call read."""
+             rows: Tensor | None = None) -> tuple[Tensor, Kept]:  # fmt: skip
+        """Output of tokens start..stop-1, and what the call kept."""
         own = slice(start, stop)
         tensors = [x[:, :, own] for x in (self.query, self.key, self.value)]
         groups = [x[:, :, own] for x in (self.query_groups, self.key_groups)]

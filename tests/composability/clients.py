@@ -110,9 +110,7 @@ def _cast(mode: str, dtype: torch.dtype) -> Found:
 def _checkpointed(mode: str, reentrant: bool) -> Found:
     plain = attached().train()
     model = attached().train()
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    if reentrant:
-        model.enable_input_require_grads()
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
     found, expected = (gradients(each, mode, backward_inside=False) for each in (model, plain))
     for one, other in zip(_potentials(model), _potentials(plain), strict=True):
         assert torch.equal(one, other)

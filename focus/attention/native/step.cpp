@@ -1,151 +1,400 @@
-// One decoding step: each query over a few runs of keys that lie where they are, one softmax.
+// Attention of new tokens over a past, in one call: files them, then reads what each query keeps.
 //
-// A run is read in chunks, any thread a chunk; each leaves its own maximum, norm and sum of
-// values, which are merged by query at the end. Keys and values are float32 or bfloat16, sums float32.
+// A query keeps the window, the sinks, the positions in its groups' lists that the window has left
+// behind, and a few further keys. The past is cut into spans of positions, so that threads share
+// the work and what several query heads of a key head read is still in the processor's cache; each
+// span leaves its own maximum, norm and sum of values, merged by query at the end. Keys and values
+// are float32 or bfloat16, sums float32.
 
 #include <omp.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "vectors.h"
 
-enum { CHUNK = 256, TOGETHER = 4 };  // keys of a chunk, most queries of one
+enum { TOGETHER = 4, TILE = 64, AHEAD = 6, LONGEST_SPAN = 2048, SHORTEST_SPAN = 128 };
 
-extern "C" struct KeyRun {
-    const void *key, *value;  // (count, dim), rows side by side
-    const float *mask;        // NULL, or what is added to the logits, a row of `count` for each query..
-    int64_t mask_stride;      // ..so far apart; 0: one row for all
-    int32_t first, queries, count, unused;
+extern "C" struct StepProblem {  // as in step.py; tensors are contiguous
+    const void *query, *key, *value;           // (B, H, M, D); new, (B, Hk, M, D)
+    const uint8_t *query_groups, *key_groups;  // (B, Rq, M, K), (B, Rk, M, K)
+    const int64_t *extra;                      // (B, M, E), -1: none
+    const uint8_t *real;                       // (B, start + M), or NULL: all are
+    const int64_t *sinks;                      // (B, S), -1: none
+    void *rows;                                // (B, Hk, N, 2, D); row 0 is position `first`
+    uint64_t *bits;                            // (B, Rk, N, W)
+    int32_t *lists, *lengths;                  // (B, Rk, K, L), (B, Rk, K); or NULL
+    void *out;                                 // (B, H, M, D)
+    int64_t *kept;                             // pairs, of all query routings
+    int64_t batch, heads, key_heads, query_routings, key_routings, tokens, dim, groups, words;
+    int64_t extras, sink_count, first, start, number, list_size, reach, limit;
+    int64_t apart, bfloat16, threads;  // apart: a pair may share several groups
+    double scale, softcap;             // softcap: 0: none
 };
 
-extern "C" struct StepProblem {
-    const float *query;  // (queries, dim)
-    float *out;
-    const KeyRun *runs;
-    int32_t number, queries, dim, bfloat16, threads;
-    float scale;
-};
+enum { DONE, NO_MEMORY, UNFIT, NOT_FINITE };
 
-struct Job {
-    int run, first, queries, from, count;  // queries and keys of the run
-};
+namespace {
 
-static inline Vec row(const float *p) { return load(p); }
-static inline Vec row(const uint16_t *p) {
+inline Vec row(const float *p) { return load(p); }
+inline Vec row(const uint16_t *p) {
     float wide[LANES];
     for (int i = 0; i < LANES; i++) wide[i] = from_bfloat16(p[i]);
     return load(wide);
 }
+inline float wide(float x) { return x; }
+inline float wide(uint16_t x) { return from_bfloat16(x); }
+inline void narrow(float x, float *to) { *to = x; }
+inline void narrow(float x, uint16_t *to) { *to = to_bfloat16(x); }
 
-// partial: for each query maximum, norm and dim sums.
-template <class T, int QUERIES>
-static void run_some(const StepProblem &p, const KeyRun &s, const Job &job, float *partial) {
-    const int vectors = p.dim / LANES, size = p.dim + 2;
-    const T *keys = (const T *)s.key + (ptrdiff_t)job.from * p.dim;
-    const T *values = (const T *)s.value + (ptrdiff_t)job.from * p.dim;
-    float scores[QUERIES][CHUNK + LANES], query[QUERIES][MOST_DIM];
-    for (int r = 0; r < QUERIES; r++)
-        for (int v = 0; v < vectors; v++)
-            store(query[r] + v * LANES,
-                  load(p.query + (ptrdiff_t)(s.first + job.first + r) * p.dim + v * LANES) *
-                      (p.scale / LN2));
-    for (int j = 0; j < job.count; j++) {
-        Vec sum[QUERIES] = {};
-        for (int v = 0; v < vectors; v++) {
-            const Vec key = row(keys + (ptrdiff_t)j * p.dim + v * LANES);
-            for (int r = 0; r < QUERIES; r++) sum[r] += key * load(query[r] + v * LANES);
-        }
-        for (int r = 0; r < QUERIES; r++) scores[r][j] = total(sum[r]);
-    }
-    for (int r = 0; r < QUERIES; r++) {
-        float *own = scores[r], *to = partial + r * size;
-        if (s.mask) {
-            const float *mask = s.mask + (job.first + r) * s.mask_stride + job.from;
-            for (int j = 0; j < job.count; j++) own[j] += mask[j] * (1 / LN2);
-        }
-        const int whole = up(job.count, LANES);
-        for (int j = job.count; j < whole; j++) own[j] = -INFINITY;
-        Vec top = all(-3e38f), norm = {};
-        for (int j = 0; j < whole; j += LANES) top = larger(load(own + j), top);
-        const float most = highest(top);
-        for (int j = 0; j < whole; j += LANES) {
-            const Vec below = load(own + j) - most;
-            // What is not a number compares with nothing; it must not vanish.
-            store(own + j, select(below == below, exp2_of(below), below));
-            norm += load(own + j);
-        }
-        to[0] = most, to[1] = total(norm);
-    }
-    for (int first = 0; first < vectors; first += COLUMNS) {
-        const int width = min_of(COLUMNS, vectors - first);
-        Vec sum[QUERIES][COLUMNS] = {};
-        for (int j = 0; j < job.count; j++)
-            for (int v = 0; v < COLUMNS; v++) {
-                if (v >= width) break;
-                const Vec value = row(values + (ptrdiff_t)j * p.dim + (first + v) * LANES);
-                for (int r = 0; r < QUERIES; r++) sum[r][v] += value * scores[r][j];
-            }
-        for (int r = 0; r < QUERIES; r++)
-            for (int v = 0; v < width; v++)
-                store(partial + r * size + 2 + (first + v) * LANES, sum[r][v]);
-    }
+template <class T>
+bool finite(const T *p, int64_t count) {
+    float sum = 0;  // of zeros, NaN where one is not finite
+    for (int64_t i = 0; i < count; i++) sum += wide(p[i]) * 0.0f;
+    return sum == 0;
+}
+
+inline bool is_real(const StepProblem &p, int64_t b, int64_t position) {
+    return !p.real || p.real[b * (p.start + p.tokens) + position];
+}
+
+inline bool is_sink(const StepProblem &p, int64_t b, int64_t position) {
+    for (int64_t s = 0; s < p.sink_count; s++)
+        if (p.sinks[b * p.sink_count + s] == position) return true;
+    return false;
 }
 
 template <class T>
-static void run(const StepProblem &p, const KeyRun &s, const Job &job, float *partial) {
-    switch (job.queries) {
-    case 1: return run_some<T, 1>(p, s, job, partial);
-    case 2: return run_some<T, 2>(p, s, job, partial);
-    case 3: return run_some<T, 3>(p, s, job, partial);
-    default: return run_some<T, TOGETHER>(p, s, job, partial);
+bool new_tokens_finite(const StepProblem &p) {
+    for (int64_t b = 0; b < p.batch; b++)
+        for (int64_t m = 0; m < p.tokens; m++) {
+            if (!is_real(p, b, p.start + m)) continue;
+            for (int64_t h = 0; h < p.heads; h++)
+                if (!finite((const T *)p.query + ((b * p.heads + h) * p.tokens + m) * p.dim, p.dim))
+                    return false;
+            for (int64_t h = 0; h < p.key_heads; h++) {
+                const int64_t at = ((b * p.key_heads + h) * p.tokens + m) * p.dim;
+                if (!finite((const T *)p.key + at, p.dim)) return false;
+                if (!finite((const T *)p.value + at, p.dim)) return false;
+            }
+        }
+    return true;
+}
+
+// Rows, bits and places in lists of the new tokens.
+template <class T>
+void file(const StepProblem &p) {
+    for (int64_t b = 0; b < p.batch; b++)
+        for (int64_t m = 0; m < p.tokens; m++) {
+            const int64_t position = p.start + m, at = position - p.first;
+            const bool real = is_real(p, b, position), listed = real && !is_sink(p, b, position);
+            for (int64_t h = b * p.key_heads; h < (b + 1) * p.key_heads; h++) {
+                T *to = (T *)p.rows + (h * p.number + at) * 2 * p.dim;
+                const int64_t from = (h * p.tokens + m) * p.dim;
+                memset(to, 0, 2 * p.dim * sizeof(T));
+                if (!real) continue;  // 0 * NaN is NaN: padding may hold anything
+                memcpy(to, (const T *)p.key + from, p.dim * sizeof(T));
+                memcpy(to + p.dim, (const T *)p.value + from, p.dim * sizeof(T));
+            }
+            for (int64_t r = b * p.key_routings; r < (b + 1) * p.key_routings; r++) {
+                uint64_t *bits = p.bits + (r * p.number + at) * p.words;
+                memset(bits, 0, p.words * sizeof(uint64_t));
+                const uint8_t *groups = p.key_groups + (r * p.tokens + m) * p.groups;
+                for (int64_t g = 0; g < p.groups && listed; g++) {
+                    if (!groups[g]) continue;
+                    bits[g / 64] |= 1ull << g % 64;
+                    if (p.lists)
+                        p.lists[(r * p.groups + g) * p.list_size + p.lengths[r * p.groups + g]++] =
+                            (int32_t)position;
+                }
+            }
+        }
+}
+
+struct Job {  // up to TOGETHER query heads of a key head, one token, a span of positions
+    int64_t b, key_head, head, heads, m, from, to;
+};
+
+// Softmax of a few queries over keys that come in parts.
+template <class T, int Q>
+struct Sums {
+    float query[Q][MOST_DIM], most[Q], norm[Q], sum[Q][MOST_DIM];
+
+    void begin(const StepProblem &p, const Job &job, int64_t head) {
+        const double factor = p.softcap ? p.scale / p.softcap : p.scale / LN2;
+        for (int q = 0; q < Q; q++) {
+            const T *from =
+                (const T *)p.query + ((job.b * p.heads + head + q) * p.tokens + job.m) * p.dim;
+            for (int64_t d = 0; d < p.dim; d++) query[q][d] = wide(from[d]) * (float)factor;
+            memset(sum[q], 0, p.dim * sizeof(float));
+            most[q] = -3e38f, norm[q] = 0;
+        }
+    }
+
+    void logits(const StepProblem &p, const T *rows, const int32_t *index, int64_t count,
+                int64_t known, float (*scores)[TILE]) {
+        const int vectors = (int)(p.dim / LANES);
+        const int64_t stride = 2 * p.dim, lines = stride * (int64_t)sizeof(T);
+        for (int64_t j = 0; j < count; j++) {
+            if (j + AHEAD < known) {
+                const char *next = (const char *)(rows + (ptrdiff_t)index[j + AHEAD] * stride);
+                for (int64_t at = 0; at < lines; at += 64) __builtin_prefetch(next + at);
+            }
+            const T *key = rows + (ptrdiff_t)index[j] * stride;
+            Vec products[Q] = {};
+            for (int v = 0; v < vectors; v++) {
+                const Vec x = row(key + v * LANES);
+                for (int q = 0; q < Q; q++) products[q] += x * load(query[q] + v * LANES);
+            }
+            for (int q = 0; q < Q; q++) scores[q][j] = total(products[q]);
+        }
+        if (p.softcap)
+            for (int q = 0; q < Q; q++)
+                for (int64_t j = 0; j < count; j++)
+                    scores[q][j] = std::tanh(scores[q][j]) * (float)(p.softcap / LN2);
+    }
+
+    // Up to TILE rows; `known` of the indices may be looked at to fetch what comes.
+    void add_tile(const StepProblem &p, const T *rows, const int32_t *index, int64_t count,
+                  int64_t known) {
+        float scores[Q][TILE];
+        logits(p, rows, index, count, known, scores);
+        for (int q = 0; q < Q; q++) {
+            const int64_t whole = up((int)count, LANES);
+            for (int64_t j = count; j < whole; j++) scores[q][j] = -INFINITY;
+            Vec top = all(most[q]), added = {};
+            for (int64_t j = 0; j < whole; j += LANES) top = larger(load(scores[q] + j), top);
+            const float now = highest(top), old = exp2f(most[q] - now);
+            for (int64_t j = 0; j < whole; j += LANES) {
+                const Vec below = load(scores[q] + j) - now;
+                // What is not a number compares with nothing; it must not vanish.
+                const Vec weight = select(below == below, exp2_of(below), below);
+                store(scores[q] + j, weight);
+                added += weight;
+            }
+            norm[q] = norm[q] * old + total(added), most[q] = now;
+            if (old != 1)
+                for (int64_t d = 0; d < p.dim; d += LANES)
+                    store(sum[q] + d, load(sum[q] + d) * old);
+        }
+        add_values(p, rows, index, count, scores);
+    }
+
+    void add_values(const StepProblem &p, const T *rows, const int32_t *index, int64_t count,
+                    float (*scores)[TILE]) {
+        const int vectors = (int)(p.dim / LANES);
+        for (int first = 0; first < vectors; first += COLUMNS) {
+            const int width = min_of(COLUMNS, vectors - first);
+            Vec parts[Q][COLUMNS] = {};
+            for (int64_t j = 0; j < count; j++) {
+                const T *value = rows + (ptrdiff_t)index[j] * 2 * p.dim + p.dim + first * LANES;
+                for (int v = 0; v < COLUMNS; v++) {
+                    if (v >= width) break;
+                    const Vec x = row(value + v * LANES);
+                    for (int q = 0; q < Q; q++) parts[q][v] += x * scores[q][j];
+                }
+            }
+            for (int q = 0; q < Q; q++)
+                for (int v = 0; v < width; v++) {
+                    float *to = sum[q] + (first + v) * LANES;
+                    store(to, load(to) + parts[q][v]);
+                }
+        }
+    }
+
+    void add(const StepProblem &p, const Job &job, const std::vector<int32_t> &index) {
+        const T *rows =
+            (const T *)p.rows + (job.b * p.key_heads + job.key_head) * p.number * 2 * p.dim;
+        const int64_t count = (int64_t)index.size();
+        for (int64_t j = 0; j < count; j += TILE)
+            add_tile(p, rows, index.data() + j, std::min<int64_t>(TILE, count - j), count - j);
+    }
+
+    // partial: for each query maximum, norm and dim sums.
+    void leave(const StepProblem &p, float *partial) const {
+        for (int q = 0; q < Q; q++, partial += p.dim + 2) {
+            partial[0] = most[q], partial[1] = norm[q];
+            memcpy(partial + 2, sum[q], p.dim * sizeof(float));
+        }
+    }
+};
+
+// The positions of a job that a query keeps, counted from the buffer's first row.
+struct Reader {
+    const StepProblem &p;
+    const Job &job;
+    int64_t from, near;  // the first position to be read, the first of the window
+    std::vector<int32_t> index;
+
+    Reader(const StepProblem &p, const Job &job) : p(p), job(job) {
+        const int64_t at = p.start + job.m;
+        const int64_t low = std::max<int64_t>(p.first, at - p.limit + 1);
+        from = std::max(low, job.from), near = std::max<int64_t>(low, at - p.reach + 1);
+        index.reserve(std::max<int64_t>(0, job.to - from));
+    }
+
+    void push(int64_t position) { index.push_back((int32_t)(position - p.first)); }
+
+    // What all query heads read: the window and the sinks before it.
+    void push_shared() {
+        const int64_t end = std::min(job.to, near);
+        for (int64_t s = 0; s < p.sink_count; s++) {
+            const int64_t position = p.sinks[job.b * p.sink_count + s];
+            if (position >= from && position < end) push(position);
+        }
+        for (int64_t position = std::max(from, near); position < job.to; position++)
+            if (is_real(p, job.b, position)) push(position);
+    }
+
+    // What the groups of a head read beyond the window, and its further keys.
+    void push_far(int64_t head) {
+        const int64_t end = std::min(job.to, near), key_routing = routing(head, p.key_routings);
+        if (from >= end) return;
+        const uint8_t *query = p.query_groups +
+            (routing(head, p.query_routings) * p.tokens + job.m) * p.groups;
+        const uint64_t *bits = p.bits + (key_routing * p.number - p.first) * p.words;
+        std::vector<uint64_t> before(p.words, 0);  // the query's groups whose lists are read
+        for (int64_t g = 0; g < p.groups && p.lists; g++) {
+            if (!query[g]) continue;
+            const int64_t list = key_routing * p.groups + g;
+            const int32_t *at = p.lists + list * p.list_size, *stop = at + p.lengths[list];
+            at = std::lower_bound(at, stop, (int32_t)from);
+            stop = std::lower_bound(at, stop, (int32_t)end);
+            for (; at < stop; at++)
+                if (!p.apart || !meets(bits + *at * p.words, before)) push(*at);
+            before[g / 64] |= 1ull << g % 64;
+        }
+        const int64_t *extra = p.extra + (job.b * p.tokens + job.m) * p.extras;
+        for (int64_t e = 0; e < p.extras; e++)
+            if (extra[e] >= from && extra[e] < end && is_real(p, job.b, extra[e]) &&
+                !is_sink(p, job.b, extra[e]) && !meets(bits + extra[e] * p.words, before))
+                push(extra[e]);
+    }
+
+    int64_t routing(int64_t head, int64_t routings) const {
+        return job.b * routings + head * routings / p.heads;
+    }
+
+    bool meets(const uint64_t *bits, const std::vector<uint64_t> &groups) const {
+        for (int64_t w = 0; w < p.words; w++)
+            if (bits[w] & groups[w]) return true;
+        return false;
+    }
+};
+
+template <class T, int Q>
+int64_t read_together(const StepProblem &p, const Job &job, float *partial) {
+    Reader reader(p, job);
+    Sums<T, Q> sums;
+    sums.begin(p, job, job.head);
+    reader.push_shared();
+    const bool own = p.query_routings > p.key_heads;
+    if (!own) reader.push_far(job.head);
+    sums.add(p, job, reader.index);
+    sums.leave(p, partial);
+    const int64_t each = p.heads / p.query_routings;  // query heads of a routing
+    int64_t kept = (int64_t)reader.index.size() * (own ? Q : job.head % each == 0);
+    for (int q = 0; own && q < Q; q++) {
+        reader.index.clear();
+        reader.push_far(job.head + q);
+        if (reader.index.empty()) continue;
+        Sums<T, 1> alone;
+        alone.begin(p, job, job.head + q);
+        alone.add(p, job, reader.index);
+        alone.leave(p, partial + (TOGETHER + q) * (p.dim + 2));
+        kept += (int64_t)reader.index.size();
+    }
+    return kept;
+}
+
+template <class T>
+int64_t read(const StepProblem &p, const Job &job, float *partial) {
+    for (int part = 0; part < 2 * TOGETHER; part++) partial[part * (p.dim + 2) + 1] = 0;
+    if (!is_real(p, job.b, p.start + job.m)) return 0;
+    switch (job.heads) {
+    case 1: return read_together<T, 1>(p, job, partial);
+    case 2: return read_together<T, 2>(p, job, partial);
+    case 3: return read_together<T, 3>(p, job, partial);
+    default: return read_together<T, TOGETHER>(p, job, partial);
     }
 }
 
-// most, norm: room for a number of each query.
-static void merge(const StepProblem &p, const Job *jobs, int number, const float *partials,
-                  float *most, float *norm) {
-    const int size = p.dim + 2;
-    for (int q = 0; q < p.queries; q++) most[q] = -3e38f, norm[q] = 0;
-    memset(p.out, 0, (size_t)p.queries * p.dim * sizeof(float));
-    for (int n = 0; n < number; n++)
-        for (int r = 0; r < jobs[n].queries; r++) {
-            const int q = p.runs[jobs[n].run].first + jobs[n].first + r;
-            const float *part = partials + ((size_t)n * TOGETHER + r) * size;
-            const float now = part[0] > most[q] ? part[0] : most[q];
-            const float old = exp2f(most[q] - now), weight = exp2f(part[0] - now);
-            most[q] = now, norm[q] = norm[q] * old + part[1] * weight;
-            float *out = p.out + (ptrdiff_t)q * p.dim;
-            for (int d = 0; d < p.dim; d++) out[d] = out[d] * old + part[2 + d] * weight;
-        }
-    for (int q = 0; q < p.queries; q++)
-        if (norm[q] != 0)
-            for (int d = 0; d < p.dim; d++) p.out[(ptrdiff_t)q * p.dim + d] /= norm[q];
+// Merges the spans of one query head and token; false where the outcome is not finite.
+template <class T>
+bool merge(const StepProblem &p, const Job *jobs, int64_t spans, int64_t apart, int64_t q,
+           const float *partials) {
+    float most = -3e38f, norm = 0, sum[MOST_DIM] = {};
+    const int64_t size = p.dim + 2;
+    for (int64_t n = 0; n < 2 * spans; n++) {
+        const float *part = partials + ((n / 2) * apart * 2 * TOGETHER + n % 2 * TOGETHER + q) * size;
+        if (part[1] == 0) continue;  // nothing was read
+        const float now = part[0] > most ? part[0] : most;
+        const float old = exp2f(most - now), weight = exp2f(part[0] - now);
+        most = now, norm = norm * old + part[1] * weight;
+        for (int64_t d = 0; d < p.dim; d++) sum[d] = sum[d] * old + part[2 + d] * weight;
+    }
+    T *out = (T *)p.out + ((jobs->b * p.heads + jobs->head + q) * p.tokens + jobs->m) * p.dim;
+    for (int64_t d = 0; d < p.dim; d++) narrow(norm != 0 ? sum[d] / norm : 0.0f, out + d);
+    return finite(out, p.dim);
 }
 
-// 0, or 1: no memory, 2: a head dimension that is not whole vectors or too great.
+// Jobs by span, then by query, so that queries that follow find a span's keys where they were read.
+std::vector<Job> plan(const StepProblem &p, int64_t &spans, int64_t &units) {
+    const int64_t share = p.heads / p.key_heads, blocks = (share + TOGETHER - 1) / TOGETHER;
+    const int64_t stop = p.start + p.tokens, low = std::max(p.first, p.start - p.limit + 1);
+    units = p.batch * p.key_heads * blocks * p.tokens;
+    int64_t span = (stop - low) * units / (p.threads * 8);
+    span = std::min<int64_t>(LONGEST_SPAN, std::max<int64_t>(SHORTEST_SPAN, span));
+    if (p.threads < 2) span = LONGEST_SPAN;
+    spans = std::max<int64_t>(1, (stop - low + span - 1) / span);
+    std::vector<Job> jobs;
+    jobs.reserve(spans * units);
+    for (int64_t n = 0; n < spans; n++)
+        for (int64_t b = 0; b < p.batch; b++)
+            for (int64_t h = 0; h < p.key_heads; h++)
+                for (int64_t block = 0; block < share; block += TOGETHER)
+                    for (int64_t m = 0; m < p.tokens; m++)
+                        jobs.push_back({b, h, h * share + block,
+                                        std::min<int64_t>(TOGETHER, share - block), m,
+                                        low + n * span,
+                                        std::min(low + (n + 1) * span, p.start + m + 1)});
+    return jobs;
+}
+
+template <class T>
+int step(const StepProblem &p) {
+    if (!new_tokens_finite<T>(p)) return NOT_FINITE;
+    file<T>(p);
+    int64_t spans, units, kept = 0;
+    const std::vector<Job> jobs = plan(p, spans, units);
+    const int64_t count = (int64_t)jobs.size(), room = 2 * TOGETHER * (p.dim + 2);
+    std::vector<float> partials(count * room);
+    bool good = true;
+    const int threads = (int)std::max<int64_t>(1, std::min(p.threads, count / 2));
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(dynamic) reduction(+ : kept)
+        for (int64_t n = 0; n < count; n++) kept += read<T>(p, jobs[n], &partials[n * room]);
+#pragma omp for reduction(&& : good)
+        for (int64_t u = 0; u < units; u++)
+            for (int64_t q = 0; q < jobs[u].heads; q++)
+                good = merge<T>(p, &jobs[u], spans, units, q, &partials[u * room]) && good;
+    }
+    *p.kept = kept;
+    return good ? DONE : NOT_FINITE;
+}
+
+}  // namespace
+
+extern "C" int focus_step_lanes() { return LANES; }
+
 extern "C" int focus_step(const StepProblem *problem) {
     const StepProblem &p = *problem;
-    if (p.dim % LANES || p.dim > MOST_DIM) return 2;
-    int number = 0;
-    for (int n = 0; n < p.number; n++)
-        number += up(p.runs[n].count, CHUNK) / CHUNK * (up(p.runs[n].queries, TOGETHER) / TOGETHER);
-    Job *jobs = (Job *)malloc((number + 1) * sizeof(Job));
-    float *partials = (float *)malloc(((size_t)number * TOGETHER * (p.dim + 2) + 1) * sizeof(float));
-    float *state = (float *)malloc((2 * (size_t)p.queries + 1) * sizeof(float));
-    const bool room = jobs && partials && state;
-    if (room) {
-        int at = 0;
-        for (int n = 0; n < p.number; n++)
-            for (int from = 0; from < p.runs[n].count; from += CHUNK)
-                for (int first = 0; first < p.runs[n].queries; first += TOGETHER)
-                    jobs[at++] = {n, first, min_of(TOGETHER, p.runs[n].queries - first), from,
-                                  min_of(CHUNK, p.runs[n].count - from)};
-#pragma omp parallel for schedule(dynamic) num_threads(max_of(1, min_of(p.threads, number / 2)))
-        for (int n = 0; n < number; n++) {
-            const KeyRun &s = p.runs[jobs[n].run];
-            float *partial = partials + (size_t)n * TOGETHER * (p.dim + 2);
-            p.bfloat16 ? run<uint16_t>(p, s, jobs[n], partial) : run<float>(p, s, jobs[n], partial);
-        }
-        merge(p, jobs, number, partials, state, state + p.queries);
+    if (p.dim % LANES || p.dim > MOST_DIM) return UNFIT;
+    try {
+        return p.bfloat16 ? step<uint16_t>(p) : step<float>(p);
+    } catch (const std::bad_alloc &) {
+        return NO_MEMORY;
     }
-    free(jobs), free(partials), free(state);
-    return room ? 0 : 1;
 }

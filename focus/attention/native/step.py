@@ -1,100 +1,82 @@
-"""Calls the compiled decoding step: every query over runs of keys that lie where they are.
+"""Calls the compiled step: files new tokens in a past and attends from them, in one call.
 
-Shape suffixes: B batch, H query heads, D head dimension, N keys.
+Shape suffixes: B batch, H query heads, Hk key heads, R routings, M new tokens, D head dimension,
+K groups, E further keys of a query.
 """
 
 from __future__ import annotations
 
-import ctypes
 import struct
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from focus.attention.native.build import library
-from focus.attention.native.call import limits, usable
+from focus.attention.past import Past
+
+DTYPES = (torch.float32, torch.bfloat16)
+MOST_DIM = 512
+DONE, NO_MEMORY, _, NOT_FINITE = range(4)
+_PROBLEM = struct.Struct("=14Q20q2d")  # as in step.cpp
+FAR = 2**62
 
 
-class KeyRun(NamedTuple):
-    """Consecutive queries (rows of (B * H, D)) over ``keys`` consecutive keys and values.
-
-    key, value: contiguous, of any shape (..., D), so that nothing is sliced; start: the first of
-    their rows of D numbers; mask: (keys,), or (queries, keys), float32, added to the logits.
-    """
-
-    first: int
-    queries: int
-    key: Tensor
-    value: Tensor
-    start: int
-    keys: int
-    mask: Tensor | None = None
+def computes(query: Tensor) -> bool:
+    """Whether the kernel takes tokens of this device, dtype and head dimension, its last."""
+    if query.device.type != "cpu" or query.dtype not in DTYPES or torch.compiler.is_compiling():
+        return False
+    kernel, dim = library(), query.shape[-1]
+    return kernel is not None and dim <= MOST_DIM and dim % kernel.focus_step_lanes() == 0
 
 
-class _Problem(ctypes.Structure):
-    """As in step.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "out", "runs")),
-        *((name, ctypes.c_int32) for name in ("number", "queries", "dim", "bfloat16", "threads")),
-        ("scale", ctypes.c_float),
-    )
-
-
-_RUN = struct.Struct("=QQQqiiii")  # as in step.cpp
-
-
-def computes(query: Tensor, softcap: float | None) -> bool:
-    """Whether the kernel can take steps of this query's device, dtype and head dimension, its
-    last."""
-    kernel = None if softcap is not None else usable((query,))
-    return kernel is not None and query.shape[-1] <= limits(kernel)[2]
-
-
-def attend(query: Tensor, runs: list[KeyRun], scale: float) -> Tensor:
-    """Softmax of each query over all its runs together.
+def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
+           past: Past, extra: Tensor | None, real: Tensor | None, scale: float,
+           softcap: float | None) -> tuple[Tensor, int]:  # fmt: skip
+    """Appends tokens to a past and attends from them.
 
     Args:
-        query: (B, H, 1, D) that :func:`computes` allows; keys and values are of its dtype.
-        runs: in any order; a query without any, or whose keys are all masked, gets zeros.
-        scale: factor of the logits.
+        query, key, value, query_groups, key_groups, past, extra, real, scale, softcap: as in
+            :func:`focus.attention.decode.decode_attention`; the query is one that
+            :func:`computes` allows.
 
     Returns:
-        (B, H, 1, D); NaN where a value, or a logit that is not -inf, is not finite.
+        (B, H, M, D), with zeros for padding; and how many pairs were kept, of all query routings.
 
     Raises:
-        ValueError: a key or value of another dtype, or not contiguous.
+        ValueError: a real token's query, key or value is not finite.
         MemoryError: there is no room for the parts.
     """
     kernel = library()
     if kernel is None:
         raise RuntimeError("there is no compiled kernel; ask computes() first")
-    batch, heads, _, dim = query.shape
-    rows = query.detach().to(torch.float32).contiguous()
-    out = torch.empty_like(rows)
-    packed = bytearray(_RUN.size * len(runs))
-    row_bytes = dim * query.element_size()
-    for n, (first, queries, key, value, start, keys, mask) in enumerate(runs):
-        if not key.dtype == value.dtype == query.dtype:
-            raise ValueError(f"key, value: must be of the query's dtype {query.dtype}")
-        if not (key.is_contiguous() and value.is_contiguous()):
-            raise ValueError("key, value: must be contiguous")
-        at, (mask_at, apart) = start * row_bytes, (0, 0) if mask is None else _place(mask)
-        _RUN.pack_into(packed, n * _RUN.size, key.data_ptr() + at, value.data_ptr() + at,
-                       mask_at, apart, first, queries, keys, 0)  # fmt: skip
-    room = (ctypes.c_char * len(packed)).from_buffer(packed)
-    problem = _Problem(
-        rows.data_ptr(), out.data_ptr(), ctypes.addressof(room), len(runs), batch * heads,
-        dim, int(query.dtype == torch.bfloat16), torch.get_num_threads(), scale,
+    start = past.make_room(key, key_groups, real)
+    rows, bits, sinks = past.filed()
+    batch, heads, tokens, dim = query.shape
+    kept = torch.empty(1, dtype=torch.int64)
+    out = torch.empty(query.shape, dtype=query.dtype)
+    tensors = [
+        query, key, value, query_groups, key_groups, extra, past.real, sinks, rows, bits,
+        past.lists, past.lengths, out, kept,
+    ]  # fmt: skip
+    held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
+    limit = FAR if past.rule.limit is None else past.rule.limit
+    problem = _PROBLEM.pack(
+        *(0 if x is None else x.data_ptr() for x in held),
+        batch, heads, key.shape[1], query_groups.shape[1], key_groups.shape[1], tokens, dim,
+        key_groups.shape[3], bits.shape[3], 0 if extra is None else extra.shape[2],
+        sinks.shape[1], past.first, start, rows.shape[2],
+        0 if past.lists is None else past.lists.shape[3], past.rule.reach, limit,
+        past.rule.query_groups > 1 and past.rule.key_groups > 1, query.dtype == torch.bfloat16,
+        torch.get_num_threads(), scale, softcap or 0.0,
     )  # fmt: skip
-    status = int(kernel.focus_step(ctypes.byref(problem)))
-    if status == 1:
+    status = kernel.focus_step(problem)
+    if status == NOT_FINITE:
+        raise ValueError(
+            "query: holds NaN or infinity at a real token (or its key or value does); find where "
+            "it arises before attention"
+        )
+    if status == NO_MEMORY:
         raise MemoryError("decoding: no memory for the parts of a step; shorten the batch")
-    if status:
+    if status != DONE:
         raise RuntimeError(f"the compiled step answers {status}; please report it")
-    return out.to(query.dtype)
-
-
-def _place(mask: Tensor) -> tuple[int, int]:
-    return mask.data_ptr(), mask.stride(0) if mask.dim() == 2 else 0
+    return out, int(kept)
