@@ -349,6 +349,18 @@ def test_an_adapter_that_waited_follows_the_model(tmp_path: Path) -> None:
     assert all(router.training for router in routers)
 
 
+def test_a_copy_of_a_model_has_adapters_of_its_own(folder: Path) -> None:
+    model = focus.load_adapter(trained(config=OTHER), folder, name="b")
+    before, twin = logits(model), copy.deepcopy(model)
+    focus.set_adapter(twin, "b")
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(twin):
+            parameter.zero_()
+    assert focus.adapters(model) == ["default", "b"]
+    assert torch.equal(logits(model), before)
+    assert torch.equal(logits(focus.set_adapter(model, "b")), logits(trained()))
+
+
 def test_names_are_checked(folder: Path) -> None:
     model = trained()
     with pytest.raises(ValueError, match=r"has an adapter 'default' already.*detach"):
