@@ -98,18 +98,22 @@ def activate(state: FocusState, name: str) -> None:
         ValueError: the model is sharded; nothing has changed then.
     """
     adapter = state.adapters[name]
-    modules = [layer.module for layer in state.layers.values() if not layer.local]
-    if any(hasattr(p, "full_tensor") for module in modules for p in module.parameters()):
-        raise ValueError(
-            "model: its weights are spread over several processes (fully_shard), which does not "
-            "take routers in afterwards; attach, load and set adapters before sharding"
-        )
+    refuse_sharded(state.layers.values())
     for index, layer in state.layers.items():
         if layer.local:
             continue
         router = adapter.routers[index].to(device_of(layer.module))
         layer.module.focus_router = router.train(layer.module.training)
     state.active, state.config = name, adapter.config
+
+
+def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:
+    """Refuses a model that takes no further parameters in: each process would train them apart."""
+    if any(hasattr(p, "full_tensor") for layer in layers for p in layer.module.parameters()):
+        raise ValueError(
+            "model: its weights are spread over several processes (fully_shard), which does not "
+            "take routers in afterwards; attach, load and set adapters before sharding"
+        )
 
 
 def check_new(state: FocusState | None, name: str) -> None:

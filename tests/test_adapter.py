@@ -430,6 +430,13 @@ def process(rank: int, port: int, folder: Path) -> None:
         focus.save_adapter(model, folder / str(rank))
         with pytest.raises(ValueError, match="attach, load and set adapters before sharding"):
             focus.set_adapter(model, "b")
+        bare = build("llama")
+        for layer in bare.model.layers:
+            fully_shard(layer)
+        with pytest.raises(ValueError, match="before sharding"):
+            focus.attach(bare, CONFIG)
+        assert all(p.requires_grad for p in bare.parameters())
+        assert not any(m._forward_pre_hooks for m in bare.modules() if hasattr(m, "layer_idx"))
     finally:
         dist.destroy_process_group()
 
