@@ -21,7 +21,7 @@ import warnings
 from pathlib import Path
 
 UNITS = ("forward.cpp", "gated.cpp", "step.cpp")
-SOURCES = ("vectors.h", "tile.h", "lists.h", *UNITS)
+SOURCES = ("vectors.h", "tile.h", "lists.h", "gated.h", *UNITS)
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17",
          "-shared", "-fPIC")  # fmt: skip
 SECONDS = 120  # that a compiler may take; it needs two
