@@ -390,6 +390,7 @@ def static_cache(mode: str) -> Found:
 def trainer(mode: str) -> Found:
     """The evaluation loss that Trainer reports is hard mode's; training is soft mode's, step by
     step as by hand."""
+    from focus.trainer import FocusCallback
     from transformers import Trainer, TrainingArguments
 
     rows = [{"input_ids": row, "labels": row} for row in ids(4)]
@@ -401,7 +402,7 @@ def trainer(mode: str) -> Found:
             per_device_eval_batch_size=4, save_strategy="no",
         )  # fmt: skip
         run = Trainer(model, arguments, train_dataset=rows[:2], eval_dataset=rows,
-                      callbacks=[focus.FocusCallback()])  # fmt: skip
+                      callbacks=[FocusCallback()])  # fmt: skip
         if mode == "soft":
             order = [row["input_ids"] for row in run.get_train_dataloader()]
             run.train()

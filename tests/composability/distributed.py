@@ -45,7 +45,8 @@ def step(wrapper: str | None, mode: str) -> Tensor:
     rank, world = (dist.get_rank(), dist.get_world_size()) if wrapper else (0, 1)
     model = attached().train()
     embedding = model.get_input_embeddings().weight
-    if mode != "soft":
+    if mode != "soft":  # what gets no gradient must not ask for one: DDP would wait for it
+        model.requires_grad_(False)
         embedding.requires_grad_()
     if wrapper == "fsdp2":
         _shard(model)
