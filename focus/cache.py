@@ -94,11 +94,12 @@ class FocusCacheLayer(CacheLayerMixin):
             )
         return key_states, value_states
 
-    def ready(self, router: Router, dtype: torch.dtype) -> Prepared:
-        """The router's parameters as the steps read them, for hidden states of ``dtype``: kept as
-        long as this cache goes on, so that no change of the weights between two uses is missed."""
+    def ready(self, router: Router) -> Prepared:
+        """The router's parameters as the steps read them: kept as long as this cache goes on, so
+        that no change of the weights between two uses is missed."""
         if self._ready is None:
-            self._ready = router.prepared(dtype)
+            with torch.no_grad():
+                self._ready = router.prepared()
         return self._ready
 
     def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,

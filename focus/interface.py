@@ -142,7 +142,7 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
 def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask over a whole sequence: (B, H, T, D); begins the cache, where there is one."""
     settings = layer.call.settings
-    config, found = settings.config, _route(x, layer, router, x.real)
+    config, found = settings.config, _route(layer, router, x.real)
     further = _further_keys(x, layer, x.real)
     layer.call.record.layers[layer.index] = LayerRecord(
         found, lambda: count_pairs(*found, config.window, config.sinks, x.real, further, x.limit)
@@ -180,7 +180,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     rule = _rule(x, config)
     cache.check(rule)
     real = cache.new_real(x.real)
-    found = _route(x, layer, router, None)
+    found = router.step(layer.hidden, cache.ready(router), config)
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
@@ -189,7 +189,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     return out
 
 
-def _route(x: Inputs, layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
+def _route(layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
     """Hard memberships of the call's tokens."""
     config = layer.call.settings.config
     with torch.no_grad():

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextIteratorStreamer
 
 import focus
@@ -256,7 +255,7 @@ def two_threads(mode: str) -> Found:
             try:
                 for other in others:
                     logits(model, other, token_ids(1, 40, seed=3))
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 failed.append(error)
                 return
 
@@ -282,11 +281,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """A word for each token id."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = {f"w{i}": i for i in range(256)}
+    words = {**{f"w{i}": i for i in range(256)}, "<end>": 256}
     own = Tokenizer(models.WordLevel(words, unk_token="w0"))
     own.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=own, eos_token="w1", pad_token="w1",
-                                   unk_token="w0")  # fmt: skip
+    return PreTrainedTokenizerFast(tokenizer_object=own, eos_token="<end>",
+                                   pad_token="<end>")  # fmt: skip
 
 
 def text(tokens: Tensor) -> str:
@@ -368,7 +367,7 @@ def streamer(mode: str) -> Found:
     def run() -> None:
         try:
             model.generate(prompt, max_new_tokens=6, do_sample=False, streamer=parts)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             errors.append(error)
             parts.end()
 
@@ -390,8 +389,9 @@ def static_cache(mode: str) -> Found:
 def trainer(mode: str) -> Found:
     """The evaluation loss that Trainer reports is hard mode's; training is soft mode's, step by
     step as by hand."""
-    from focus.trainer import FocusCallback
     from transformers import Trainer, TrainingArguments
+
+    from focus.trainer import FocusCallback
 
     rows = [{"input_ids": row, "labels": row} for row in ids(4)]
     model = attached()
