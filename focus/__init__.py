@@ -15,6 +15,7 @@ from focus.adapter import (
 from focus.attention import dense_attention, focus_attention
 from focus.config import FocusConfig
 from focus.hub import FocusAdapter
+from focus.initial import initialise
 from focus.model import (
     attach,
     density,
@@ -24,7 +25,6 @@ from focus.model import (
     pair_counts,
     trainable_parameters,
 )
-from focus.initial import initialise
 from focus.routing import Memberships, Router
 
 __version__ = "0.1.0"

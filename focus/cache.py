@@ -18,8 +18,8 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
-from focus.ngrams import NgramIndex
 from focus.call import running
+from focus.ngrams import NgramIndex
 from focus.routing import Prepared, Router
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)

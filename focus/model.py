@@ -167,7 +167,7 @@ def _own_config(model: PreTrainedModel) -> None:
     own = copy.deepcopy(former)
     for module in model.modules():
         if module.__dict__.get("config") is former:
-            module.config = own
+            module.__dict__["config"] = own
 
 
 def _adapter_parameters(model: nn.Module) -> set[int]:
@@ -175,7 +175,7 @@ def _adapter_parameters(model: nn.Module) -> set[int]:
     found: set[int] = set()
     for module in model.modules():
         if hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names"):
-            base = {id(p) for p in module.base_layer.parameters()}
+            base = {id(p) for p in module.get_submodule("base_layer").parameters()}
             found |= {id(p) for p in module.parameters()} - base
     return found
 
@@ -288,7 +288,9 @@ def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     """The routers' parameters, layer by layer; those that something has frozen since ``attach``
     (as peft does) require grad again."""
     for router in attached(model).routers.values():
-        yield from (parameter.requires_grad_() for parameter in router.parameters())
+        for parameter in router.parameters():
+            parameter.requires_grad_()
+            yield parameter
 
 
 def density(model: nn.Module) -> dict[int, float]:
