@@ -21,10 +21,10 @@ from focus.model import (
     density,
     detach,
     memberships,
-    mode,
     pair_counts,
     trainable_parameters,
 )
+from focus.modes import mode
 from focus.routing import Memberships, Router
 
 __version__ = "0.1.0"

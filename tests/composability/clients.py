@@ -39,7 +39,7 @@ def attached(config: FocusConfig = CONFIG, **changes: Any) -> PreTrainedModel:
 
 def with_potentials(model: Any) -> Any:
     """Gives every router potentials, the same for the same layer."""
-    for index, router in focus.model.attached(model).routers.items():
+    for index, router in focus.state.attached(model).routers.items():
         router.potentials.normal_(generator=torch.Generator().manual_seed(index)).mul_(0.1)
     return model
 
@@ -53,7 +53,7 @@ def logits(model: Any, mode: str, input_ids: Tensor | None = None, **kwargs: Any
 
 def gradients(model: Any, mode: str, backward_inside: bool = True) -> Tensor:
     """Of what is trained in that mode, flat: the routers in soft mode, else the first embedding."""
-    inner = focus.model.transformers_model(model)
+    inner = focus.state.transformers_model(model)
     embedding = inner.get_input_embeddings().weight
     if mode == "soft":
         wanted = list(focus.trainable_parameters(model))
@@ -96,7 +96,7 @@ def _cast(mode: str, dtype: torch.dtype) -> Found:
     after = attached().to(dtype)
     before = with_potentials(focus.attach(tiny("tiny-llama").to(dtype), CONFIG, seed=0))
     assert {p.dtype for p in focus.trainable_parameters(after)} == {torch.float32}
-    assert {r.potentials.dtype for r in focus.model.attached(after).routers.values()} == {
+    assert {r.potentials.dtype for r in focus.state.attached(after).routers.values()} == {
         torch.float32
     }
     one, other = logits(after, mode), logits(before, mode)
@@ -117,7 +117,7 @@ def _checkpointed(mode: str, reentrant: bool) -> Found:
 
 
 def _potentials(model: Any) -> Iterator[Tensor]:
-    for router in focus.model.attached(model).routers.values():
+    for router in focus.state.attached(model).routers.values():
         yield router.potentials
 
 
@@ -194,7 +194,7 @@ def _both_adapters(wrapped: Any, mode: str) -> Found:
 
 
 def _restore(model: Any, other: Any) -> None:
-    here, there = (focus.model.attached(each).routers for each in (model, other))
+    here, there = (focus.state.attached(each).routers for each in (model, other))
     for index, router in here.items():
         router.load_state_dict(there[index].state_dict())
 
