@@ -7,6 +7,7 @@ attention behind the hard mask.
 
 from focus.adapter import load_adapter, save_adapter
 from focus.attention import dense_attention, focus_attention
+from focus.cache import FocusCache
 from focus.config import FocusConfig
 from focus.huggingface import (
     attach,
@@ -23,6 +24,7 @@ from focus.routing import Memberships, Router
 __version__ = "0.1.0"
 
 __all__ = [
+    "FocusCache",
     "FocusConfig",
     "Memberships",
     "Router",
