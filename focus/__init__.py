@@ -13,6 +13,7 @@ from focus.adapter import (
     set_adapter,
 )
 from focus.attention import dense_attention, focus_attention
+from focus.cache import FocusCache
 from focus.config import FocusConfig
 from focus.hub import FocusAdapter
 from focus.initial import initialise
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "FocusAdapter",
+    "FocusCache",
     "FocusConfig",
     "Memberships",
     "Router",

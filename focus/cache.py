@@ -4,7 +4,8 @@ In hard mode each routed layer's empty place in a dynamic cache, one of the mode
 :class:`FocusCache`, is taken by a :class:`FocusCacheLayer`, so that reordering, cropping and
 selecting move all that belongs to a token together.
 
-Shape suffixes: B batch, Hk key heads, T tokens seen, M new tokens, D head dimension, E further keys.
+Shape suffixes: B batch, Hk key heads, T tokens seen, M new tokens, D head dimension, E further
+keys of a query.
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ _OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {_
 
 
 def adopt(cache: Any, index: int) -> FocusCacheLayer:
-    """The cache's layer ``index`` as a :class:`FocusCacheLayer`, which takes an empty layer's place.
+    """The cache's layer ``index``; a :class:`FocusCacheLayer` takes the place of an empty one.
 
     Raises:
         ValueError: the cache is of another kind, or was filled without Focus's groups.
