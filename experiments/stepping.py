@@ -28,7 +28,7 @@ from experiments.timing import wait
 from focus.attention.checks import for_query_heads
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend
-from focus.attention.past import SLACK, Past, Rule
+from focus.attention.past import Past, Rule
 
 
 @dataclass
@@ -86,9 +86,8 @@ class Layers:
     def rule(self, routing: DecodeRouting) -> Rule:
         """What a query keeps."""
         plan = self.plan
-        together = plan.heads // plan.key_heads if routing.routers == "query_heads" else 1
         return Rule(plan.window, plan.sinks, None, routing.groups, routing.top_k,
-                    routing.key_groups, together, routing.extra_keys > 0)  # fmt: skip
+                    routing.key_groups)  # fmt: skip
 
 
 def full_attention(layers: Layers, folded: bool) -> Stepped:
@@ -130,63 +129,73 @@ def appended_by_copy(layers: Layers) -> Stepped:
     return Stepped("full_copy", None, step)
 
 
+@dataclass
+class Drawn:
+    """What a step is given beside its query, key and value."""
+
+    query_groups: Tensor
+    key_groups: Tensor
+    extra: Tensor | None
+
+
 def ours(layers: Layers, routing: DecodeRouting) -> Stepped:
-    """A step over grouped pages, as in the middle of a long generation: the caches stand at evenly
-    spread places between two times that tokens are filed, so that the steps read what an average
-    one does. Filing the context is not timed; a step that files is, and comes once in SLACK + 1."""
-    pasts = [
-        half_way(layers, routing, key, value, (2 * n + 1) * (SLACK + 1) // (2 * layers.count))
-        for n, (key, value) in enumerate(zip(layers.keys, layers.values, strict=True))
+    """A step over lists of positions. Filing the context is not timed.
+
+    A step's bytes are those of the keys and values that some query head needs, once a key head.
+    """
+    plan, pasts, held = layers.plan, [], []
+    for key, value in zip(layers.keys, layers.values, strict=True):
+        past, groups = Past(layers.rule(routing)), layers.key_groups(routing, layers.context)
+        past.append(key, value, groups, None)
+        pasts.append(past)
+        held.append(groups)
+    number_of = max(plan.repetitions, 2 * layers.count)
+    drawn = [_draw(layers, routing) for _ in range(number_of)]
+    size = 2 * plan.head_dim * layers.key.element_size()
+    needed = [
+        int(_kept(layers, held[n % layers.count], each).any(2).sum()) * size
+        for n, each in enumerate(drawn)
     ]
-    number_of = max(layers.plan.repetitions, 2 * layers.count)
-    query_groups = [layers.query_groups(routing) for _ in range(number_of)]
-    key_groups = [layers.key_groups(routing, 1) for _ in range(number_of)]
-    extra_keys = [layers.extra_keys(routing) for _ in range(number_of)]
 
     def step(number: int) -> int:
-        _, reads = decode_attention(
-            layers.query, layers.key, layers.value, query_groups[number % number_of],
-            key_groups[number % number_of], pasts[number % layers.count],
-            extra_keys=extra_keys[number % number_of],
-        )  # fmt: skip
-        return reads.bytes_read()
+        own, past = drawn[number % number_of], pasts[number % layers.count]
+        decode_attention(layers.query, layers.key, layers.value, own.query_groups, own.key_groups,
+                         past, extra_keys=own.extra)  # fmt: skip
+        return needed[number % number_of]
 
     return Stepped("ours", routing, step)
 
 
-def half_way(layers: Layers, routing: DecodeRouting, key: Tensor, value: Tensor,
-             late: int) -> Past:  # fmt: skip
-    """A cache of the context whose last ``late`` tokens came after the others were filed."""
-    past, groups = Past(layers.rule(routing)), layers.key_groups(routing, layers.context)
-    first = max(1, layers.context - late)
-    past.append(key[:, :, :first], value[:, :, :first], groups[:, :, :first], None)
-    decode_attention(layers.query, layers.key, layers.value, layers.query_groups(routing),
-                     layers.key_groups(routing, 1), past)  # fmt: skip
-    past.append(key[:, :, first:], value[:, :, first:], groups[:, :, first:], None)
-    return past
+def _draw(layers: Layers, routing: DecodeRouting) -> Drawn:
+    return Drawn(layers.query_groups(routing), layers.key_groups(routing, 1),
+                 layers.extra_keys(routing))  # fmt: skip
+
+
+def _kept(layers: Layers, groups: Tensor, own: Drawn) -> Tensor:
+    """(1, Hk, H / Hk, T + 1) bool: what a first step reads, the new token last."""
+    plan = layers.plan
+    distance = torch.arange(layers.context, -1, -1, device=layers.device)
+    near = (distance < plan.window) | (distance > layers.context - plan.sinks)
+    meet = (for_query_heads(groups, own.query_groups.shape[1]) & own.query_groups).any(-1)
+    if own.extra is not None:
+        meet[:, :, own.extra.flatten()] = True
+    meet = torch.cat([meet, meet.new_ones(*meet.shape[:2], 1)], -1)
+    kept = for_query_heads(meet, plan.heads) | near
+    return kept.unflatten(1, (plan.key_heads, -1))
 
 
 def error_of_a_step(layers: Layers, routing: DecodeRouting) -> float:
     """Largest difference of a step's output from the definition in float64."""
-    plan, past = layers.plan, Past(layers.rule(routing))
+    past, own = Past(layers.rule(routing)), _draw(layers, routing)
     key, value = layers.keys[0], layers.values[0]
-    groups, own = layers.key_groups(routing, layers.context), layers.query_groups(routing)
+    groups = layers.key_groups(routing, layers.context)
     past.append(key, value, groups, None)
-    extra = layers.extra_keys(routing)
-    out, _ = decode_attention(
-        layers.query, layers.key, layers.value, own, layers.key_groups(routing, 1), past,
-        extra_keys=extra,
-    )  # fmt: skip
-    distance = torch.arange(layers.context, -1, -1, device=layers.device)
-    near = (distance < plan.window) | (distance > layers.context - plan.sinks)
-    meet = (for_query_heads(groups, own.shape[1]) & own).any(-1)
-    if extra is not None:
-        meet[:, :, extra.flatten()] = True
-    meet = torch.cat([meet, meet.new_ones(*meet.shape[:2], 1)], -1)  # the new token itself
+    out, _ = decode_attention(layers.query, layers.key, layers.value, own.query_groups,
+                              own.key_groups, past, extra_keys=own.extra)  # fmt: skip
     exact = attend(
         layers.query.double(), torch.cat([key, layers.key], 2).double(),
-        torch.cat([value, layers.value], 2).double(), plan.head_dim**-0.5,
-        kept=(meet | near)[:, :, None, :],
+        torch.cat([value, layers.value], 2).double(), layers.plan.head_dim**-0.5,
+        kept=_kept(layers, groups, own).flatten(1, 2)[:, :, None],
     )  # fmt: skip
     return float((out.double() - exact).abs().max())
 

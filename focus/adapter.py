@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from focus.architectures import AttentionLayer, attention_layers
+from focus.architectures import AttentionLayer, attention_layers, without_weights
 from focus.fingerprint import fingerprint, same
 from focus.hub import FocusAdapter
 from focus.model import FocusState, attach, attached, transformers_model
@@ -109,7 +109,7 @@ def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: 
     if not isinstance(found, FocusAdapter):
         found = FocusAdapter.from_pretrained(found, revision=revision)
     inner = transformers_model(base_model)
-    if any(p.is_meta for p in inner.parameters()) and not hasattr(inner, "hf_device_map"):
+    if without_weights(inner):
         raise ValueError("base_model: its weights are on the meta device; load them first")
     layers = attention_layers(inner)
     _check_sizes(found, _sizes(inner, layers))
@@ -130,8 +130,11 @@ def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: 
 def set_adapter(model: AnyModel, name: str) -> AnyModel:
     """Makes another of the model's adapters the active one: its routers and its config.
 
+    An optimiser, or DistributedDataParallel, that was made before knows the former adapter's
+    parameters alone.
+
     Raises:
-        ValueError: Focus is not attached or has no adapter of this name.
+        ValueError: Focus is not attached, has no adapter of this name, or the model is sharded.
     """
     state = attached(model)
     check_known(state, name)

@@ -71,6 +71,13 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
     return model.get_decoder()
 
 
+def without_weights(model: nn.Module) -> bool:
+    """Whether weights are on the meta device, and accelerate does not bring them when they are
+    needed."""
+    offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())
+    return not offloaded and any(p.is_meta for p in model.parameters())
+
+
 def _index(module: nn.Module) -> int:
     return int(module.layer_idx)  # type: ignore[arg-type]
 
@@ -182,7 +189,7 @@ def probe(model: PreTrainedModel) -> None:
         ValueError: a module does otherwise; the message says which and how.
     """
     layers = attention_layers(model)
-    if any(p.is_meta for p in model.parameters()) and not hasattr(model, "hf_device_map"):
+    if without_weights(model):
         return
     token = object()
     calls: list[_Call] = []

@@ -128,8 +128,9 @@ def gated_assignments(assignments: Assignments, *, probes: int, hard_keys: bool,
 
 
 @torch.no_grad()
-def _hard(tensors: tuple[Tensor, ...], groups: Assignments, top_k: int, key_top_k: int,
-          masks: tuple[Tensor | None, ...], rule: tuple) -> Tensor:  # fmt: skip
+def _hard(tensors: tuple[Tensor, Tensor, Tensor], groups: Assignments, top_k: int, key_top_k: int,
+          masks: tuple[Tensor | None, ...],
+          rule: tuple[int, int, float, int | None, float | None, float]) -> Tensor:  # fmt: skip
     """Attention under the hard mask, by its fast path where there is nothing else to heed."""
     window, sinks, scale, limit, softcap, _ = rule
     query, key = top_k_groups(groups.query, top_k), top_k_groups(groups.key, key_top_k)

@@ -28,7 +28,7 @@ from focus.density import PairCounts
 from focus.hooks import DecoderHook, LayerHook
 from focus.interface import attention
 from focus.masks import focus_mask
-from focus.named import DEFAULT, Adapter, activate, new_routers
+from focus.named import DEFAULT, Adapter, activate, new_routers, refuse_sharded
 from focus.routing import Memberships, Router
 
 MODES = ("soft", "hard", "full")
@@ -135,6 +135,7 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     if "focus_state" in inner.__dict__:
         raise ValueError("model: Focus is attached already; call focus.detach(model) first")
     layers = attention_layers(inner)
+    refuse_sharded(layers)
     probe(inner)
     state = FocusState(config, inner)
     _own_config(inner)

@@ -92,14 +92,28 @@ def _check_tensors(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) 
 
 
 def activate(state: FocusState, name: str) -> None:
-    """Puts an adapter's routers into the attention modules in place of those that are there."""
+    """Puts an adapter's routers into the attention modules in place of those that are there.
+
+    Raises:
+        ValueError: the model is sharded; nothing has changed then.
+    """
     adapter = state.adapters[name]
+    refuse_sharded(state.layers.values())
     for index, layer in state.layers.items():
         if layer.local:
             continue
         router = adapter.routers[index].to(device_of(layer.module))
         layer.module.focus_router = router.train(layer.module.training)
     state.active, state.config = name, adapter.config
+
+
+def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:
+    """Refuses a model that takes no further parameters in: each process would train them apart."""
+    if any(hasattr(p, "full_tensor") for layer in layers for p in layer.module.parameters()):
+        raise ValueError(
+            "model: its weights are spread over several processes (fully_shard), which does not "
+            "take routers in afterwards; attach, load and set adapters before sharding"
+        )
 
 
 def check_new(state: FocusState | None, name: str) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import focus
@@ -344,6 +349,18 @@ def test_an_adapter_that_waited_follows_the_model(tmp_path: Path) -> None:
     assert all(router.training for router in routers)
 
 
+def test_a_copy_of_a_model_has_adapters_of_its_own(folder: Path) -> None:
+    model = focus.load_adapter(trained(config=OTHER), folder, name="b")
+    before, twin = logits(model), copy.deepcopy(model)
+    focus.set_adapter(twin, "b")
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(twin):
+            parameter.zero_()
+    assert focus.adapters(model) == ["default", "b"]
+    assert torch.equal(logits(model), before)
+    assert torch.equal(logits(focus.set_adapter(model, "b")), logits(trained()))
+
+
 def test_names_are_checked(folder: Path) -> None:
     model = trained()
     with pytest.raises(ValueError, match=r"has an adapter 'default' already.*detach"):
@@ -375,3 +392,61 @@ def test_wrapped_models(folder: Path, tmp_path: Path) -> None:
     assert torch.equal(logits(wrapped), logits(trained()))
     focus.save_adapter(wrapped, tmp_path / "again")
     assert describe(wrapped).base["fingerprint"] == fingerprint(build("llama"))[0]
+
+
+@pytest.mark.parametrize("how", ["cpu_offload", "disk_offload"])
+def test_offloaded_weights(tmp_path: Path, folder: Path, how: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = build("llama")
+    options = {"offload_dir": str(tmp_path / "disk")} if how == "disk_offload" else {}
+    getattr(accelerate, how)(model, execution_device=torch.device("cpu"), **options)
+    assert all(p.is_meta for p in model.model.layers[0].parameters())
+    with pytest.warns(UserWarning, match="offloaded"):
+        focus.load_adapter(model, folder)
+    assert not any(p.is_meta for p in focus.trainable_parameters(model))
+    assert torch.equal(logits(model), logits(trained()))
+
+
+# Sharded models
+
+
+def shard(model: PreTrainedModel) -> None:
+    for layer in model.model.layers:
+        fully_shard(layer.self_attn.focus_router)
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def process(rank: int, port: int, folder: Path) -> None:
+    """One of two processes that save and switch adapters of a sharded model."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    try:
+        model = trained()
+        focus.load_adapter(model, describe(model), name="b")
+        shard(model)
+        # The folder of the second process shows whether it has written anything.
+        focus.save_adapter(model, folder / str(rank))
+        with pytest.raises(ValueError, match="attach, load and set adapters before sharding"):
+            focus.set_adapter(model, "b")
+        bare = build("llama")
+        for layer in bare.model.layers:
+            fully_shard(layer)
+        with pytest.raises(ValueError, match="before sharding"):
+            focus.attach(bare, CONFIG)
+        assert all(p.requires_grad for p in bare.parameters())
+        assert not any(m._forward_pre_hooks for m in bare.modules() if hasattr(m, "layer_idx"))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_sharded_model_is_saved_whole_and_once(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(process, (port, tmp_path), nprocs=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    with pytest.warns(UserWarning, match="spread over several processes"):
+        loaded = focus.load_adapter(build("llama"), tmp_path / "0")
+    assert torch.equal(logits(loaded), logits(trained()))

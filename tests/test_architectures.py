@@ -70,6 +70,16 @@ def test_nothing_is_run_without_weights() -> None:
     probe(model)
 
 
+def test_a_probe_runs_offloaded_weights() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = build("llama")
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    ran = []
+    model.model.layers[1].register_forward_hook(lambda *_: ran.append(True))
+    probe(model)
+    assert ran == [True]
+
+
 def replaced(forward: Callable[..., tuple[Tensor, Tensor | None]]) -> PreTrainedModel:
     """A tiny llama whose second attention module runs another forward."""
     model = build("llama")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import EntryNotFoundError
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import focus
@@ -19,7 +19,7 @@ from focus.adapter import describe
 from focus.card import model_card
 from focus.hub import FocusAdapter
 from focus.model import attached
-from tests.models import build
+from tests.models import build, tiny, token_ids
 from tests.test_adapter import ADAPTER, CONFIG, WEIGHTS, logits, trained
 
 FILES = sorted(["README.md", ADAPTER, WEIGHTS])
@@ -132,6 +132,27 @@ def test_a_former_adapter_loads_with_a_note(tmp_path: Path) -> None:
     again = focus.save_adapter(loaded, tmp_path)
     assert again == tmp_path
     assert FocusAdapter.from_pretrained(tmp_path).notes == ()
+
+
+def test_an_adapter_that_the_former_version_trained_and_saved_routes_as_it_did() -> None:
+    """The files in tests/former are of that version, with the memberships of one forward pass."""
+    folder = Path(__file__).parent / "former"
+    with pytest.warns(UserWarning, match="format 1"):
+        model = focus.load_adapter(tiny("tiny-llama"), folder)
+    expected = load_file(folder / "memberships.safetensors")
+
+    def agreement() -> float:
+        with torch.no_grad():
+            model(token_ids(1, 60, seed=9), use_cache=False)
+        found = focus.memberships(model)
+        same = [expected[f"{i}.key"] == layer.of_keys for i, layer in found.items()]
+        same += [expected[f"{i}.query"] == layer.query for i, layer in found.items()]
+        return float(torch.cat([each.flatten() for each in same]).float().mean())
+
+    assert agreement() > 0.999
+    for router in attached(model).routers.values():
+        router.potentials.div_(0.3)  # as if they were still in the former unit
+    assert agreement() < 0.99
 
 
 @pytest.mark.parametrize(

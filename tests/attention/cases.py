@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from focus.attention import dense_attention, focus_attention
+from focus.attention import dense_attention, focus_attention, operator
+from focus.attention.checks import check_arguments
 from focus.attention.native import build, call
 
 # Largest relative error of the outputs and of any gradient.
@@ -146,10 +147,11 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
 
 def attention_of(backend: str) -> Callable[..., Tensor]:
     """:func:`focus.focus_attention` by a backend; also ``torch``: what ``auto`` does where there is
-    no compiled kernel, and ``lists`` and ``dense test``: the kernel's two ways."""
-    modes = {"lists": call.LISTS, "dense test": call.DENSE}
-    if backend in modes:
-        return partial(call.attention_by, mode=modes[backend])
+    no compiled kernel, ``lists`` and ``dense test``: the kernel's two ways, and ``rehearsed``: the
+    path for CUDA, with a loop in the place of its kernels."""
+    inside = {"lists": "native:lists", "dense test": "native:dense", "rehearsed": "varlen"}
+    if backend in inside:
+        return partial(by_operator, inside[backend])
     if backend != "torch":
         return partial(focus_attention, backend=backend)
 
@@ -158,6 +160,11 @@ def attention_of(backend: str) -> Callable[..., Tensor]:
             return focus_attention(*tensors, **options)
 
     return without_kernel
+
+
+def by_operator(path: str, *tensors: Tensor, **options: Any) -> Tensor:
+    """Attention by a path that is no public backend."""
+    return operator.attention(check_arguments(*tensors, **{"scale": None, **options}), path)
 
 
 def check(case: Case, backend: str) -> None:

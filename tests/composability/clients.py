@@ -388,9 +388,47 @@ def static_cache(mode: str) -> Found:
 
 
 def trainer(mode: str) -> Found:
+    """The evaluation loss that Trainer reports is hard mode's; training is soft mode's, step by
+    step as by hand."""
     from focus.trainer import FocusCallback
+    from transformers import Trainer, TrainingArguments
 
-    raise NotImplementedError(FocusCallback)
+    rows = [{"input_ids": row, "labels": row} for row in ids(4)]
+    model = attached()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, max_steps=2, per_device_train_batch_size=1, learning_rate=1e-2, report_to=[],
+            weight_decay=0.0, lr_scheduler_type="constant", use_cpu=True, disable_tqdm=True,
+            per_device_eval_batch_size=4, save_strategy="no",
+        )  # fmt: skip
+        run = Trainer(model, arguments, train_dataset=rows[:2], eval_dataset=rows,
+                      callbacks=[FocusCallback()])  # fmt: skip
+        if mode == "soft":
+            order = [row["input_ids"] for row in run.get_train_dataloader()]
+            run.train()
+            found = torch.cat([p.detach().flatten() for p in focus.trainable_parameters(model)])
+            return found, _by_hand(order)
+        if mode == "hard":
+            found = torch.tensor(run.evaluate()["eval_loss"])
+        else:
+            with focus.mode(model, "full"):
+                found = torch.tensor(Trainer(model, arguments, eval_dataset=rows)
+                                     .evaluate()["eval_loss"])  # fmt: skip
+    with torch.no_grad(), focus.mode(model, mode):
+        return found, model(ids(4), labels=ids(4), use_cache=False).loss
+
+
+def _by_hand(order: list[Tensor]) -> Tensor:
+    model = attached().train()
+    parameters = list(focus.trainable_parameters(model))
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.0)
+    for row in order:
+        with focus.mode(model, "soft"):
+            model(row, labels=row, use_cache=False).loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in parameters])
 
 
 CLIENTS: dict[str, Callable[[str], Found]] = {

@@ -38,7 +38,7 @@ class Refused:
 
 
 Cell = Equal | Refused
-EXACT, ROUNDING, HALF = Equal(), Equal(1e-5), Equal(4e-2)
+EXACT, ROUNDING, HALF = Equal(), Equal(1e-5), Equal(6e-2)
 NO_CACHE = Refused("soft mode cannot continue", "the training gate has no cache")
 STATIC = Refused("tatic", "use the default dynamic cache")
 
@@ -64,7 +64,7 @@ CONTRACT: dict[str, tuple[str, tuple[Cell, Cell, Cell]]] = {
                         (EXACT, EXACT, EXACT)),
     "two_threads": ("two threads, each with a mode of its own", (EXACT, EXACT, EXACT)),
     "offload": ("accelerate: weights offloaded to the CPU's memory", (EXACT, EXACT, EXACT)),
-    "trainer": ("transformers' `Trainer` with `FocusCallback`", (EXACT, EXACT, EXACT)),
+    "trainer": ("transformers' `Trainer` with `FocusCallback`: two steps, and evaluation", (ROUNDING, ROUNDING, ROUNDING)),
     "pipeline": ("`pipeline('text-generation')`", (NO_CACHE, EXACT, EXACT)),
     "lm_eval_batch_1": ("lm-eval's `HFLM`, batch 1", (ROUNDING, ROUNDING, ROUNDING)),
     "lm_eval_batch_8": ("lm-eval's `HFLM`, batch 8, different lengths",

@@ -45,13 +45,14 @@ def step(wrapper: str | None, mode: str) -> Tensor:
     rank, world = (dist.get_rank(), dist.get_world_size()) if wrapper else (0, 1)
     model = attached().train()
     embedding = model.get_input_embeddings().weight
-    if mode != "soft":
+    if mode != "soft":  # what gets no gradient must not ask for one: DDP would wait for it
+        model.requires_grad_(False)
         embedding.requires_grad_()
     if wrapper == "fsdp2":
         _shard(model)
         embedding = model.get_input_embeddings().weight
     run = torch.nn.parallel.DistributedDataParallel(model) if wrapper == "ddp" else model
-    own = ids(4)[rank :: world]
+    own = ids(4)[rank::world]
     with focus.mode(run, mode):
         loss = run(own, labels=own, use_cache=False).loss
     loss.backward()
@@ -68,7 +69,9 @@ def _shard(model: torch.nn.Module) -> None:
     from torch.distributed.fsdp import fully_shard
 
     for layer in model.model.layers:
-        fully_shard(layer.self_attn.focus_router)  # float32 whatever the model is: a unit of its own
+        fully_shard(
+            layer.self_attn.focus_router
+        )  # float32 whatever the model is: a unit of its own
         fully_shard(layer)
     fully_shard(model)
 

@@ -23,7 +23,9 @@ def test_cell(client: str, mode: str) -> None:
 
 def test_every_cell_has_a_client_and_one_of_two_kinds() -> None:
     assert set(CONTRACT) == set(CLIENTS)
-    assert all(isinstance(cell, Equal | Refused) for _, cells in CONTRACT.values() for cell in cells)
+    assert all(
+        isinstance(cell, Equal | Refused) for _, cells in CONTRACT.values() for cell in cells
+    )
 
 
 def test_the_page_is_the_contract() -> None:

@@ -20,8 +20,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
-UNITS = ("forward.cpp", "gated.cpp", "step.cpp")
-SOURCES = ("vectors.h", "tile.h", "lists.h", *UNITS)
+UNITS = ("forward.cpp", "backward.cpp", "gated.cpp", "step.cpp", "route.cpp")
+SOURCES = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "gated.h", *UNITS)
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17",
          "-shared", "-fPIC")  # fmt: skip
 SECONDS = 120  # that a compiler may take; it needs two

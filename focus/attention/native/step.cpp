@@ -14,7 +14,7 @@
 
 #include "vectors.h"
 
-enum { TOGETHER = 4, TILE = 64, AHEAD = 6, LONGEST_SPAN = 2048, SHORTEST_SPAN = 128 };
+enum { TOGETHER = 4, TILE = 64, AHEAD = 8, LONGEST_SPAN = 2048, SHORTEST_SPAN = 128 };
 
 extern "C" struct StepProblem {  // as in step.py; tensors are contiguous
     const void *query, *key, *value;           // (B, H, M, D); new, (B, Hk, M, D)
@@ -47,6 +47,15 @@ inline float wide(float x) { return x; }
 inline float wide(uint16_t x) { return from_bfloat16(x); }
 inline void narrow(float x, float *to) { *to = x; }
 inline void narrow(float x, uint16_t *to) { *to = to_bfloat16(x); }
+
+// Sums of four lanes each that are left of a vector: what a row costs of its total.
+typedef float Four __attribute__((vector_size(16)));
+inline void fold(Vec x, float *to) {
+    Four parts[LANES / 4], sum = {};
+    memcpy(parts, &x, sizeof(x));
+    for (int i = 0; i < LANES / 4; i++) sum += parts[i];
+    memcpy(to, &sum, sizeof(sum));
+}
 
 template <class T>
 bool finite(const T *p, int64_t count) {
@@ -136,6 +145,7 @@ struct Sums {
                 int64_t known, float (*scores)[TILE]) {
         const int vectors = (int)(p.dim / LANES);
         const int64_t stride = 2 * p.dim, lines = stride * (int64_t)sizeof(T);
+        float folded[Q][TILE][4];
         for (int64_t j = 0; j < count; j++) {
             if (j + AHEAD < known) {
                 const char *next = (const char *)(rows + (ptrdiff_t)index[j + AHEAD] * stride);
@@ -147,8 +157,13 @@ struct Sums {
                 const Vec x = row(key + v * LANES);
                 for (int q = 0; q < Q; q++) products[q] += x * load(query[q] + v * LANES);
             }
-            for (int q = 0; q < Q; q++) scores[q][j] = total(products[q]);
+            for (int q = 0; q < Q; q++) fold(products[q], folded[q][j]);
         }
+        for (int q = 0; q < Q; q++)
+            for (int64_t j = 0; j < count; j++) {
+                const float *x = folded[q][j];
+                scores[q][j] = (x[0] + x[1]) + (x[2] + x[3]);
+            }
         if (p.softcap)
             for (int q = 0; q < Q; q++)
                 for (int64_t j = 0; j < count; j++)
