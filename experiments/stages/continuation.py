@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-import focus
 from experiments import settings, whole
 from experiments.record import Run
 from experiments.settings import Settings
+from focus.cache import FocusCache
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def drawn(both: whole.Both, context: int, chosen: Settings) -> Cache:
 
 def read(model: PreTrainedModel, ids: Tensor) -> Cache:
     """The recipe's cache after all but the last of ids (1, T + 1)."""
-    cache = focus.FocusCache()
+    cache = FocusCache()
     model(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
     return cache
 
@@ -87,7 +87,7 @@ def read(model: PreTrainedModel, ids: Tensor) -> Cache:
 def timed(model: PreTrainedModel, ids: Tensor, cache: Cache, count: int) -> float:
     """Seconds to generate ``count`` tokens after ids (1, T + 1) with a cache of T tokens or more,
     whatever follows those."""
-    cache.crop(ids.shape[1] - 1)
+    cache.crop(ids.shape[1] - 1 - cache.get_seq_length())
     return whole.seconds(partial(generate, model, ids, cache, count), ids.device)
 
 

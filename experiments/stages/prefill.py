@@ -70,8 +70,8 @@ def compare(both: whole.Both, tokens: Tensor, chosen: Settings) -> dict[str, Any
     forward(both.ours, tokens)  # whose pairs are counted, untimed
     density = PairCounts.total(focus.pair_counts(both.ours).values()).density
     found, outside = whole.compared(taken, chosen), median(taken[OUTSIDE])
-    attention = max(0.0, found["full_s"] - outside)
-    bound = found["full_s"] / (outside + density * attention)
+    apart = min(outside, found["full_s"])  # of a short text, attention is less than the noise
+    bound = found["full_s"] / (apart + density * (found["full_s"] - apart))
     return {
         "device": device.type, "length": tokens.shape[1], "dtype": chosen.prefill.dtype, **found,
         "outside_s": outside, "density": density, "bound": bound,

@@ -13,6 +13,7 @@ import focus
 from experiments import settings, whole
 from experiments.evaluation import median_interval
 from experiments.stages import continuation, prefill
+from focus.cache import FocusCache
 from tests.experiments.test_retrofit import run, workspace
 from tests.models import token_ids
 
@@ -59,7 +60,7 @@ def test_both_models_have_the_same_weights_and_only_one_has_routers(both: whole.
     assert "focus_state" not in both.full.__dict__
     routers = both.ours.focus_state.routers.values()
     assert both.ours.focus_state.config == focus.FocusConfig.recipe()
-    assert all(int(router.batches) == 2 and not router.training for router in routers)
+    assert all(int(router.batches) == 1 and not router.training for router in routers)
 
 
 def test_without_attention_is_the_model_less_its_attention(both: whole.Both) -> None:
@@ -74,12 +75,12 @@ def test_generation_from_a_filled_cache_is_generation(both: whole.Both) -> None:
     """Again and again, since what came after the context is cut off."""
     ids = token_ids(1, 90)
     with torch.no_grad():
-        wanted = continuation.generate(both.ours, ids, focus.FocusCache(), 6)
+        wanted = continuation.generate(both.ours, ids, FocusCache(), 6)
         cache = continuation.read(both.ours, ids)
         for _ in range(2):
             continuation.timed(both.ours, ids, cache, 6)
             assert cache.get_seq_length() == 90 + 5
-        cache.crop(89)
+        cache.crop(89 - cache.get_seq_length())
         assert torch.equal(continuation.generate(both.ours, ids, cache, 6), wanted)
 
 
