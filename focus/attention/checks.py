@@ -56,9 +56,9 @@ def validate(
     membership: Tensor,
     window: int,
     sinks: int,
-    scale: float | None,
-    key_padding_mask: Tensor | None,
-    key_membership: Tensor | None,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    key_membership: Tensor | None = None,
     extra_keys: Tensor | None = None,
 ) -> Inputs:
     """Checks every argument (values on CPU only) and brings memberships to (B, Hm, T, K).
@@ -83,9 +83,9 @@ def check_arguments(
     membership: Tensor,
     window: int,
     sinks: int,
-    scale: float | None,
-    key_padding_mask: Tensor | None,
-    key_membership: Tensor | None,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    key_membership: Tensor | None = None,
     extra_keys: Tensor | None = None,
 ) -> Inputs:
     """All of :func:`validate` that looks at no values. Under autocast query, key and value are cast

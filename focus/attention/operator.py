@@ -31,8 +31,13 @@ NATIVE = {"native": native.AUTO, "native:lists": native.LISTS, "native:dense": n
 
 
 def attention(x: Inputs, backend: str) -> Tensor:
-    """Output (B, H, T, D) of checked arguments, differentiable once in query, key and value."""
+    """Output (B, H, T, D) of checked arguments, differentiable once in query, key and value.
+
+    Raises:
+        ValueError: see :func:`focus.attention.focus_attention`.
+    """
     out: Tensor
+    _refuse_tangents(x)
     if _plain(x):  # the dispatcher would take half as long as a short call
         out, _ = _forward(x, backend)
     else:
@@ -43,13 +48,23 @@ def attention(x: Inputs, backend: str) -> Tensor:
     return out
 
 
+def _refuse_tangents(x: Inputs) -> None:
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    for name, each in (("query", x.query), ("key", x.key), ("value", x.value)):
+        if forward_ad.unpack_dual(each).tangent is not None:
+            raise ValueError(
+                f"{name}: carries a forward-mode derivative, which only backend='dense' has"
+            )
+
+
 def _plain(x: Inputs) -> bool:
     tensors = (x.query, x.key, x.value)
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return False
-    return all(type(each) is Tensor for each in tensors) and forward_ad._current_level < 0
+    return all(type(each) is Tensor for each in tensors)
 
 
 @torch.library.custom_op("focus::attention", mutates_args=())
@@ -164,12 +179,10 @@ def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
 
 
 def keeps_all(x: Inputs) -> bool:
-    """Whether every causal pair is kept, of inputs after ``check_contents``: more than K groups of
+    """Whether every causal pair of real tokens is kept, of inputs after ``check_contents``: more than K groups of
     a query and a key together, or a window or sinks that hold every token. False: not known."""
     tokens, groups = x.membership.shape[2:]
-    return x.real is None and (
-        max(x.window, x.sinks) >= tokens or groups == 1 or x.fewest > groups
-    )
+    return max(x.window, x.sinks) >= tokens or groups == 1 or x.fewest > groups
 
 
 def _may_keep_all(x: Inputs) -> bool:
@@ -194,4 +207,5 @@ def _full(x: Inputs) -> tuple[Tensor, Tensor]:
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         x.query, x.key, x.value, 0.0, True, scale=x.scale
     )
-    return out, lse.contiguous()
+    # Heads beside each other, as every path leaves them and models use them next.
+    return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from focus.attention import flash, focus_attention, varlen
 from focus.attention.checks import validate
-from focus.attention.kernels import Segments
-from focus.attention.packed import make_packed_plan, packed_attention, packed_refusal
-from tests.attention.cases import Case, definition, draw, relative_error, with_gradients
+from tests.attention.cases import Case, check, draw
 
 CASES = [
     Case(90, 4, 1),
@@ -29,23 +28,23 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients(case: Case) -> None:
-    tensors, options = draw(case)
-
-    def call(*leaves: torch.Tensor) -> torch.Tensor:
-        x = validate(*leaves, scale=None, **options)
-        return packed_attention(x, make_packed_plan(x))
-
-    found = with_gradients(call, tensors)
-    most = (1e-5, 1e-4, 1e-4, 1e-4)
-    for one, exact, limit in zip(found, definition(tensors, options), most, strict=True):
-        assert relative_error(one, exact) <= limit
+    check(case, "rehearsed")
 
 
-def test_segments_leave_out_empty_lists() -> None:
-    segments = Segments.of([0, 3, 3, 3, 10], torch.device("cpu"))
-    assert segments.offsets.tolist() == [0, 3, 10]
-    assert segments.offsets.dtype == torch.int32
-    assert segments.longest == 7
+def test_it_is_merged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varlen, "MERGE_ROWS", 17)
+    check(Case(90, 4, 2, sinks=4), "rehearsed")
+
+
+def test_a_package_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, options = draw(Case(20))
+    monkeypatch.setattr(flash, "installed", lambda: False)
+    with pytest.raises(ValueError, match="flash-attn is not installed"):
+        focus_attention(*tensors, backend="flash-attn", **options)
+    monkeypatch.setattr(flash, "installed", lambda: True)
+    for backend in ("flash-attn", "varlen"):
+        with pytest.raises(ValueError, match=f"query: is on cpu; {backend} is for CUDA"):
+            focus_attention(*tensors, backend=backend, **options)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +57,12 @@ def test_segments_leave_out_empty_lists() -> None:
     ],
 )
 def test_what_the_kernels_cannot_take(
-    dtype: torch.dtype, dim: int, groups: int, message: str | None
+    dtype: torch.dtype, dim: int, groups: int, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors, options = draw(Case(10, groups, dim=dim, dtype=dtype))
-    refusal = packed_refusal(validate(*tensors, scale=None, **options))
+    x = validate(*tensors, scale=None, **options)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    refusal = varlen.refusal(x)
     assert (refusal is None) == (message is None)
     if message is not None and refusal is not None:
         assert any(part in refusal for part in message.split("|"))
