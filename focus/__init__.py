@@ -13,24 +13,26 @@ from focus.adapter import (
     set_adapter,
 )
 from focus.attention import dense_attention, focus_attention
+from focus.cache import FocusCache
 from focus.config import FocusConfig
 from focus.hub import FocusAdapter
+from focus.initial import initialise
 from focus.model import (
     attach,
     density,
     detach,
     memberships,
-    mode,
     pair_counts,
     trainable_parameters,
 )
-from focus.initial import initialise
+from focus.modes import mode
 from focus.routing import Memberships, Router
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FocusAdapter",
+    "FocusCache",
     "FocusConfig",
     "Memberships",
     "Router",

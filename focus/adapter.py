@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 from focus.architectures import AttentionLayer, attention_layers, without_weights
 from focus.fingerprint import fingerprint, same
 from focus.hub import FocusAdapter
-from focus.model import FocusState, attach, attached, transformers_model
+from focus.model import attach
 from focus.named import (
-    DEFAULT,
     Adapter,
     activate,
     check_known,
@@ -24,6 +23,7 @@ from focus.named import (
     routers_of,
     state_of,
 )
+from focus.state import DEFAULT, FocusState, attached, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 

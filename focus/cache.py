@@ -4,7 +4,8 @@ In hard mode each routed layer's empty place in a dynamic cache, one of the mode
 :class:`FocusCache`, is taken by a :class:`FocusCacheLayer`, so that reordering, cropping and
 selecting move all that belongs to a token together.
 
-Shape suffixes: B batch, Hk key heads, T tokens seen, M new tokens, D head dimension, E further keys.
+Shape suffixes: B batch, Hk key heads, T tokens seen, M new tokens, D head dimension, E further
+keys of a query.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
-from focus.ngrams import NgramIndex
 from focus.call import running
+from focus.ngrams import NgramIndex
 from focus.routing import Prepared, Router
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -94,11 +95,12 @@ class FocusCacheLayer(CacheLayerMixin):
             )
         return key_states, value_states
 
-    def ready(self, router: Router, dtype: torch.dtype) -> Prepared:
-        """The router's parameters as the steps read them, for hidden states of ``dtype``: kept as
-        long as this cache goes on, so that no change of the weights between two uses is missed."""
+    def ready(self, router: Router) -> Prepared:
+        """The router's parameters as the steps read them: kept as long as this cache goes on, so
+        that no change of the weights between two uses is missed."""
         if self._ready is None:
-            self._ready = router.prepared(dtype)
+            with torch.no_grad():
+                self._ready = router.prepared()
         return self._ready
 
     def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,
@@ -244,7 +246,7 @@ _OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {_
 
 
 def adopt(cache: Any, index: int) -> FocusCacheLayer:
-    """The cache's layer ``index`` as a :class:`FocusCacheLayer`, which takes an empty layer's place.
+    """The cache's layer ``index``; a :class:`FocusCacheLayer` takes the place of an empty one.
 
     Raises:
         ValueError: the cache is of another kind, or was filled without Focus's groups.

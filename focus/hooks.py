@@ -16,7 +16,7 @@ from focus.cache import adopt, release
 from focus.call import KEYWORD, Call, LayerCall, running, set_running
 
 if TYPE_CHECKING:
-    from focus.model import FocusState
+    from focus.state import FocusState
 
 
 class DecoderHook:

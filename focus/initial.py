@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from focus.model import attached, mode
+from focus.modes import mode
 from focus.routing import Router
+from focus.state import attached
 
 Space = Literal["attention", "hidden"]
 

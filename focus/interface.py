@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus.attention import focus_attention
@@ -91,8 +92,11 @@ def attention(
 
 def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple[Tensor, Any]]:
     """The function that the module would call without Focus."""
-    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    return ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)  # type: ignore[no-any-return]
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", attention)
+    found: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
+        implementation, eager
+    )
+    return found
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:
@@ -142,12 +146,18 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
 def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask over a whole sequence: (B, H, T, D); begins the cache, where there is one."""
     settings = layer.call.settings
-    config, found = settings.config, _route(x, layer, router, x.real)
+    config = settings.config
+    of_model = x.limit is not None or x.softcap is not None
+    whole = layer.cache is None and x.query.shape[2] <= config.window and settings.backend == "auto"
+    if whole and x.real is None and not of_model and not x.dropout:
+        return scaled_dot_product_attention(  # the window holds every pair: nothing to route
+            x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+        )
+    found = _route(layer, router, x.real)
     further = _further_keys(x, layer, x.real)
     layer.call.record.layers[layer.index] = LayerRecord(
         found, lambda: count_pairs(*found, config.window, config.sinks, x.real, further, x.limit)
     )
-    of_model = x.limit is not None or x.softcap is not None
     if of_model and not x.dropout and _no_gradient(x) and settings.backend != "dense":
         attend = partial(decode_attention, past=Past(_rule(x, config)))
         if layer.cache is not None:
@@ -180,7 +190,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     rule = _rule(x, config)
     cache.check(rule)
     real = cache.new_real(x.real)
-    found = _route(x, layer, router, None)
+    found = router.step(layer.hidden, cache.ready(router), config)
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
@@ -189,7 +199,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     return out
 
 
-def _route(x: Inputs, layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
+def _route(layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
     """Hard memberships of the call's tokens."""
     config = layer.call.settings.config
     with torch.no_grad():

@@ -19,9 +19,8 @@ from focus.config import FocusConfig
 from focus.routing import Router
 
 if TYPE_CHECKING:
-    from focus.model import FocusState
+    from focus.state import FocusState
 
-DEFAULT = "default"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from focus.attention.native import route
 from focus.balance import sinkhorn_potentials
 from focus.config import FocusConfig
 
@@ -46,14 +47,15 @@ class Memberships(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A router's parameters as scores are computed from them.
+    """A router's parameters as scores are computed from them, contiguous.
 
     weight: (S * Hr * R, E), one product for all; centroids: (S, Hr, R, K), normalised where scores
-    are cosines.
+    are cosines; potentials: (S, Hr, K).
     """
 
     weight: Tensor
     centroids: Tensor
+    potentials: Tensor
 
 
 class Router(nn.Module):
@@ -155,7 +157,23 @@ class Router(nn.Module):
         weight = self.projection.transpose(2, 3).flatten(0, 2)
         cosine = self.config.routers != "paper"
         centroids = F.normalize(self.centroids, dim=-1) if cosine else self.centroids
-        return Prepared(weight, centroids.transpose(-1, -2))
+        return Prepared(weight, centroids.transpose(-1, -2).contiguous(), self.potentials)
+
+    @torch.no_grad()
+    def step(self, hidden_BTE: Tensor, ready: Prepared, config: FocusConfig) -> Memberships:
+        """Hard memberships of a few tokens, as :meth:`forward` and :func:`memberships_of` give
+        them to rounding; ``config``: of this router, its balance any but ``sinkhorn``."""
+        if not route.computes(hidden_BTE):
+            logits = self.forward(hidden_BTE, balance=config.balance, ready=ready)
+            return memberships_of(logits, config)
+        potentials = ready.potentials
+        if config.balance != "causal":
+            potentials = torch.zeros_like(potentials)
+        query, key = route.route(
+            hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k, config.key_top_k,
+            config.routers != "paper",
+        )  # fmt: skip
+        return Memberships(query, key if config.separate_keys else None)
 
     def balanced(self, scores: Tensor, temperature: float | None = None,
                  real_BT: Tensor | None = None) -> Tensor:  # fmt: skip

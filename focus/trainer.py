@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from focus.model import attached, mode, transformers_model
+from focus.modes import mode
+from focus.state import attached, transformers_model
 
 # What a forward pass under way has entered; of this thread alone.
 _entered: ContextVar[mode | None] = ContextVar("focus_trainer_entered", default=None)

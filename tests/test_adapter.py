@@ -24,7 +24,7 @@ from focus import FocusConfig
 from focus.adapter import adapter_state, describe
 from focus.fingerprint import fingerprint, same
 from focus.hub import FocusAdapter
-from focus.model import attached
+from focus.state import attached
 from tests.models import build, tiny, token_ids
 
 CONFIG = FocusConfig(num_groups=4, top_k=2, window=16, routers="key_head")

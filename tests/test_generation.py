@@ -17,7 +17,7 @@ from transformers import (
 
 import focus
 from focus import FocusConfig
-from focus.cache import FocusCacheLayer
+from focus.cache import FocusCacheLayer, adopt
 from tests.models import ARCHITECTURES, tiny, token_ids
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
@@ -257,6 +257,37 @@ class TestCache:
         model, ids = attached("tiny-llama"), token_ids(1, 80)
         cache = model(ids).past_key_values
         assert all(layer.past.rows is None for layer in cache.layers)
+
+    @pytest.mark.parametrize("name", ["tiny-llama", "tiny-gemma2"])
+    def test_a_cache_of_ones_own(self, name: str) -> None:
+        model, ids = attached(name, ngram=2), token_ids(1, 60) % 11
+        options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+        expected = model.generate(ids, **options)
+        cache = focus.FocusCache(config=model.config)
+        assert torch.equal(model.generate(ids, past_key_values=cache, **options), expected)
+        if name == "tiny-llama":
+            own = model.generate(ids, past_key_values=focus.FocusCache(), **options)
+            assert torch.equal(own, expected)
+        cache.reset()
+        assert torch.equal(model.generate(ids, past_key_values=cache, **options), expected)
+        with focus.mode(model, "full"):
+            fresh = focus.FocusCache(config=model.config)
+            full = model.generate(ids, past_key_values=fresh, **options)
+            assert torch.equal(full, model.generate(ids, **options))
+
+    def test_a_cache_of_inference_mode_goes_on_outside(self) -> None:
+        model, ids = attached("tiny-llama", ngram=2), token_ids(2, 80) % 11
+        cache = focus.FocusCache()
+        with torch.inference_mode():
+            in_steps(model, ids, [40, 1, 1], cache=cache)
+        out = in_steps(model, ids, [1, 1, 20], cache=cache)
+        assert torch.allclose(out, forced(model, ids)[:, 42:64], atol=TOLERANCE)
+
+    def test_a_refused_cache_is_told_what_to_use(self) -> None:
+        model = attached("tiny-llama")
+        for cache in (StaticCache(config=model.config, max_cache_len=64), object()):
+            with pytest.raises(ValueError, match=r"focus\.FocusCache"):
+                adopt(cache, 0)
 
 
 def test_full_mode_generates_as_the_pretrained_model() -> None:

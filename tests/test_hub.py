@@ -18,7 +18,7 @@ from focus import FocusConfig
 from focus.adapter import describe
 from focus.card import model_card
 from focus.hub import FocusAdapter
-from focus.model import attached
+from focus.state import attached
 from tests.models import build, tiny, token_ids
 from tests.test_adapter import ADAPTER, CONFIG, WEIGHTS, logits, trained
 

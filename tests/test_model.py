@@ -420,6 +420,6 @@ class TestErrors:
     def test_more_groups_than_tokens(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG.replace(num_groups=32, balance="sinkhorn"))
         with pytest.raises(ValueError, match="num_groups"):
-            model(token_ids(1, 8), use_cache=False)
+            model(token_ids(1, 20), use_cache=False)
         with focus.mode(model, "hard", balance="causal"):  # a prompt may be as short as it likes
-            model(token_ids(1, 8), use_cache=False)
+            model(token_ids(1, 20), use_cache=False)

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 import focus
 from focus import FocusConfig
-from focus.ngrams import keys_after_ngrams
+from focus.ngrams import NgramIndex, keys_after_ngrams
 from tests.models import tiny, token_ids
 from tests.test_generation import (  # noqa: F401 - a fixture
     TOLERANCE,
@@ -188,7 +188,7 @@ def test_a_step_that_failed_leaves_the_cache_as_it_was(monkeypatch: pytest.Monke
     model, cache, ids = attached("tiny-llama", **NGRAMS), DynamicCache(), repeating(1)
     in_steps(model, ids, [40], cache=cache)
     with monkeypatch.context() as broken:
-        broken.setattr("focus.forward.decode_attention", lambda *_, **__: 1 / 0)
+        broken.setattr("focus.cache.decode_attention", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model(ids[:, 40:45], past_key_values=cache)
     cache.layers[0].expected = False
@@ -198,15 +198,62 @@ def test_a_step_that_failed_leaves_the_cache_as_it_was(monkeypatch: pytest.Monke
 
 def test_ngrams_are_looked_for_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids, calls = attached("tiny-llama", **NGRAMS), repeating(1), []
-
-    def counted(*arguments: object) -> torch.Tensor:
-        calls.append(arguments)
-        return keys_after_ngrams(*arguments)
-
-    monkeypatch.setattr("focus.forward.keys_after_ngrams", counted)
+    extend = NgramIndex.extend
+    monkeypatch.setattr(NgramIndex, "extend", lambda *x: calls.append(x) or extend(*x))
     assert len(model.focus_state.layers) > 1
     in_steps(model, ids, [40, 1])
     assert len(calls) == 2
+
+
+class TestIndex:
+    """What is found step by step is what the whole text says."""
+
+    @pytest.mark.parametrize("padded", [False, True])
+    @pytest.mark.parametrize("window", [1, 5, 40])
+    @pytest.mark.parametrize("longest", [1, 2, 3])
+    @pytest.mark.parametrize("chunks", [[80], [1] * 80, [30, 1, 3, 8, 20, 1, 1, 16]])
+    def test_all_at_once_or_in_parts(self, chunks: list[int], longest: int, window: int,
+                                     padded: bool) -> None:  # fmt: skip
+        ids, real = repeating() % 4, torch.ones(2, 80, dtype=torch.bool)
+        real[0, :17] = real[1, 70:] = real[1, 30:33] = not padded
+        expected = keys_after_ngrams(ids, longest, 3, window, 80, real)
+        index, stop = NgramIndex(), 0
+        for count in chunks:
+            start, stop = stop, stop + count
+            own = real[:, start:stop] if padded else None
+            found = index.extend(ids[:, start:stop], own, longest, 3, window)
+            assert torch.equal(found, expected[:, start:stop])
+
+    @pytest.mark.parametrize("padded", [False, True])
+    def test_crop_and_select(self, padded: bool) -> None:
+        ids, real = repeating() % 4, torch.ones(2, 80, dtype=torch.bool)
+        real[0, :17] = real[1, 40:43] = not padded
+        expected = keys_after_ngrams(ids, 3, 3, 5, 80, real)
+        for left in (0, 1, 20, 41, 49):
+            index = NgramIndex()
+            for start, stop in ((0, 30), *((t, t + 1) for t in range(30, 50))):
+                own = real[:, start:stop] if padded else None
+                index.extend(ids[:, start:stop].flip(1) if start == 49 else ids[:, start:stop],
+                             own, 3, 3, 5)  # fmt: skip
+            index.crop(left)
+            rows = torch.tensor([1, 0, 1])
+            if left:
+                index.select(rows)
+            own_ids, own_real = (ids[rows], real[rows]) if left else (ids, real)
+            for t in range(left, 80):
+                mask = own_real[:, t : t + 1] if padded else None
+                found = index.extend(own_ids[:, t : t + 1], mask, 3, 3, 5)
+                assert torch.equal(found, (expected[rows] if left else expected)[:, t : t + 1])
+
+    def test_longer_ngrams_than_before_and_copies(self) -> None:
+        ids = repeating() % 4
+        index = NgramIndex()
+        for t in range(40):
+            index.extend(ids[:, t : t + 1], None, 1, 2, 5)
+        other = copy.deepcopy(index)
+        for each in (index, other):
+            found = each.extend(ids[:, 40:41], None, 3, 4, 5)
+            assert torch.equal(found, keys_after_ngrams(ids[:, :41], 3, 4, 5, 1))
 
 
 def test_without_ids_there_is_nothing_to_match() -> None:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 
 import focus
 from focus import FocusConfig
-from focus.model import attached
+from focus.state import attached
 from focus.trainer import FocusCallback
 from tests.models import build, token_ids
 

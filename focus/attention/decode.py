@@ -22,7 +22,7 @@ from focus.attention.native import step
 from focus.attention.past import Past, Rule
 
 
-@dataclass(frozen=True)
+@dataclass
 class Kept:
     """Pairs that a call kept, counted only when somebody asks.
 
@@ -104,7 +104,9 @@ def decode_attention(
     tensors = (query.detach(), key.detach(), value.detach())
     call = _compiled if step.computes(query) else _anywhere
     try:
-        out, total = call(*tensors, query_groups, key_groups, past, extra_keys, real, scale, softcap)
+        out, total = call(
+            *tensors, query_groups, key_groups, past, extra_keys, real, scale, softcap
+        )
     except BaseException:
         past.undo(start)
         raise
@@ -137,16 +139,17 @@ def _check(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
             f"heads and {heads} query heads; give 1 or {key_heads} of both, or {heads} of queries "
             f"and {key_heads} of keys"
         )
-    new = (query, key, value)
-    if torch.is_grad_enabled() and any(each.requires_grad for each in new):
+    if torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    ):
         raise ValueError(
             "past_key_values: no gradient flows through a key/value cache of Focus; continue "
             "from it under torch.no_grad(), or pass the whole sequence with use_cache=False"
         )
-    dtypes = {each.dtype for each in new} | ({past.dtype} if past.dtype else set())
-    if len(dtypes) > 1:
+    if not query.dtype == key.dtype == value.dtype == (past.dtype or query.dtype):
+        dtypes = {str(each) for each in (query.dtype, key.dtype, value.dtype, past.dtype) if each}
         raise ValueError(
-            f"past_key_values: {', '.join(sorted(map(str, dtypes)))} together; a cache goes on in "
+            f"past_key_values: {', '.join(sorted(dtypes))} together; a cache goes on in "
             "the dtype it was begun in, the same for queries, keys and values"
         )
 

@@ -31,7 +31,7 @@ def gathered(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, sc
     :func:`focus.attention.decode.decode_attention`."""
     index, kept = positions(groups, extra, past)
     rows = past.filed()[0]
-    batch, heads, count, dim = query.shape
+    batch, heads, count, _ = query.shape
     key_heads = rows.shape[1]
     apart = max(index.shape[1], key_heads)  # heads that read keys of their own
     b = torch.arange(batch, device=query.device)[:, None, None, None]

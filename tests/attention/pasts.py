@@ -102,6 +102,6 @@ class Case:
         return torch.cat(outs, 2), total, past
 
 
-STEPS = [1] * 60
+STEPS = [24] + [1] * 36
 CHUNKS = [20, 1, 1, 17, 1, 20]
 GRID = list(itertools.product((1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))))

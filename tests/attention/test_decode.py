@@ -1,22 +1,21 @@
-"""Decoding over a filed past against the definition, and what the pages hold."""
+"""Decoding over a past against the definition, and what the past holds."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-import focus.attention.pages as pages_module
+import focus.attention.decode as decode_module
+import focus.attention.past as past_module
+from focus.attention import gathered
 from focus.attention.dense import attend
-from focus.attention.past import Past, Rule
-from tests.attention.pasts import CHUNKS, DIM, GRID, STEPS, Case, file_early
-
-
-@pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages from the first token on, and a commit every few steps."""
-    file_early(monkeypatch)
+from focus.attention.past import Past, Rule, pack, unpack
+from tests.attention.pasts import CHUNKS, DIM, GRID, STEPS, Case
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -86,16 +85,27 @@ def test_limit_cases_are_full_attention(rule: Rule) -> None:
     assert torch.allclose(case.run(CHUNKS)[0], full, atol=1e-12)
 
 
-def test_long_pages_are_split_and_still_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages_module, "SPLIT_TOKENS", 32)
-    tokens = 600
-    for dtype, error in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
-        case = Case(Rule(16, 2, None, 2, 1, 1), tokens=tokens, batch=1, dtype=dtype)
-        past = Past(case.rule)
-        case.step(past, 0, tokens - 40)
-        out = torch.cat([case.step(past, t, t + 1)[0] for t in range(tokens - 40, tokens)], 2)
-        assert max(len(page.view().key) for _, _, _, page in past._all_pages()) > 1
-        assert torch.allclose(out, case.expected()[:, :, -40:], atol=error)
+def test_buffers_and_lists_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_module, "ROOM", 1)
+    monkeypatch.setattr(past_module, "REFRESH", 16)
+    case = Case(Rule(5, 2, None, 2, 1, 1), tokens=300, batch=1)
+    out, _, past = case.run([1] * 100 + [50] + [1] * 150)
+    assert torch.allclose(out, case.expected(), atol=1e-12)
+    assert past.rows.shape[2] < 1.3 * 300 + 2
+
+
+def test_many_queries_are_masked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathered, "MASK_ENTRIES", 2000)
+    case = Case(Rule(5, 2, 40, 4, 2, 1), padded=True, extra=3, routings=4)
+    assert torch.allclose(case.run([20, 40])[0], case.expected(), atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 7, 64, 65, 130])
+def test_groups_as_bits(groups: int) -> None:
+    own = torch.rand(2, 3, groups, generator=torch.Generator().manual_seed(0)) < 0.5
+    assert torch.equal(unpack(pack(own), groups), own)
+    case = Case(Rule(3, 0, None, max(groups, 3), 2, 2))
+    assert torch.allclose(case.run(STEPS)[0], case.expected(), atol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -119,57 +129,43 @@ def test_a_past_key_is_read_once_by_exactly_the_queries_that_the_mask_keeps(
     case.query = torch.zeros(2, 2, tokens, tokens, dtype=torch.float64)
     case.key = torch.zeros_like(case.query)
     case.value = torch.eye(tokens, dtype=torch.float64).expand(2, 2, -1, -1)
-    with pytest.MonkeyPatch.context() as patch:
-        file_early(patch, data.draw(st.integers(0, 9)), data.draw(st.integers(0, 5)))
-        out, total, past = case.run(chunks)
+    out, total, past = case.run(chunks)
     kept = case.kept().expand(-1, 2, -1, -1).double()
     expected = kept / kept.sum(-1, keepdim=True).clamp_min(1)
     assert torch.allclose(out, expected, atol=1e-12)
     assert total == int(case.kept().sum())
-    if limit is None:
-        assert_every_key_is_somewhere_once(case, past)
+    if past.lists is not None:
+        assert_lists_are_those_of_the_groups(case, past)
 
 
-def assert_every_key_is_somewhere_once(case: Case, past: Past) -> None:
+def assert_lists_are_those_of_the_groups(case: Case, past: Past) -> None:
     real = torch.ones(2, case.tokens, dtype=torch.bool) if case.real is None else case.real
-    recent = past.near()
-    for b, routings in enumerate(past.pages):
-        for pages in routings:
-            found = [page.alive()[2] for page in pages.by_set.values()]
-            found.append(recent.sink_position[b][recent.bias[b, : recent.slots] == 0])
-            found.append(recent.block().readable[b].nonzero().flatten() + recent.first)
-            everything = torch.cat(found).sort().values
-            assert torch.equal(everything, real[b].nonzero().flatten())
-            for page in pages.by_set.values():
-                assert (page.alive()[2].diff() > 0).all()
+    listed = real & (real.cumsum(1) > case.rule.sinks)
+    for b, routings in enumerate(case.key_groups):
+        for r, groups in enumerate(routings):
+            for g in range(case.rule.groups):
+                own = past.lists[b, r, g, : past.lengths[b, r, g]]
+                expected = (groups[:, g] & listed[b]).nonzero().flatten()
+                assert torch.equal(own.long(), expected[expected >= past.first])
+    assert past.longest >= int(past.lengths.max())
 
 
-def test_pages_hold_keys_of_their_own_groups() -> None:
-    case = Case(Rule(5, 2, None, 4, 2, 2))
-    _, _, past = case.run(CHUNKS)
-    assert past.paged
-    for b, r, own, page in past._all_pages():
-        key, value, position = page.alive()
-        assert torch.equal(key, case.key[b][:, position])
-        assert torch.equal(value, case.value[b][:, position])
-        assert torch.equal(
-            case.key_groups[b, r, position],
-            torch.zeros(4, dtype=torch.bool).scatter(0, torch.tensor(own), True).expand(
-                len(position), -1
-            ),
-        )  # fmt: skip
+def test_a_short_text_needs_no_lists() -> None:
+    case = Case(Rule(60, 2, None, 4, 1, 1))
+    assert case.run(CHUNKS)[2].lists is None
+    case = Case(Rule(59, 2, None, 4, 1, 1))
+    assert case.run(CHUNKS)[2].lists is not None
 
 
-def test_a_step_reads_about_one_group_and_the_window() -> None:
-    tokens = 2000
-    case = Case(Rule(16, 4, None, 8, 1, 1), tokens, batch=1, dtype=torch.float32)
-    past = Past(case.rule)
-    case.step(past, 0, tokens - 1)
-    _, reads = case.call(past, tokens - 1, tokens)
-    keys = reads.bytes_read() / (2 * DIM * 4) / 2  # keys and values, float32, 2 key heads
-    kept = int(case.kept()[0, 0, -1].sum())
-    assert kept <= keys <= kept + 3 + 2 + 4  # what gathers before a commit is read under a mask
-    assert keys < tokens / 6
+def test_what_the_models_own_window_has_passed_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_module, "ROOM", 8)
+    case = Case(Rule(3, 2, 20, 4, 1, 1), tokens=400, batch=1)
+    out, _, past = case.run([1] * 400)
+    assert torch.allclose(out, case.expected(), atol=1e-12)
+    assert past.rows.shape[2] < 60
+    key, _ = past.ordered()
+    assert torch.equal(key[:, :, past.first :], case.key[:, :, past.first :])
+    assert not key[:, :, : past.first].any()
 
 
 def test_no_key_is_kept_twice() -> None:
@@ -178,22 +174,20 @@ def test_no_key_is_kept_twice() -> None:
     past = Past(case.rule)
     case.step(past, 0, tokens - 1)
     case.step(past, tokens - 1, tokens)
-    kept = [page.key for _, _, _, page in past._all_pages()] + [past.near().key]
-    assert past.prefix is None
-    # A quarter of growth, and the free rows of each of the 28 sets of groups.
-    assert sum(x.shape[-2] for x in kept) < 1.25 * tokens + 28 * 32 + 600
+    assert past.prompt is None
+    assert past.rows.shape[2] < 1.25 * tokens + past_module.ROOM + 2
 
 
 def test_counts_outlive_the_step() -> None:
     case = Case(Rule(5, 2, None, 4, 1, 1), batch=1)
     past = Past(case.rule)
     case.step(past, 0, 40)
-    _, reads = case.call(past, 40, 41)
-    now = reads.pair_counts()
+    _, kept = case.call(past, 40, 41)
+    now = kept.counts()
     case.step(past, 41, 42)
     past.crop(6)
     case.step(past, 36, 37)
-    assert reads.pair_counts() == now
+    assert kept.counts() == now
 
 
 @pytest.mark.parametrize("limit", [None, 20])
@@ -215,7 +209,7 @@ def test_crop_select_and_go_on(limit: int | None, padded: bool, routings: int, e
         assert torch.allclose(torch.cat(outs, 2), expected[rows, :, 40 - remove :], atol=1e-12)
 
 
-def test_sequences_that_share_pages_do_not_disturb_each_other() -> None:
+def test_copies_of_a_sequence_go_on_apart() -> None:
     case = Case(Rule(5, 3, None, 4, 1, 1), batch=2)
     past = Past(case.rule)
     case.step(past, 0, 30)
@@ -229,13 +223,13 @@ def test_sequences_that_share_pages_do_not_disturb_each_other() -> None:
     assert torch.allclose(out, case.expected()[:, :, 40:], atol=1e-12)
 
 
-def test_a_crop_that_needs_dropped_keys_is_refused() -> None:
+def test_a_crop_that_needs_dropped_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_module, "ROOM", 1)
     case = Case(Rule(3, 0, 10, 4, 1, 1))
-    past = Past(case.rule)
-    case.step(past, 0, 50)
-    case.step(past, 50, 60)
+    _, _, past = case.run(STEPS)
+    assert past.first
     with pytest.raises(ValueError, match="activate_past_recording"):
-        past.crop(30)
+        past.crop(45)
 
 
 def test_garbage_in_padding_reaches_nothing() -> None:
@@ -248,15 +242,77 @@ def test_garbage_in_padding_reaches_nothing() -> None:
         assert torch.allclose(case.run(chunks)[0], expected, atol=1e-12)
 
 
-def test_errors() -> None:
-    case = Case(Rule(5, 2, None, 4, 1, 1))
-    past = Past(case.rule)
-    with pytest.raises(ValueError, match="cache: is empty"):
-        past.ordered()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("what", ["key", "gradient"])
+def test_a_call_that_fails_leaves_the_past_as_it_was(dtype: torch.dtype, what: str) -> None:
+    case = Case(Rule(5, 2, None, 4, 2, 2), dtype=dtype, dim=16, padded=True)
+    expected, past = case.expected(), Past(case.rule)
     case.step(past, 0, 20)
+    good = case.key[0, 0, 20, 0].clone()
     case.key[0, 0, 20, 0] = float("inf")
     with pytest.raises(ValueError, match="NaN or infinity"):
         case.step(past, 20, 21)
-    case.query.requires_grad_(True)
-    with pytest.raises(ValueError, match="no gradient"):
-        case.step(past, 21, 22)
+    case.key[0, 0, 20, 0] = good
+    case.query.requires_grad_(what == "gradient")
+    if what == "gradient":
+        with pytest.raises(ValueError, match="no gradient"):
+            case.step(past, 20, 21)
+        case.query.requires_grad_(False)
+    out = torch.cat([case.step(past, t, t + 1)[0] for t in range(20, 60)], 2)
+    assert torch.allclose(out, expected[:, :, 20:], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_past_of_inference_mode_goes_on_outside(dtype: torch.dtype) -> None:
+    case = Case(Rule(5, 2, None, 4, 2, 2), dtype=dtype, dim=16)
+    past = Past(case.rule)
+    with torch.inference_mode():
+        case.step(past, 0, 20)
+        case.step(past, 20, 21)
+        past.select(torch.tensor([0, 1]))
+    out = torch.cat([case.step(past, t, t + 1)[0] for t in range(21, 60)], 2)
+    assert torch.allclose(out, case.expected()[:, :, 21:], atol=1e-5)
+
+
+SYNCHRONISING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "item")
+
+
+class Asked(TorchDispatchMode):
+    """Which operations ran that make the host wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ran.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("count", [1, 4, 30])
+def test_a_step_elsewhere_asks_its_device_nothing(
+    count: int, softcap: float | None, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_module, "_check_finite", lambda *_: None)  # it is for CPUs alone
+    case = Case(Rule(5, 2, 50, 4, 2, 2), padded=padded, extra=2, routings=4)
+    past = Past(case.rule)
+    case.call(past, 0, 20)
+    case.call(past, 20, 21)
+    with Asked() as asked:
+        case.call(past, 21, 21 + count, softcap)
+    assert len(asked.ran) > 20
+    assert not [name for name in asked.ran if name in SYNCHRONISING]
+
+
+def test_a_step_elsewhere_is_as_many_operations_whatever_its_size() -> None:
+    ran = []
+    for batch, routings, groups in ((1, 2, 4), (3, 4, 9)):
+        case = Case(Rule(5, 2, None, groups, 2, 2), batch=batch, routings=routings, extra=2)
+        past = Past(case.rule)
+        case.call(past, 0, 40)
+        with Asked() as asked:
+            case.call(past, 40, 41)
+        ran.append(asked.ran)
+    assert len(ran[0]) == len(ran[1]) < 300

@@ -8,7 +8,7 @@ import torch
 from focus.attention import dense_attention, focus_attention
 from focus.attention.checks import validate
 from focus.attention.dense import pairs_kept
-from focus.attention.past import Past, Rule
+from focus.attention.past import Rule
 from focus.density import count_pairs
 from tests.attention.cases import (
     Case,
@@ -20,7 +20,7 @@ from tests.attention.cases import (
     relative_error,
     with_gradients,
 )
-from tests.attention.pasts import CHUNKS, GRID, STEPS, file_early
+from tests.attention.pasts import CHUNKS, GRID, STEPS
 from tests.attention.pasts import Case as PastCase
 
 CASES = [
@@ -98,13 +98,6 @@ def test_nonsense_is_refused(extra: torch.Tensor, message: str) -> None:
 # ------------------------------------------------------------------------------------- decoding
 
 
-@pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages from the first token on, and a commit every few steps."""
-    file_early(monkeypatch)
-
-
-@pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize(("changes", "softcap"), [
     ({}, None), ({"padded": True}, 3.0), ({"routings": 2, "padded": True}, None),
     ({"routings": 4}, 3.0), ({"key_heads": 1}, None),
@@ -123,7 +116,6 @@ def test_every_step_is_the_definition(
 
 
 @needs_kernel
-@pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("changes", [{}, {"routings": 2, "padded": True}, {"routings": 4}])
 def test_compiled_steps_are_the_definition(changes: dict) -> None:
     for window, sinks, limit, (groups, of_query, of_key) in GRID:
@@ -132,25 +124,6 @@ def test_compiled_steps_are_the_definition(changes: dict) -> None:
         out, total, _ = case.run(STEPS)
         assert torch.allclose(out, case.expected(), atol=1e-6), rule
         assert total == int(case.kept().sum()), rule
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_a_step_reads_no_more_than_its_keys() -> None:
-    tokens = 2000
-    case = PastCase(Rule(16, 4, None, 8, 1, 1), tokens, batch=1, extra=4, dtype=torch.float32)
-    past = Past(case.rule)
-    case.step(past, 0, tokens - 1)
-    _, reads = case.call(past, tokens - 1, tokens)
-    assert past.paged
-    keys = reads.bytes_read() / (2 * case.key.shape[3] * 4) / 2  # float32, 2 key heads
-    kept = int(case.kept()[0, 0, -1].sum())
-    assert kept <= keys <= kept + 3 + 2 + 4  # what gathers before a commit is read under a mask
-
-
-def test_a_past_that_expects_none_is_told() -> None:
-    case = PastCase(Rule(5, 2, None, 4, 1, 1), extra=2)
-    with pytest.raises(ValueError, match=r"^extra_keys: this past was begun without"):
-        case.step(Past(Rule(5, 2, None, 4, 1, 1)), 0, 20)
 
 
 @pytest.mark.parametrize("backend", ["decomposed", *KERNEL])

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextIteratorStreamer
 
 import focus
@@ -40,7 +39,7 @@ def attached(config: FocusConfig = CONFIG, **changes: Any) -> PreTrainedModel:
 
 def with_potentials(model: Any) -> Any:
     """Gives every router potentials, the same for the same layer."""
-    for index, router in focus.model.attached(model).routers.items():
+    for index, router in focus.state.attached(model).routers.items():
         router.potentials.normal_(generator=torch.Generator().manual_seed(index)).mul_(0.1)
     return model
 
@@ -54,7 +53,7 @@ def logits(model: Any, mode: str, input_ids: Tensor | None = None, **kwargs: Any
 
 def gradients(model: Any, mode: str, backward_inside: bool = True) -> Tensor:
     """Of what is trained in that mode, flat: the routers in soft mode, else the first embedding."""
-    inner = focus.model.transformers_model(model)
+    inner = focus.state.transformers_model(model)
     embedding = inner.get_input_embeddings().weight
     if mode == "soft":
         wanted = list(focus.trainable_parameters(model))
@@ -97,7 +96,7 @@ def _cast(mode: str, dtype: torch.dtype) -> Found:
     after = attached().to(dtype)
     before = with_potentials(focus.attach(tiny("tiny-llama").to(dtype), CONFIG, seed=0))
     assert {p.dtype for p in focus.trainable_parameters(after)} == {torch.float32}
-    assert {r.potentials.dtype for r in focus.model.attached(after).routers.values()} == {
+    assert {r.potentials.dtype for r in focus.state.attached(after).routers.values()} == {
         torch.float32
     }
     one, other = logits(after, mode), logits(before, mode)
@@ -118,7 +117,7 @@ def _checkpointed(mode: str, reentrant: bool) -> Found:
 
 
 def _potentials(model: Any) -> Iterator[Tensor]:
-    for router in focus.model.attached(model).routers.values():
+    for router in focus.state.attached(model).routers.values():
         yield router.potentials
 
 
@@ -195,7 +194,7 @@ def _both_adapters(wrapped: Any, mode: str) -> Found:
 
 
 def _restore(model: Any, other: Any) -> None:
-    here, there = (focus.model.attached(each).routers for each in (model, other))
+    here, there = (focus.state.attached(each).routers for each in (model, other))
     for index, router in here.items():
         router.load_state_dict(there[index].state_dict())
 
@@ -256,7 +255,7 @@ def two_threads(mode: str) -> Found:
             try:
                 for other in others:
                     logits(model, other, token_ids(1, 40, seed=3))
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 failed.append(error)
                 return
 
@@ -282,11 +281,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """A word for each token id."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = {f"w{i}": i for i in range(256)}
+    words = {**{f"w{i}": i for i in range(256)}, "<end>": 256}
     own = Tokenizer(models.WordLevel(words, unk_token="w0"))
     own.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=own, eos_token="w1", pad_token="w1",
-                                   unk_token="w0")  # fmt: skip
+    return PreTrainedTokenizerFast(tokenizer_object=own, eos_token="<end>",
+                                   pad_token="<end>")  # fmt: skip
 
 
 def text(tokens: Tensor) -> str:
@@ -368,7 +367,7 @@ def streamer(mode: str) -> Found:
     def run() -> None:
         try:
             model.generate(prompt, max_new_tokens=6, do_sample=False, streamer=parts)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             errors.append(error)
             parts.end()
 
@@ -390,8 +389,9 @@ def static_cache(mode: str) -> Found:
 def trainer(mode: str) -> Found:
     """The evaluation loss that Trainer reports is hard mode's; training is soft mode's, step by
     step as by hand."""
-    from focus.trainer import FocusCallback
     from transformers import Trainer, TrainingArguments
+
+    from focus.trainer import FocusCallback
 
     rows = [{"input_ids": row, "labels": row} for row in ids(4)]
     model = attached()

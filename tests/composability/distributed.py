@@ -61,7 +61,7 @@ def step(wrapper: str | None, mode: str) -> Tensor:
         dist.all_reduce(total)
     wanted = list(focus.trainable_parameters(run)) if mode == "soft" else [embedding]
     parts = [_full(p.grad) for p in wanted]
-    parts += [_full(router.potentials) for router in focus.model.attached(run).routers.values()]
+    parts += [_full(router.potentials) for router in focus.state.attached(run).routers.values()]
     return torch.cat([total[None] / world, *(part.flatten() for part in parts)])
 
 

@@ -6,6 +6,8 @@ K groups, E further keys of a query.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import struct
 
 import torch
@@ -26,7 +28,12 @@ def computes(query: Tensor) -> bool:
     if query.device.type != "cpu" or query.dtype not in DTYPES or torch.compiler.is_compiling():
         return False
     kernel, dim = library(), query.shape[-1]
-    return kernel is not None and dim <= MOST_DIM and dim % kernel.focus_step_lanes() == 0
+    return kernel is not None and dim <= MOST_DIM and dim % _lanes(kernel) == 0
+
+
+@functools.cache
+def _lanes(kernel: ctypes.CDLL) -> int:
+    return int(kernel.focus_step_lanes())
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
