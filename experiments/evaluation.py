@@ -172,9 +172,7 @@ def mean_interval(values: Sequence[float], bootstrap: BootstrapSettings, seed: i
     return _interval(float(array.mean()), array[drawn].mean(-1), bootstrap)
 
 
-def median_interval(
-    values: Sequence[float], bootstrap: BootstrapSettings, seed: int
-) -> Interval:
+def median_interval(values: Sequence[float], bootstrap: BootstrapSettings, seed: int) -> Interval:
     """Median with a percentile interval over resampled values."""
     array = np.asarray(values, dtype=float)
     drawn = np.random.default_rng(seed).integers(len(array), size=(bootstrap.samples, len(array)))

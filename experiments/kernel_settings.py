@@ -63,6 +63,7 @@ class SpeedSettings:
         groups, top_ks: K and k; probes: of which kinds (multi_probe: for k > 1).
         single_from: lengths from which only symmetric k = 1 is timed.
         both_until: greatest length whose backward pass is timed too (least k only).
+        quadratic_until: greatest length of methods that form every pair under the mask.
         window, heads, key_heads, head_dim, dtype: shape of the attention.
         seconds: time for the repetitions of one length and direction.
         most_repetitions: the most of one length; if the time is up, five have to do (two from
@@ -75,6 +76,7 @@ class SpeedSettings:
     probes: tuple[Literal["symmetric", "multi_probe"], ...] = ("symmetric", "multi_probe")
     single_from: int = 65536
     both_until: int = 16384
+    quadratic_until: int = 4096
     window: int = 128
     heads: int = 9
     key_heads: int = 3

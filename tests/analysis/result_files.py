@@ -112,7 +112,7 @@ def write_exactness(root: Path, *rows: dict[str, Any]) -> None:
         "length": 111,
         "dtype": "float32",
         "groups": "balanced",
-        "method": "decomposed",
+        "method": "log_sum_exp",
         "output_cosine": 1.0,
         "output_error": 1e-6,
         "gradient_error": 1e-6,

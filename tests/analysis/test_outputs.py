@@ -40,7 +40,7 @@ def filled(results):
     ]
     write_topk(results.root, [pretrained(), *rows])
     lengths = [{"length": t, "speedup": s} for t, s in ((1024, 0.5), (4096, 2.0), (16384, 5.0))]
-    write_speed(results.root, *lengths, {"method": "decomposed", "speedup": 5.0})
+    write_speed(results.root, *lengths, {"method": "stripes", "speedup": 5.0})
     write_exactness(results.root, {}, {"method": "subtraction", "output_cosine": 0.8})
     write_leak(results.root, 0.08, 0.0)
     return results
