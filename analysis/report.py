@@ -23,7 +23,7 @@ TITLES = {
     "copying": "What perplexity hides: a passage that comes twice",
     "search": "One change of the recipe at a time",
     "decode": "Speed-up of a decoding step",
-    "training": "Speed-up of a training step, its attention and the whole",
+    "whole": "The whole model by the recipe against the pretrained one",
 }
 SHADES = {
     rules.REPRODUCED: "good",

@@ -17,7 +17,6 @@ TOPK_COLUMNS = [
     "K",
     "sinks",
     "gate",
-    "sides",
     "routers",
     "mode",
     "balance",
@@ -84,18 +83,12 @@ DECODE_COLUMNS = [
     "device", "context", "dtype", "K", "k", "probe", "routers", "extra_keys", "method",
     "median_s", "low_s", "high_s", "bytes_read", "speedup", "bound", "error", "repetitions",
 ]  # fmt: skip
-TRAINING_COLUMNS = [
-    "device", "length", "method", "K", "k", "routers", "window", "sinks", "dtype", "median_s",
-    "speedup", "speedup_low", "speedup_high", "peak_mb", "repetitions",
+WHOLE_COLUMNS = [
+    "device", "length", "dtype", "full_s", "ours_s", "speedup", "speedup_low", "speedup_high",
+    "repetitions",
 ]  # fmt: skip
-TRAINING_STEP_COLUMNS = [
-    "device", "length", "method", "K", "k", "window", "sinks", "dtype", "median_s", "low_s",
-    "high_s", "speedup", "speedup_low", "speedup_high", "density", "peak_mb", "repetitions",
-]  # fmt: skip
-PREFILL_COLUMNS = [
-    "variant", "length", "top_k", "dtype", "full_s", "hard_s", "speedup", "speedup_low",
-    "speedup_high", "density", "repetitions",
-]  # fmt: skip
+PREFILL_COLUMNS = [*WHOLE_COLUMNS, "outside_s", "density", "bound", "share_of_bound"]
+CONTINUATION_COLUMNS = [*WHOLE_COLUMNS, "new_tokens"]
 GENERATION_COLUMNS = [
     "variant", "prompt_tokens", "tokens", "agreement_forced", "agreement_free",
     "cache_differs_full", "cache_differs_hard",
@@ -318,19 +311,13 @@ class Results:
         return self.table("decode", DECODE_COLUMNS)
 
     @cached_property
-    def training(self) -> pd.DataFrame:
-        """The attention of a training step, by length and gate."""
-        return self.table("training", TRAINING_COLUMNS)
-
-    @cached_property
-    def training_step(self) -> pd.DataFrame:
-        """Whole training steps of the model, by length and gate."""
-        return self.table("training_step", TRAINING_STEP_COLUMNS)
-
-    @cached_property
-    def prefill(self) -> pd.DataFrame:
-        """Whole forward passes over a long text."""
-        return self.table("prefill", PREFILL_COLUMNS)
+    def whole(self) -> pd.DataFrame:
+        """The whole model by the recipe beside the pretrained one; ``phase``: a forward pass, or
+        generation after a context."""
+        forward = self.table("prefill", PREFILL_COLUMNS).assign(phase="forward")
+        after = self.table("continuation", CONTINUATION_COLUMNS).assign(phase="generation")
+        known = [each for each in (forward, after) if len(each)]
+        return pd.concat(known, ignore_index=True) if known else forward
 
     @cached_property
     def generation(self) -> pd.DataFrame:

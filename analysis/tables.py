@@ -17,7 +17,6 @@ TOPK = [
     "gate",
     "K",
     "sinks",
-    "sides",
     "routers",
     "mode",
     "balance",
@@ -154,19 +153,11 @@ def decode(results: Results) -> pd.DataFrame:
     return results.decode.drop(columns="evidence")
 
 
-def training(results: Results) -> pd.DataFrame:
-    """One row a gate and length: the attention of a training step beside full attention's."""
-    return results.training.drop(columns="evidence")
-
-
-def training_step(results: Results) -> pd.DataFrame:
-    """One row a gate and length: a whole training step of the model beside full attention's."""
-    return results.training_step.drop(columns="evidence")
-
-
-def prefill(results: Results) -> pd.DataFrame:
-    """One row a length: a whole forward pass, hard and as pretrained."""
-    return results.prefill.drop(columns="evidence")
+def whole(results: Results) -> pd.DataFrame:
+    """One row a length: a forward pass of the whole model, or tokens generated after a context, by
+    the recipe beside the pretrained model."""
+    frame = results.whole.drop(columns="evidence")
+    return frame[["phase", *(name for name in frame if name != "phase")]]
 
 
 def generation(results: Results) -> pd.DataFrame:
@@ -187,9 +178,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "paired": paired.paired,
     "copying": copying,
     "decode": decode,
-    "training": training,
-    "training_step": training_step,
-    "prefill": prefill,
+    "whole": whole,
     "generation": generation,
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {

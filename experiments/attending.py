@@ -8,38 +8,38 @@ from typing import Any
 
 from torch import Tensor
 from transformers import AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import focus
-from focus.masks import focus_mask
 
 Attention = Callable[..., tuple[Tensor, None]]
 
 
 @contextmanager
-def attending(model: PreTrainedModel, name: str, function: Attention,
-              mode: str = "full") -> Iterator[PreTrainedModel]:  # fmt: skip
-    """The attached model, whose layers call another attention function.
+def attending(model: PreTrainedModel, name: str,
+              function: Attention) -> Iterator[PreTrainedModel]:  # fmt: skip
+    """The attached model in full mode, in which another attention function stands for its own.
 
     Args:
         model: attached; it is as it was afterwards, whatever happens within.
         name: under which transformers knows the function meanwhile.
         function: takes and gives what transformers' own attention functions do: query (B, H, T, D),
             key and value (B, Hk, T, D), out (B, T, H, D).
-        mode: of :func:`focus.mode`; ``soft`` lets the function take the layer's hidden states.
 
     Raises:
         ValueError: Focus is not attached.
     """
-    with focus.mode(model, mode):
-        former = model.config._attn_implementation
+    with focus.mode(model, "full"):
+        state = model.focus_state
+        former = state.implementation
         ALL_ATTENTION_FUNCTIONS[name] = function
-        AttentionMaskInterface.register(name, focus_mask)
+        AttentionMaskInterface.register(name, sdpa_mask)
         try:
-            model.set_attn_implementation(name)
+            state.implementation = name
             yield model
         finally:
-            model.set_attn_implementation(former)
+            state.implementation = former
             # What the function holds would otherwise live as long as the process.
             del ALL_ATTENTION_FUNCTIONS[name]
 

@@ -20,7 +20,6 @@ from experiments.trained import NO_MASK
 from focus.density import PairCounts
 
 Documents = list[tuple[str, Tensor]]
-POTENTIALS = ("frozen", "lagged")
 
 
 def balanced(model: PreTrainedModel, balance: str, window: int | None = None,
@@ -31,10 +30,7 @@ def balanced(model: PreTrainedModel, balance: str, window: int | None = None,
         window: another than the config's.
         mask: further overrides of :class:`focus.mode`.
     """
-    causal = balance in POTENTIALS
-    own = {"balance": "causal" if causal else balance, "potentials": balance if causal else None,
-           "window": window}  # fmt: skip
-    return focus.mode(model, "hard", **{**mask, **own})
+    return focus.mode(model, "hard", **{**mask, "balance": balance, "window": window})
 
 
 def costs(
@@ -95,7 +91,7 @@ def measured(model: PreTrainedModel, balance: str, window: int | None, documents
         tick()
 
     with balanced(model, balance, window, mask):
-        window = model.focus_state.config.window
+        window = model.focus_state.settings.config.window
         scores = evaluation.score_documents(model, documents, score_from, after)
     pairs = PairCounts.total(counts)
     return {

@@ -207,7 +207,7 @@ class LeakSettings:
     """
 
     variants: tuple[str, ...]
-    balances: tuple[Literal["softmax", "sinkhorn", "frozen", "lagged"], ...]
+    balances: tuple[Literal["softmax", "sinkhorn", "causal"], ...]
     trials: tuple[str, ...]
     documents: int = 8
     readings: tuple[str, ...] = ()

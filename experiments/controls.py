@@ -16,16 +16,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
+from focus.architectures import AttentionLayer
 from focus.config import FocusConfig
 from focus.density import PairCounts, count_pairs
 from focus.ngrams import keys_after_ngrams
-from focus.routing import Prepared, Router
+from focus.routing import Prepared, Router, memberships_of
 
 KINDS = ("random", "position", "token", "window")
 MOST_GROUPS = 64  # of the compiled kernel
-# Frozen potentials are zero here; lagged ones would even out what a rule has made uneven.
-PLAIN = {"routers": "layer", "sides": "two", "balanced_sides": "both", "balance": "softmax",
-         "potentials": "frozen"}  # fmt: skip
+# Queries and keys apart; a balance would even out what a rule has made uneven.
+PLAIN = {"routers": "key_head", "balance": "softmax"}
 
 
 class FixedRouter(Router):
@@ -42,7 +42,7 @@ class FixedRouter(Router):
 
     def __init__(self, config: FocusConfig, kind: str) -> None:
         plain = config.replace(**PLAIN)
-        super().__init__(plain, 1, 1)
+        super().__init__(plain, 1, 1, 1)
         self.kind = kind
         self.input_ids: Tensor | None = None
 
@@ -87,14 +87,14 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
     if kind not in KINDS:
         raise ValueError(f"controls.kinds: must be of {', '.join(KINDS)}, got {kind!r}")
     state = model.focus_state
-    layers = [layer for layer in state.layers.values() if layer.router is not None]
-    trained, config = [layer.router for layer in layers], state.config
+    trained, config = state.routers, state.config
     groups = num_groups or config.num_groups
     drawn = config.replace(num_groups=groups, top_k=min(config.top_k, groups))
     hook = model.register_forward_pre_hook(_pass_ids, with_kwargs=True)
     try:
-        for index, layer in enumerate(layers):
-            layer.router = _control(layer.router, kind, seed + index, drawn)
+        for number, (index, router) in enumerate(trained.items()):
+            layer = state.layers[index]
+            layer.module.focus_router = _control(router, layer, kind, seed + number, drawn)
         state.config = drawn if kind == "random" else drawn.replace(**PLAIN)
         if kind == "random":
             calibrate(model, calibration)
@@ -102,35 +102,44 @@ def controlled(model: PreTrainedModel, kind: str, calibration: list[Tensor], see
     finally:
         hook.remove()
         state.config = config
-        for layer, router in zip(layers, trained, strict=True):
-            layer.router = router
+        for index, router in trained.items():
+            state.layers[index].module.focus_router = router
 
 
-def _control(trained: Router, kind: str, seed: int, drawn: FocusConfig) -> Router:
+def _control(trained: Router, layer: AttentionLayer, kind: str, seed: int,
+             drawn: FocusConfig) -> Router:  # fmt: skip
     if kind != "random":
         return FixedRouter(drawn, kind).eval().to(trained.projection.device)
-    sides, heads, hidden, _ = trained.projection.shape
     generator = torch.Generator().manual_seed(seed)
-    router = Router(drawn, hidden, heads, generator, heads * max(1, sides - 1))
+    router = Router(drawn, layer.hidden_size, layer.key_heads, layer.query_heads, generator)
     return router.requires_grad_(False).eval().to(trained.projection.device)
 
 
 def _pass_ids(model: torch.nn.Module, args: tuple, kwargs: dict) -> None:
     input_ids = args[0] if args else kwargs["input_ids"]
-    for layer in model.focus_state.layers.values():
-        if isinstance(layer.router, FixedRouter):
-            layer.router.input_ids = input_ids
+    for router in model.focus_state.routers.values():
+        if isinstance(router, FixedRouter):
+            router.input_ids = input_ids
 
 
 def calibrate(model: PreTrainedModel, windows: list[Tensor]) -> None:
-    """Lets untrained routers find their causal potentials as training would, without a step."""
-    routers = [layer.router for layer in model.focus_state.layers.values() if layer.router]
-    for router in routers:
-        router.train()
-    with focus.mode(model, "soft"), torch.enable_grad():
+    """Lets untrained routers find their causal potentials as training would, without a step.
+
+    Args:
+        model: attached.
+        windows: token ids (1, T).
+    """
+    routers = model.focus_state.routers
+
+    def observe(index: int, hidden: Tensor, query: Tensor, key: Tensor) -> None:
+        routers[index](hidden, learn=True)
+
+    for router in routers.values():
+        router.train()  # so that soft mode balances each window as training does
+    with torch.no_grad(), focus.mode(model, "soft", tap=observe):
         for window in windows:
             model(window.to(model.device), use_cache=False)
-    for router in routers:
+    for router in routers.values():
         router.eval()
 
 
@@ -158,7 +167,7 @@ def ruled_pairs(kind: str, config: FocusConfig, ids_NT: Tensor) -> PairCounts:
     decide. Arguments as of :func:`groups_keeping`."""
     router = FixedRouter(config, kind)
     router.input_ids = ids_NT
-    found = router.memberships(router.scores(ids_NT.unsqueeze(-1)), router.config)
+    found = memberships_of(router.scores(ids_NT.unsqueeze(-1)), router.config)
     extra = None
     if config.ngram:
         extra = keys_after_ngrams(ids_NT, config.ngram, config.ngram_keys, config.window,

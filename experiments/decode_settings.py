@@ -1,11 +1,11 @@
-"""The blocks of params.yaml that the stages decode, prefill and generation read."""
+"""The blocks of params.yaml that the stages decode, prefill, continuation and generation read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.schema import at_least
+from experiments.schema import at_least, positive
 from focus.config import PROBES
 
 
@@ -18,7 +18,7 @@ class DecodeRouting:
     groups: int
     top_k: int = 1
     probe: Literal["symmetric", "multi_probe"] = "symmetric"
-    routers: Literal["layer", "kv_head", "query_heads"] = "layer"
+    routers: Literal["layer", "key_head", "query_head"] = "layer"
     extra_keys: int = 0
 
     def __post_init__(self) -> None:
@@ -74,26 +74,55 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class PrefillSettings:
-    """A whole forward pass over a long text, in hard mode and as pretrained.
+    """A whole forward pass by the recipe, against the pretrained model's.
 
     Attributes:
-        variants: whose trained routers.
         lengths: tokens of the text.
-        top_k: groups a token.
-        repetitions: passes of each mode, taking turns.
+        calibration: training windows on which random routers find their potentials.
+        dtype: of the model here.
+        seconds: time for the rounds of one length.
+        most_repetitions: the most rounds of one length; if the time is up, two have to do.
     """
 
-    variants: tuple[str, ...]
     lengths: tuple[int, ...]
-    top_k: int = 1
-    repetitions: int = 2
+    calibration: int = 2
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    seconds: float = 40.0
+    most_repetitions: int = 25
 
     def __post_init__(self) -> None:
-        for name in ("variants", "lengths"):
-            values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
-                raise ValueError(f"{name}: must name at least one value, and none twice")
-        at_least(1, lengths=min(self.lengths), top_k=self.top_k, repetitions=self.repetitions)
+        _check_rounds(self, "lengths")
+
+
+@dataclass(frozen=True)
+class ContinuationSettings:
+    """Tokens generated after a context by the recipe, against the pretrained model.
+
+    Attributes:
+        contexts: tokens in the cache.
+        new_tokens: tokens generated after each.
+        calibration, dtype, seconds, most_repetitions: as of :class:`PrefillSettings`.
+    """
+
+    contexts: tuple[int, ...]
+    new_tokens: int = 48
+    calibration: int = 2
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    seconds: float = 40.0
+    most_repetitions: int = 9
+
+    def __post_init__(self) -> None:
+        _check_rounds(self, "contexts")
+        at_least(1, new_tokens=self.new_tokens)
+
+
+def _check_rounds(block: PrefillSettings | ContinuationSettings, name: str) -> None:
+    lengths = getattr(block, name)
+    if not lengths or len(set(lengths)) != len(lengths):
+        raise ValueError(f"{name}: must name at least one value, and none twice")
+    at_least(1, **{name: min(lengths)}, calibration=block.calibration)
+    at_least(2, most_repetitions=block.most_repetitions)
+    positive(seconds=block.seconds)
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,13 @@ def mean_interval(values: Sequence[float], bootstrap: BootstrapSettings, seed: i
     return _interval(float(array.mean()), array[drawn].mean(-1), bootstrap)
 
 
+def median_interval(values: Sequence[float], bootstrap: BootstrapSettings, seed: int) -> Interval:
+    """Median with a percentile interval over resampled values."""
+    array = np.asarray(values, dtype=float)
+    drawn = np.random.default_rng(seed).integers(len(array), size=(bootstrap.samples, len(array)))
+    return _interval(float(np.median(array)), np.median(array[drawn], -1), bootstrap)
+
+
 def _interval(value: float, resampled: np.ndarray, bootstrap: BootstrapSettings) -> Interval:
     tail = (1 - bootstrap.confidence) / 2
     low, high = np.quantile(resampled, [tail, 1 - tail])

@@ -42,9 +42,8 @@ class Centroids(pl.LightningModule):
         self._before: float = 0.0
         self._started: float | None = None
         self.model.eval()
-        for layer in model.focus_state.layers.values():
-            if layer.router is not None:
-                layer.router.train()
+        for router in model.focus_state.routers.values():
+            router.train()
 
     @property
     def model(self) -> PreTrainedModel:
@@ -53,8 +52,8 @@ class Centroids(pl.LightningModule):
 
     def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
         """Loss, nats a token, of ``input_ids`` (B, T) under the training gate."""
-        self._cool()
-        how = gate_at(self.global_step, self.settings)
+        final = self.model.focus_state.config.temperature
+        how = gate_at(self.global_step, self.settings, final)
         loss = LOSSES[self.settings.loss](self.model, batch["input_ids"], **how)
         if not bool(torch.isfinite(loss)):
             raise ValueError(
@@ -64,16 +63,6 @@ class Centroids(pl.LightningModule):
         self.losses.append(float(loss.detach()))
         self.log("loss", loss.detach(), prog_bar=True)
         return loss
-
-    def _cool(self) -> None:
-        final = self.model.focus_state.config.temperature
-        temperature = cooled(self.global_step, self.settings, final)
-        for layer in self.model.focus_state.layers.values():
-            router = layer.router
-            if router is not None and router.config.temperature != temperature:
-                # Potentials are added to scores over the temperature, so they go with it.
-                router.potentials.mul_(router.config.temperature / temperature)
-                router.config = router.config.replace(temperature=temperature)
 
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW with a linear warm-up and a cosine down to zero."""
@@ -124,7 +113,7 @@ class Centroids(pl.LightningModule):
 
 
 def gated_next_token_loss(model: PreTrainedModel, input_ids: Tensor, **how: Any) -> Tensor:
-    """Next-token loss under the training gate; ``how`` overrides it, see :func:`gate_at`."""
+    """Next-token loss under the training gate; ``how`` overrides the config: :func:`gate_at`."""
     with focus.mode(model, "soft", **how):
         return next_token_loss(model, input_ids)
 
@@ -163,16 +152,18 @@ def cooled(step: int, settings: RetrofitSettings, final: float) -> float:
     return start * (final / start) ** (step / (settings.steps - 1))
 
 
-def gate_at(step: int, settings: RetrofitSettings) -> dict[str, Any]:
-    """What overrides the config's gate at a step: nothing, or the hard mask from ``hard_from`` on.
+def gate_at(step: int, settings: RetrofitSettings, final: float) -> dict[str, Any]:
+    """What overrides the config at a step: the temperature, which ends at ``final``, and from
+    ``hard_from`` on the gate, by the hard mask itself.
 
     Those steps take ``hard_top_ks`` in turn: routers that are read with one, two and four groups a
     query then know what each of them leaves out.
     """
+    how: dict[str, Any] = {"temperature": cooled(step, settings, final)}
     if settings.hard_from is None or step < settings.hard_from * settings.steps:
-        return {}
+        return how
     top_k = settings.hard_top_ks[step % len(settings.hard_top_ks)]
-    return {"gate": "straight_through", "top_k": top_k, "probe": "multi_probe"}
+    return {**how, "gate": "straight_through", "top_k": top_k, "probe": "multi_probe"}
 
 
 LOSSES = {"next_token": gated_next_token_loss, "distil": distillation_loss, "mass": mass_loss}

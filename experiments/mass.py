@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 from experiments.attending import attending, plain_scale
 from focus.attention.checks import for_query_heads
 from focus.config import FocusConfig
-from focus.gating import as_gated
+from focus.gates import gated_assignments
+from focus.routing import Assignments, Router, assignments_of
 
 IMPLEMENTATION = "focus_mass"
 
@@ -32,45 +33,62 @@ def mass_loss(model: PreTrainedModel, input_ids: Tensor, **how: Any) -> Tensor:
     Args:
         model: attached; its layers attend fully meanwhile.
         input_ids: (B, T) int64, without padding, longer than the window.
-        how: must be empty: there is no gate to override.
+        how: overrides the config, but for the gate: there is none.
 
     Raises:
         ValueError: ``how`` names a gate, Focus is not attached, no pair is distant, the model has a
-            sliding window or a soft-cap, or :func:`focus.gating.as_gated` refuses the config.
+            sliding window or a soft-cap, or :func:`focus.gates.gated_assignments` refuses the
+            config.
     """
-    if how:
+    if "gate" in how:
         raise ValueError("retrofit.hard_from: the loss 'mass' runs no gate; leave it out")
+    state = model.focus_state
+    config = state.config.replace(**how)
+    if input_ids.shape[1] <= config.window:
+        raise ValueError(
+            f"input_ids: {input_ids.shape[1]} tokens have no pair beyond the window of "
+            f"{config.window}; give longer texts (retrofit.context) or a smaller window"
+        )
+    seen: dict[nn.Module, Tensor] = {}  # hidden states of the layer that is running
     losses: list[Tensor] = []
     learns = torch.is_grad_enabled()
 
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                   attention_mask: Tensor | None, scaling: float | None = None,
                   **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-        layer: Any = module._focus_layer
-        hidden = layer.take_hidden()
         scale = plain_scale("retrofit.loss", query, key, attention_mask, scaling, rest)
-        if layer.router is not None:
-            config = layer.state.config
-            with torch.set_grad_enabled(learns):
-                # Not within the checkpoint: a second pass would move the potentials twice.
-                found = layer.router(hidden, None, layer.state.balance, config)
-                parts = query, key, *as_gated(found, config), config, scale
-                losses.append(checkpoint(mass_left_out, *parts, use_reentrant=False,
-                                         preserve_rng_state=False))  # fmt: skip
+        with torch.set_grad_enabled(learns):
+            # Not within the checkpoint: a second pass would move the potentials twice.
+            gated = _gated(module.focus_router, seen.pop(module), config)
+            losses.append(checkpoint(mass_left_out, query, key, *gated, config, scale,
+                                     use_reentrant=False, preserve_rng_state=False))  # fmt: skip
         # Repeated, since not every kernel of torch's takes keys that heads share.
         key, value = (for_query_heads(x, query.shape[1]) for x in (key, value))
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
         return out.transpose(1, 2).contiguous(), None
 
-    with torch.no_grad(), attending(model, IMPLEMENTATION, attention, "soft"):
-        window = model.focus_state.config.window
-        if input_ids.shape[1] <= window:
-            raise ValueError(
-                f"input_ids: {input_ids.shape[1]} tokens have no pair beyond the window of "
-                f"{window}; give longer texts (retrofit.context) or a smaller window"
-            )
-        model.base_model(input_ids=input_ids, use_cache=False)
+    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen[module] = args[0] if args else kwargs["hidden_states"]
+
+    routed = [layer.module for layer in state.layers.values() if not layer.local]
+    handles = [module.register_forward_pre_hook(look, with_kwargs=True) for module in routed]
+    try:
+        with torch.no_grad(), attending(model, IMPLEMENTATION, attention):
+            model.base_model(input_ids=input_ids, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
     return torch.stack(losses).mean()
+
+
+def _gated(router: Router, hidden: Tensor, config: FocusConfig) -> Assignments:
+    """Assignments as training gates count them, balanced as training balances."""
+    training = router.training and config.balance == "causal"
+    logits = router(hidden, balance="sinkhorn" if training else config.balance,
+                    temperature=config.temperature,
+                    learn=router.training and torch.is_grad_enabled())  # fmt: skip
+    return gated_assignments(assignments_of(logits), probes=config.probes,
+                             hard_keys=config.hard_keys, key_top_k=config.key_top_k)  # fmt: skip
 
 
 def mass_left_out(query: Tensor, key: Tensor, of_queries: Tensor, of_keys: Tensor,

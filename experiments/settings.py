@@ -28,13 +28,13 @@ from experiments.blocks import (
     TopkSettings,
     plain,
 )
-from experiments.decode_settings import DecodeSettings, GenerationSettings, PrefillSettings
-from experiments.kernel_settings import (
-    ExactnessSettings,
-    SpeedSettings,
-    TrainingSettings,
-    TrainingStepSettings,
+from experiments.decode_settings import (
+    ContinuationSettings,
+    DecodeSettings,
+    GenerationSettings,
+    PrefillSettings,
 )
+from experiments.kernel_settings import ExactnessSettings, SpeedSettings
 from experiments.recipe_settings import (
     CopyingSettings,
     RecipeSettings,
@@ -84,10 +84,9 @@ class Settings:
     tolerances: Block
     exactness: ExactnessSettings
     speed: SpeedSettings
-    training: TrainingSettings
-    training_step: TrainingStepSettings
     decode: DecodeSettings
     prefill: PrefillSettings
+    continuation: ContinuationSettings
     generation: GenerationSettings
     analysis: Block
 
@@ -134,9 +133,9 @@ def parse(values: Mapping[str, Any]) -> Settings:
     typed = {
         "model": ModelSettings, "corpus": CorpusSettings, "protocol": ProtocolSettings,
         "bootstrap": BootstrapSettings, "retrofit": RetrofitSettings, "topk": TopkSettings,
-        "exactness": ExactnessSettings, "speed": SpeedSettings, "training": TrainingSettings,
-        "training_step": TrainingStepSettings,
-        "decode": DecodeSettings, "prefill": PrefillSettings, "generation": GenerationSettings,
+        "exactness": ExactnessSettings, "speed": SpeedSettings, "decode": DecodeSettings,
+        "prefill": PrefillSettings, "continuation": ContinuationSettings,
+        "generation": GenerationSettings,
         "leak": LeakSettings, "controls": ControlsSettings, "fetch": FetchSettings,
         "transfer": TransferSettings, "copying": CopyingSettings, "mixture": MixtureSettings,
     }  # fmt: skip
@@ -215,7 +214,7 @@ def _check_controls(settings: Settings) -> None:
 
 def _check_together(settings: Settings) -> None:
     """What no block can see alone."""
-    for block in ("leak", "prefill", "generation"):
+    for block in ("leak", "generation"):
         for name in getattr(settings, block).variants:
             if name not in settings.variants:
                 raise ValueError(f"{block}.variants: {name!r} is no variant of this file")

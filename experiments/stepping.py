@@ -62,7 +62,7 @@ class Layers:
 
     def query_groups(self, routing: DecodeRouting) -> Tensor:
         """Random memberships (1, R, 1, K) of a new token as a query."""
-        apart = {"layer": 1, "kv_head": self.plan.key_heads, "query_heads": self.plan.heads}
+        apart = {"layer": 1, "key_head": self.plan.key_heads, "query_head": self.plan.heads}
         return self._groups(apart[routing.routers], 1, routing.groups, routing.top_k)
 
     def key_groups(self, routing: DecodeRouting, tokens: int) -> Tensor:

@@ -142,13 +142,16 @@ def adapter_folder(trial: Trial, seed: int) -> Path:
 def trained_on(trial: Trial) -> dict[str, Any]:
     """How a trial is trained under the present settings, and on which texts."""
     training = json.loads(json.dumps(asdict(trial.retrofit)))  # lists, as they are read again
-    return {"retrofit": training, "texts": manifest(TRAINING[trial.retrofit.texts])}
+    gate = {"probes": trial.focus.probes, "hard_keys": trial.focus.hard_keys}
+    return {"retrofit": training, "gate": gate,
+            "texts": manifest(TRAINING[trial.retrofit.texts])}  # fmt: skip
 
 
 def trained_so(folder: Path, trial: Trial) -> bool:
     """Whether the routers of a folder were trained as :func:`trained_on` says of the trial.
 
-    A setting that there was not yet when they were had the effect of its default.
+    A setting that there was not yet when they were had the effect of its default. Routers of before
+    the gate was recorded are taken to have had the trial's.
     """
     known = told(folder)
     if not known:
@@ -156,7 +159,9 @@ def trained_so(folder: Path, trial: Trial) -> bool:
     since = {each.name: each.default for each in fields(RetrofitSettings)
              if each.default is not MISSING}  # fmt: skip
     retrofit = json.loads(json.dumps(since)) | known["retrofit"]
-    return {"retrofit": retrofit, "texts": known["texts"]} == trained_on(trial)
+    wanted = trained_on(trial)
+    gate = known.get("gate", wanted["gate"])
+    return {"retrofit": retrofit, "gate": gate, "texts": known["texts"]} == wanted
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -167,6 +172,16 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 def routed_so(folder: Path, trial: Trial) -> bool:
-    """Whether the routers of a folder route as the trial says."""
-    stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return focus.FocusConfig.from_dict(stored["focus"]) == trial.focus
+    """Whether the routers of a folder route as the trial says; how many groups queries and keys
+    take, and further keys, are each reading's own."""
+    found = config_in(folder)
+    own = {name: getattr(trial.focus, name) for name in ("top_k", "probe", "ngram", "ngram_keys")}
+    return found is not None and found.replace(**own) == trial.focus
+
+
+def config_in(folder: Path) -> focus.FocusConfig | None:
+    """The config of the routers that a folder holds; None: it holds none."""
+    try:
+        return focus.FocusAdapter.from_pretrained(folder).config
+    except ValueError:
+        return None

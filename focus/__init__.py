@@ -5,30 +5,40 @@ between the training gate, the hard mask and the pretrained model, ``focus_atten
 attention behind the hard mask.
 """
 
-from focus.adapter import load_adapter, save_adapter
+from focus.adapter import (
+    adapters,
+    delete_adapter,
+    load_adapter,
+    save_adapter,
+    set_adapter,
+)
 from focus.attention import dense_attention, focus_attention
 from focus.cache import FocusCache
 from focus.config import FocusConfig
-from focus.huggingface import (
+from focus.hub import FocusAdapter
+from focus.initial import initialise
+from focus.model import (
     attach,
     density,
     detach,
     memberships,
-    mode,
     pair_counts,
     trainable_parameters,
 )
-from focus.initial import initialise
+from focus.modes import mode
 from focus.routing import Memberships, Router
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "FocusAdapter",
     "FocusCache",
     "FocusConfig",
     "Memberships",
     "Router",
+    "adapters",
     "attach",
+    "delete_adapter",
     "dense_attention",
     "density",
     "detach",
@@ -39,5 +49,6 @@ __all__ = [
     "mode",
     "pair_counts",
     "save_adapter",
+    "set_adapter",
     "trainable_parameters",
 ]

@@ -1,120 +1,230 @@
-"""Saving and loading the routers of an attached model: config.json + adapter.safetensors."""
+"""Adapters of an attached model: save, load, several by name."""
 
 from __future__ import annotations
 
-import json
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from focus.architectures import attention_layers
-from focus.config import FocusConfig
-from focus.huggingface import attach, attached, detach
+from focus.architectures import AttentionLayer, attention_layers, without_weights
+from focus.fingerprint import fingerprint, same
+from focus.hub import FocusAdapter
+from focus.model import attach
+from focus.named import (
+    Adapter,
+    activate,
+    check_known,
+    check_new,
+    routers_of,
+    state_of,
+)
+from focus.state import DEFAULT, FocusState, attached, transformers_model
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "adapter.safetensors"
-FORMAT = 1
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
-def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The routers' parameters and potentials: ``layers.<index>.<name>`` -> tensor."""
-    return {
-        f"layers.{index}.{name}": tensor
-        for index, layer in attached(model).layers.items()
-        if layer.router is not None
-        for name, tensor in layer.router.state_dict().items()
+def adapter_state(model: nn.Module, name: str | None = None) -> dict[str, Tensor]:
+    """An adapter's parameters and potentials, ``layers.<index>.<name>`` -> tensor, themselves.
+
+    Raises:
+        ValueError: Focus is not attached or has no adapter of this name.
+    """
+    return state_of(_adapter(attached(model), name).routers)
+
+
+def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
+                 card: Mapping[str, Any] | str | Path | None = None) -> Path:  # fmt: skip
+    """Writes an adapter of an attached model: ``adapter_config.json``,
+    ``adapter_model.safetensors`` and, where there is none, a model card ``README.md``.
+
+    Routers that FSDP has sharded are gathered, so every process must call this; where
+    torch.distributed runs, the first process alone writes.
+
+    Args:
+        model: an attached model.
+        folder: made if need be. No file of others is touched: in a model's folder, or one of
+            another library's adapter, the files go to its subfolder ``focus``.
+        name: of the adapter; None: the active one.
+        card: facts of the training run for the card: a mapping, or the path of a ``run.json``.
+
+    Returns:
+        The folder that the files are in.
+
+    Raises:
+        ValueError: Focus is not attached, or has no adapter of this name.
+    """
+    adapter = describe(model, name)
+    if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
+        return Path(folder)
+    return adapter.write(folder, card)
+
+
+def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
+    """A :class:`focus.FocusAdapter` with copies of an adapter's tensors, to save or to push."""
+    state, inner = attached(model), transformers_model(model)
+    adapter = _adapter(state, name)
+    tensors = {key: _whole(tensor) for key, tensor in state_of(adapter.routers).items()}
+    hashes, reason = fingerprint(inner)
+    base = {
+        "base_model_name_or_path": inner.name_or_path or None,
+        "revision": getattr(inner.config, "_commit_hash", None),
+        **_sizes(inner, list(state.layers.values())),
+        "fingerprint": hashes,
     }
+    if hashes is None:
+        base["fingerprint_left_out"] = reason
+    return FocusAdapter(adapter.config, tensors, base)
 
 
-def save_adapter(model: PreTrainedModel, folder: str | Path) -> None:
-    """Writes the attached model's routers to a folder, which is made if need be.
+def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: str = DEFAULT,
+                 revision: str | None = None, check_base: bool = True) -> AnyModel:  # fmt: skip
+    """Puts a saved adapter on a model.
+
+    A model without Focus is attached, with this adapter active. An attached one keeps its active
+    adapter and gets this one beside it; :func:`set_adapter` switches.
+
+    Args:
+        base_model: the model that the adapter was trained on.
+        folder: what :func:`save_adapter` wrote, the id of a repository on the Hugging Face hub, or
+            a :class:`focus.FocusAdapter`. Adapters of earlier versions load with a warning.
+        name: of the adapter on this model.
+        revision: of the repository.
+        check_base: refuse a model of the same shape with other weights.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: the adapter is not there, is damaged, or belongs to another model; the name is
+            taken; the model has no weights yet. The model is then left as it was.
+    """
+    state = _state(base_model)
+    check_new(state, name)
+    found = folder
+    if not isinstance(found, FocusAdapter):
+        found = FocusAdapter.from_pretrained(found, revision=revision)
+    inner = transformers_model(base_model)
+    if without_weights(inner):
+        raise ValueError("base_model: its weights are on the meta device; load them first")
+    layers = attention_layers(inner)
+    _check_sizes(found, _sizes(inner, layers))
+    routers = routers_of(found.config, layers, found.tensors)
+    if check_base:
+        _check_weights(found, inner)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=2)
+    adapter = Adapter(found.config, routers)
+    if state is None:
+        state = attached(attach(base_model, found.config, seed=0))
+        state.adapters = {name: adapter}
+        activate(state, name)
+    state.adapters[name] = adapter
+    return base_model
+
+
+def set_adapter(model: AnyModel, name: str) -> AnyModel:
+    """Makes another of the model's adapters the active one: its routers and its config.
+
+    An optimiser, or DistributedDataParallel, that was made before knows the former adapter's
+    parameters alone.
+
+    Raises:
+        ValueError: Focus is not attached, has no adapter of this name, or the model is sharded.
+    """
+    state = attached(model)
+    check_known(state, name)
+    if name != state.active:
+        activate(state, name)
+    return model
+
+
+def adapters(model: nn.Module) -> list[str]:
+    """Names of the model's adapters, the active one first.
 
     Raises:
         ValueError: Focus is not attached.
     """
     state = attached(model)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: t.detach().cpu().contiguous() for name, t in adapter_state(model).items()}
-    description = {"format": FORMAT, "focus": state.config.to_dict(), "base": _base(model)}
-    # The config is written last: a folder that has one is complete.
-    (folder / CONFIG_FILE).unlink(missing_ok=True)
-    save_file(tensors, folder / WEIGHTS_FILE)
-    (folder / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n")
+    return [state.active, *(name for name in state.adapters if name != state.active)]
 
 
-def load_adapter(base_model: PreTrainedModel, folder: str | Path) -> PreTrainedModel:
-    """Attaches Focus to a base model with the routers of a saved adapter.
-
-    Returns:
-        The same model, attached, in ``hard`` mode.
+def delete_adapter(model: AnyModel, name: str) -> AnyModel:
+    """Forgets an adapter that is not active.
 
     Raises:
-        ValueError: the folder holds no adapter, the adapter is damaged, or it belongs to a model
-            of another kind or size. The base model is then left as it was.
+        ValueError: Focus is not attached, has no adapter of this name, or it is the active one.
     """
-    folder = Path(folder)
-    description = _read_description(folder)
-    saved, here = description["base"], _base(base_model)
-    for name, value in here.items():
-        if saved.get(name) != value:
-            raise ValueError(
-                f"{folder}: the adapter was trained on a model with {name} = {saved.get(name)!r}, "
-                f"this one has {value!r}; load the base model it belongs to"
-            )
-    config = FocusConfig.from_dict(description["focus"])
-    tensors = _read_weights(folder)
-    attach(base_model, config, seed=0)
-    _fill(base_model, tensors, folder)
-    return base_model
-
-
-def _fill(model: PreTrainedModel, tensors: dict[str, Tensor], folder: Path) -> None:
-    own = adapter_state(model)
-    wrong = [name for name in own if name not in tensors or tensors[name].shape != own[name].shape]
-    unknown = sorted(set(tensors) - set(own))
-    if wrong or unknown:
-        detach(model)
+    state = attached(model)
+    check_known(state, name)
+    if name == state.active:
         raise ValueError(
-            f"{folder}: {WEIGHTS_FILE} does not fit its {CONFIG_FILE} (missing or misshapen: "
-            f"{wrong[:3]}, unknown: {unknown[:3]}); save the adapter again"
+            f"name: {name!r} is the active adapter; focus.set_adapter to another first, or "
+            "focus.detach(model) to remove Focus"
         )
-    for name, tensor in own.items():
-        tensor.copy_(tensors[name])
+    del state.adapters[name]
+    return model
 
 
-def _base(model: PreTrainedModel) -> dict[str, Any]:
-    layers = attention_layers(model)
+def _adapter(state: FocusState, name: str | None) -> Adapter:
+    name = state.active if name is None else name
+    check_known(state, name)
+    return state.adapters[name]
+
+
+def _state(model: nn.Module) -> FocusState | None:
+    found = transformers_model(model).__dict__.get("focus_state")
+    return found if isinstance(found, FocusState) else None
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    gather = getattr(tensor, "full_tensor", None)
+    whole: Tensor = tensor if gather is None else gather()
+    return whole.detach().cpu().contiguous().clone()
+
+
+def _sizes(model: PreTrainedModel, layers: list[AttentionLayer]) -> dict[str, Any]:
+    routed = [layer for layer in layers if not layer.local]
     return {
-        "model_type": model.config.model_type,
+        "model_type": model.config.get_text_config(decoder=True).model_type,
         "hidden_size": layers[0].hidden_size,
-        "key_heads": layers[0].key_heads,
-        "routed_layers": [layer.index for layer in layers if not layer.local],
+        "query_heads": [layer.query_heads for layer in routed],
+        "key_heads": [layer.key_heads for layer in routed],
+        "routed_layers": [layer.index for layer in routed],
     }
 
 
-def _read_description(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_FILE
-    if not path.is_file():
-        raise ValueError(f"{folder}: no {CONFIG_FILE}; give a folder written by focus.save_adapter")
-    try:
-        description = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error}); save the adapter again") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise ValueError(f"{path}: not a Focus adapter of format {FORMAT}; save it again")
-    return description
+def _check_sizes(adapter: FocusAdapter, here: Mapping[str, Any]) -> None:
+    saved = dict(adapter.base)
+    if isinstance(saved.get("key_heads"), int):  # format 1: of the first layer, for all
+        saved["key_heads"] = [saved["key_heads"]] * len(here["key_heads"])
+        saved.setdefault("query_heads", here["query_heads"])
+    for name, value in here.items():
+        if saved.get(name) != value:
+            raise ValueError(
+                f"adapter: it was trained on a model with {name} = {saved.get(name)!r}, this one "
+                f"has {value!r}; load the base model it belongs to"
+            )
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    path = folder / WEIGHTS_FILE
-    if not path.is_file():
-        raise ValueError(f"{folder}: no {WEIGHTS_FILE}; the adapter is incomplete, save it again")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not readable as safetensors ({error})") from error
+def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:
+    saved = adapter.base.get("fingerprint")
+    here, reason = fingerprint(model)
+    if saved is None or here is None:
+        reason = reason or adapter.base.get("fingerprint_left_out") or "the adapter has none"
+        warnings.warn(
+            f"base_model: its weights cannot be compared with those that the adapter was trained "
+            f"on: {reason}",
+            stacklevel=3,
+        )
+    elif not same(saved, here):
+        trained_on = adapter.base.get("base_model_name_or_path") or "a model without a name"
+        raise ValueError(
+            f"base_model: {model.name_or_path or 'this model'} has other weights than the model "
+            f"that the adapter was trained on ({trained_on}), though of the same shape; load that "
+            "one, or pass check_base=False to take the adapter all the same"
+        )

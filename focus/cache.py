@@ -19,6 +19,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
+from focus.call import running
 from focus.ngrams import NgramIndex
 from focus.routing import Prepared, Router
 
@@ -55,7 +56,6 @@ class FocusCacheLayer(CacheLayerMixin):
         # The parent's would set keys and values, which are computed here.
         self.replaced = replaced
         self.past: Past | None = None
-        self.expected = False
         self.record_past = bool(getattr(replaced, "record_past", False))
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._ready: Prepared | None = None
@@ -87,19 +87,20 @@ class FocusCacheLayer(CacheLayerMixin):
         Raises:
             ValueError: something else than an attached model in hard mode continues the cache.
         """
-        if not self.expected:
+        call = running()
+        if call is None or call.settings.mode != "hard":
             raise ValueError(
                 "past_key_values: this cache was filled in Focus's hard mode and only an attached "
                 "model in that mode can continue from it; start with a new cache"
             )
-        self.expected = False
         return key_states, value_states
 
-    def ready(self, router: Router, dtype: torch.dtype) -> Prepared:
-        """The router's parameters as the steps read them, for hidden states of ``dtype``: kept as
-        long as this cache goes on, so that no change of the weights between two uses is missed."""
+    def ready(self, router: Router) -> Prepared:
+        """The router's parameters as the steps read them: kept as long as this cache goes on, so
+        that no change of the weights between two uses is missed."""
         if self._ready is None:
-            self._ready = router.prepared(dtype)
+            with torch.no_grad():
+                self._ready = router.prepared()
         return self._ready
 
     def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
-BALANCES = ("softmax", "sinkhorn", "causal")
-GATES = ("eq2", "log", "sparse_log", "straight_through")
-PROBES = ("symmetric", "multi_probe")
-ROUTERS = ("layer", "kv_head")
-SIDES = ("one", "two", "query_heads")
-BALANCED_SIDES = ("both", "keys")
-GATE_KEYS = ("soft", "hard")
-SIMILARITIES = ("cosine", "dot")
-POTENTIALS = ("frozen", "lagged")
+Balance = Literal["causal", "sinkhorn", "softmax"]
+Gate = Literal["log", "straight_through", "eq2"]
+Probe = Literal["symmetric", "multi_probe"]
+Routers = Literal["layer", "key_head", "query_head", "paper"]
+
+BALANCES: tuple[str, ...] = get_args(Balance)
+GATES: tuple[str, ...] = get_args(Gate)
+PROBES: tuple[str, ...] = get_args(Probe)
+ROUTERS: tuple[str, ...] = get_args(Routers)
+
+
+class Fields(TypedDict, total=False):
+    """Every field of :class:`FocusConfig`, for functions that change some of them."""
+
+    num_groups: int
+    top_k: int
+    window: int
+    routing_dim: int
+    temperature: float
+    balance: Balance
+    sinkhorn_iterations: int
+    gate: Gate
+    sinks: int
+    probe: Probe
+    routers: Routers
+    ngram: int
+    ngram_keys: int
 
 
 @dataclass(frozen=True)
@@ -28,48 +46,33 @@ class FocusConfig:
 
     Attributes:
         num_groups: groups K (paper: 4 or 8). K = 1 is full attention.
-        top_k: groups a token belongs to under the hard mask, 1..K.
+        top_k: groups that a query looks into under the hard mask, 1..K.
         window: tokens of the local window, the query's own among them (paper: 128).
         routing_dim: dimensions R of the routing space (paper: 16; its ablation is flat above).
         temperature: divisor of the scores before the softmax (paper: 0.1).
         balance: ``causal`` (potentials that no later token has touched; the default, since only
             it can generate), ``sinkhorn`` (over the whole sequence, as in the paper; sees the
-            future) or ``softmax`` (none).
+            future) or ``softmax`` (none). Training in soft mode balances by Sinkhorn on each
+            batch, unless this is ``softmax``, and keeps the average for ``causal``.
         sinkhorn_iterations: row/column normalisations (paper: 10).
-        gate: training gate of distant pairs: ``log`` (default: the smallest gap between the soft
-            and the hard model), ``sparse_log`` (over each token's ``top_k`` groups alone, so that
-            ``top_k`` matters in training: the one below quadratic cost), ``eq2`` (the paper's) or
-            ``straight_through``.
-        gate_probes: groups that the training gate takes a query to look into: with n, a group
-            that has a share p of the query counts with 1 - (1 - p)^n, the probability that one of
-            n draws hits it. Above 1 it trains routers for ``top_k`` above 1 (paper: 1).
-        gate_keys: ``soft``, or ``hard``: the training gate counts a key in the groups that it joins
-            under the hard mask alone, and its gradient is that of the soft assignments (a
-            straight-through estimator for keys; queries stay soft; with ``sparse_log``, of the kept
-            groups alone). What is trained is then closer to what the hard mask reads.
-        gate_steepness: lambda of the ``eq2`` gate; other gates ignore it.
+        gate: training gate of distant pairs: ``log`` (the default: the smallest gap between the
+            soft and the hard model), ``straight_through`` (the hard mask forwards, the log gate's
+            gradient) or ``eq2`` (the paper's: :mod:`focus.paper`).
         sinks: first tokens of a sequence that stay keys for everyone (paper: 0). Without them
             hard top-1 routing loses the place where pretrained models park their attention.
         probe: ``symmetric``: queries and keys both take their top_k groups (paper);
-            ``multi_probe``: the query takes top_k groups, the key one.
-        routers: ``layer``: one router a layer (paper); ``kv_head``: one for each key head.
-        sides: ``one``: the same scores for a token as query and as key (paper); ``two``: apart;
-            ``query_heads``: apart, and query heads that share a key head apart from each other
-            (needs ``routers = kv_head``).
-        balanced_sides: ``both`` (paper), or ``keys`` alone, where sides are apart: groups of keys
-            of one size are what bounds the cost, and queries then look where they want to.
-        similarity: ``cosine`` (normalised routing space) or ``dot`` (the paper's raw product).
-        potentials: how ``causal`` finds its potentials: ``frozen`` (a running average of
-            Sinkhorn's over training batches) or ``lagged`` (from the tokens before).
-        lag_tokens: tokens behind the current stretch that ``lagged`` looks at.
-        lag_stride: tokens between two renewals of ``lagged`` potentials.
-        training_balance: balance used while the model is in training mode, ``sinkhorn`` or
-            ``causal``. Used only where ``balance`` is ``causal``.
+            ``multi_probe``: the query takes top_k groups, the key one. In training, a key then
+            counts in the group that it joins alone (a straight-through estimator), and a group
+            with a share p of the query counts with 1 - (1 - p)^top_k.
+        routers: ``layer``: one a layer, the same scores for a token as query and as key;
+            ``key_head``: for each key head one of queries and one of keys; ``query_head``: for each
+            query head one of queries, for each key head one of keys, and only keys are balanced:
+            groups of keys of one size are what bounds the cost, and queries look where they want;
+            ``paper``: one a layer, whose scores are the paper's raw dot product, not a cosine.
         ngram: tokens of the longest n-gram that is matched word for word under the hard mask: a
             query also meets keys that follow an earlier reading of its last tokens, which is what
             copying needs and learned groups lose (:mod:`focus.ngrams`). 0 (paper): none. It has
-            nothing to train and the training gates do not see it, so it can be set on trained
-            routers.
+            nothing to train and the training gates do not see it.
         ngram_keys: how many such keys a query meets at most.
     """
 
@@ -78,66 +81,42 @@ class FocusConfig:
     window: int = 128
     routing_dim: int = 16
     temperature: float = 0.1
-    balance: str = "causal"
+    balance: Balance = "causal"
     sinkhorn_iterations: int = 10
-    gate: str = "log"
-    gate_steepness: float = 8.0
-    gate_probes: int = 1
-    gate_keys: str = "soft"
+    gate: Gate = "log"
     sinks: int = 4
-    probe: str = "symmetric"
-    routers: str = "layer"
-    sides: str = "one"
-    balanced_sides: str = "both"
-    similarity: str = "cosine"
-    potentials: str = "frozen"
-    lag_tokens: int = 1024
-    lag_stride: int = 256
-    training_balance: str = "sinkhorn"
+    probe: Probe = "symmetric"
+    routers: Routers = "layer"
     ngram: int = 0
     ngram_keys: int = 4
 
     def __post_init__(self) -> None:
         for name in ("num_groups", "top_k", "window", "routing_dim", "sinkhorn_iterations",
-                     "lag_tokens", "lag_stride", "gate_probes"):  # fmt: skip
+                     "ngram_keys"):  # fmt: skip
             _check_int(name, getattr(self, name), minimum=1)
         _check_int("sinks", self.sinks, minimum=0)
         _check_int("ngram", self.ngram, minimum=0)
-        _check_int("ngram_keys", self.ngram_keys, minimum=1)
         _check_positive("temperature", self.temperature)
-        _check_positive("gate_steepness", self.gate_steepness)
         _check_choice("balance", self.balance, BALANCES)
         _check_choice("gate", self.gate, GATES)
         _check_choice("probe", self.probe, PROBES)
         _check_choice("routers", self.routers, ROUTERS)
-        _check_choice("sides", self.sides, SIDES)
-        _check_choice("balanced_sides", self.balanced_sides, BALANCED_SIDES)
-        if self.balanced_sides == "keys" and self.sides == "one":
-            raise ValueError("balanced_sides: 'keys' needs sides 'two' or 'query_heads'")
-        if self.sides == "query_heads" and self.routers != "kv_head":
-            raise ValueError("sides: 'query_heads' needs a router for each key head: "
-                             "routers = 'kv_head'")  # fmt: skip
-        _check_choice("gate_keys", self.gate_keys, GATE_KEYS)
-        _check_choice("similarity", self.similarity, SIMILARITIES)
-        _check_choice("potentials", self.potentials, POTENTIALS)
-        _check_choice("training_balance", self.training_balance, ("sinkhorn", "causal"))
         if self.top_k > self.num_groups:
             raise ValueError(
                 f"top_k: must be at most num_groups = {self.num_groups}, got {self.top_k}"
             )
 
     @classmethod
-    def paper(cls, **changes: Any) -> FocusConfig:
+    def paper(cls, **changes: Unpack[Fields]) -> FocusConfig:
         """The paper's own way: Sinkhorn over the sequence, Eq. 2's gate, no sinks, one router a
         layer, dot-product scores, K = 4 and top-2 unless changed (Sections 2 and 4, Table 7)."""
-        paper = {
-            "num_groups": 4, "top_k": 2, "balance": "sinkhorn", "gate": "eq2", "sinks": 0,
-            "probe": "symmetric", "routers": "layer", "sides": "one", "similarity": "dot",
-        }  # fmt: skip
-        return cls(**{**paper, **changes})
+        paper: Fields = {"num_groups": 4, "top_k": 2, "balance": "sinkhorn", "gate": "eq2",
+                         "sinks": 0, "routers": "paper"}  # fmt: skip
+        merged: Fields = {**paper, **changes}
+        return cls(**merged)
 
     @classmethod
-    def recipe(cls, **changes: Any) -> FocusConfig:
+    def recipe(cls, **changes: Unpack[Fields]) -> FocusConfig:
         """What has kept most of a model's quality under the hard mask (docs/log.md): a router for
         each query head, free queries and balanced keys that count in their group alone, about an
         eighth of the distant pairs as it stands; beside them up to four keys a query that are found
@@ -145,15 +124,13 @@ class FocusConfig:
         changed after training. What was measured was trained with a temperature that fell from 0.3
         to the config's, the last three fifths under the gate ``straight_through`` with one, two and
         four groups a query in turn (:class:`focus.mode`; trial ``annealed`` of params.yaml)."""
-        best = {
-            "num_groups": 18, "top_k": 2, "probe": "multi_probe", "routers": "kv_head",
-            "sides": "query_heads", "balanced_sides": "keys", "gate_keys": "hard", "gate_probes": 2,
-            "ngram": 3,
-        }  # fmt: skip
-        return cls(**{**best, **changes})
+        best: Fields = {"num_groups": 18, "top_k": 2, "probe": "multi_probe",
+                        "routers": "query_head", "ngram": 3}  # fmt: skip
+        merged: Fields = {**best, **changes}
+        return cls(**merged)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> FocusConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> FocusConfig:
         """Builds a config from plain values.
 
         Raises:
@@ -169,7 +146,7 @@ class FocusConfig:
         """Plain values, ready for JSON or YAML."""
         return dataclasses.asdict(self)
 
-    def replace(self, **changes: Any) -> FocusConfig:
+    def replace(self, **changes: Unpack[Fields]) -> FocusConfig:
         """A copy with the named fields changed, validated again."""
         return dataclasses.replace(self, **changes)
 
@@ -179,9 +156,24 @@ class FocusConfig:
         return 1 if self.probe == "multi_probe" else self.top_k
 
     @property
+    def hard_keys(self) -> bool:
+        """Whether training gates count a key in the group that it joins alone."""
+        return self.probe == "multi_probe"
+
+    @property
+    def probes(self) -> int:
+        """Groups that training gates take a query to look into."""
+        return self.top_k if self.probe == "multi_probe" else 1
+
+    @property
     def separate_keys(self) -> bool:
         """Whether keys have a membership of their own."""
-        return self.sides != "one" or self.key_top_k != self.top_k
+        return self.two_sided or self.key_top_k != self.top_k
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether a token's scores as a query and as a key are apart."""
+        return self.routers in ("key_head", "query_head")
 
 
 def _check_int(name: str, value: object, minimum: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from focus.attention.checks import distinct, for_query_heads, sink_tokens
 from focus.attention.extra import needed
 
-STRETCH = 4096  # tokens whose further keys are looked at together
+ROWS = 4096  # queries whose further keys are looked at together
 
 
 class PairCounts(NamedTuple):
@@ -55,6 +55,7 @@ def count_pairs(
     sinks: int,
     real: Tensor | None = None,
     extra: Tensor | None = None,
+    limit: int | None = None,
 ) -> PairCounts:
     """Counts the pairs of the hard mask in O(T * P) with P distinct memberships.
 
@@ -64,6 +65,7 @@ def count_pairs(
         window, sinks: as in :func:`focus.dense_attention`.
         real: (B, T) bool, False for padding; None: all are real.
         extra: (B, T, E) int64, further keys of each query, -1: none.
+        limit: tokens of the model's own sliding window, beyond which nothing is kept; None: none.
     """
     batch, routings, tokens, _ = membership.shape
     key_membership = membership if key_membership is None else key_membership
@@ -71,61 +73,47 @@ def count_pairs(
     device = membership.device
     if real is None:
         real = torch.ones(batch, tokens, dtype=torch.bool, device=device)
+    far = tokens if limit is None else min(limit, tokens)
+    near = min(window, far)
     is_sink = sink_tokens(real, batch, tokens, sinks, device)
-    causal = _pairs(real, real, 0)
-    distant = _pairs(real, real & ~is_sink, window)
+    causal = _pairs(real, real, 0, tokens)
+    distant = _pairs(real, real & ~is_sink, window, tokens)
+    by_place = _pairs(real, real, 0, near) + _pairs(real, is_sink, near, far)
     kept = 0
     if extra is not None:
         own = distinct(extra.to(device), window, sinks, real)
-        for start in range(0, tokens, STRETCH):
-            rows = slice(start, start + STRETCH)
+        position = torch.arange(tokens, device=device)
+        own = own.masked_fill(position[:, None] - own >= far, -1)
+        for start in range(0, tokens, ROWS):
+            rows = slice(start, start + ROWS)
             kept += int(needed(membership[:, :, rows], key_membership, own[:, rows]).sum())
     for b in range(batch):
         for h in range(routings):
-            kept += _meeting_pairs(
-                membership[b, h], key_membership[b, h], real[b], real[b] & ~is_sink[b], window
-            )
-    return PairCounts(causal * routings, (causal - distant) * routings, distant * routings, kept)
+            kept += _meeting_pairs(membership[b, h], key_membership[b, h], real[b],
+                                   real[b] & ~is_sink[b], near, far)  # fmt: skip
+    return PairCounts(causal * routings, by_place * routings, distant * routings, kept)
 
 
-def count_masked_pairs(kept: Tensor, window: int, sinks: int, real: Tensor | None) -> PairCounts:
-    """Counts an explicit mask, for layers whose model removes pairs of its own.
-
-    Args:
-        kept: (B, Hm, T, T) bool; window, sinks, real: as in :func:`count_pairs`.
-    """
-    batch, routings, tokens, _ = kept.shape
-    if real is None:
-        real = torch.ones(batch, tokens, dtype=torch.bool, device=kept.device)
-    position = torch.arange(tokens, device=kept.device)
-    is_sink = sink_tokens(real, batch, tokens, sinks, kept.device)
-    distant = (position[:, None] - position >= window) & ~is_sink[:, None, :]
-    distant = (distant & real[:, None, :] & real[:, :, None])[:, None]
-    total, distant_kept = int(kept.sum()), int((kept & distant).sum())
-    causal = _pairs(real, real, 0) * routings
-    return PairCounts(causal, total - distant_kept, int(distant.sum()) * routings, distant_kept)
+def _pairs(query_BT: Tensor, key_BT: Tensor, low: int, high: int) -> int:
+    """Pairs (i, j) with low <= i - j < high, i among the queries, j among the keys."""
+    return int((_seen(key_BT.long(), low, high) * query_BT).sum())
 
 
-def _pairs(query_BT: Tensor, key_BT: Tensor, distance: int) -> int:
-    """Pairs (i, j) with i - j >= distance, i among the queries, j among the keys."""
-    tokens = query_BT.shape[-1]
-    if distance >= tokens:
-        return 0
-    keys = key_BT.long().cumsum(-1)[:, : tokens - distance]
-    return int((keys * query_BT[:, distance:]).sum())
+def _seen(keys: Tensor, low: int, high: int) -> Tensor:
+    """Of each token, how many keys lie low..high - 1 tokens back; tokens are the last dimension."""
+    total = torch.nn.functional.pad(keys.cumsum(-1), (1, 0))
+    after = torch.arange(1, keys.shape[-1] + 1, device=keys.device)
+    return total[..., (after - low).clamp_min(0)] - total[..., (after - high).clamp_min(0)]
 
 
-def _meeting_pairs(
-    query_TK: Tensor, key_TK: Tensor, is_query: Tensor, is_key: Tensor, distance: int
-) -> int:
-    tokens = query_TK.shape[0]
-    if distance >= tokens:
+def _meeting_pairs(query_TK: Tensor, key_TK: Tensor, is_query: Tensor, is_key: Tensor, low: int,
+                   high: int) -> int:  # fmt: skip
+    if low >= high:
         return 0
     query_patterns, query_of = torch.unique(query_TK, dim=0, return_inverse=True)
     key_patterns, key_of = torch.unique(key_TK, dim=0, return_inverse=True)
     meets = query_patterns.double() @ key_patterns.double().T > 0
     # Keys of each pattern seen so far; int64 exactly, so the count has no rounding.
-    seen = torch.nn.functional.one_hot(key_of, len(key_patterns)) * is_key[:, None]
-    seen = seen.cumsum(0)[: tokens - distance]
-    allowed = meets[query_of[distance:]] & is_query[distance:, None]
-    return int((seen * allowed).sum())
+    own = torch.nn.functional.one_hot(key_of, len(key_patterns)) * is_key[:, None]
+    allowed = meets[query_of] & is_query[:, None]
+    return int((_seen(own.T, low, high).T * allowed).sum())

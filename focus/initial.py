@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from focus.huggingface import attached, mode
-from focus.routing import Router, potentials_of
+from focus.modes import mode
+from focus.routing import Router
+from focus.state import attached
 
 Space = Literal["attention", "hidden"]
 
@@ -41,7 +42,7 @@ def initialise(model: PreTrainedModel, batches: Iterable[Tensor], seed: int | No
     """Sets every router's projections, centroids and frozen potentials from a little text.
 
     Args:
-        model: attached, with ``similarity="cosine"``.
+        model: attached, with routers that score by cosine (all but ``paper``).
         batches: input_ids (B, T) without padding, T at least two; a few thousand tokens in all,
             at the length that is to be attended.
         seed: of k-means' first centroids; None uses torch's global generator.
@@ -52,41 +53,33 @@ def initialise(model: PreTrainedModel, batches: Iterable[Tensor], seed: int | No
         The same model.
 
     Raises:
-        ValueError: an unknown space, Focus is not attached, the similarity is ``dot`` (whose
-            scale no text gives), or the batches hold fewer tokens than there are groups.
+        ValueError: an unknown space, Focus is not attached, the routers are ``paper`` (whose scale
+            no text gives), or the batches hold fewer tokens than there are groups.
     """
     if space not in get_args(Space):
         raise ValueError(f"space: must be one of {', '.join(get_args(Space))}, got {space!r}")
     state = attached(model)
-    if state.config.similarity != "cosine":
-        raise ValueError("similarity: 'dot' cannot start from text; use 'cosine'")
-    layers = [layer for layer in state.layers.values() if layer.router is not None]
-    moments = [Moments() for _ in layers]
-    for layer, own in zip(layers, moments, strict=True):
-        layer.tap = own.add
-    try:
-        tokens = 0
-        for input_ids in batches:
-            if input_ids.shape[1] < 2:
-                raise ValueError(
-                    "batches: a sequence of one token has no distant pair; give longer"
-                )
-            tokens += input_ids.numel()
-            # A window as long as the text: the model's own attention, through our function.
-            with mode(model, "hard", window=input_ids.shape[1], sinks=0, balance="softmax"):
-                model(input_ids=input_ids.to(model.device), use_cache=False)
-    finally:
-        for layer in layers:
-            layer.tap = None
+    if state.config.routers == "paper":
+        raise ValueError("routers: the paper's raw dot product cannot start from text, which gives "
+                         "it no scale; use another kind")  # fmt: skip
+    moments = {index: Moments() for index in state.routers}
+    tokens = 0
+    for input_ids in batches:
+        if input_ids.shape[1] < 2:
+            raise ValueError("batches: a sequence of one token has no distant pair; give longer")
+        tokens += input_ids.numel()
+        # A window as long as the text: the model's own attention, through our function.
+        with mode(model, "hard", window=input_ids.shape[1], sinks=0, balance="softmax", ngram=0,
+                  tap=lambda index, *seen: moments[index].add(*seen)):  # fmt: skip
+            model(input_ids=input_ids.to(model.device), use_cache=False)
     if tokens < 2 * state.config.num_groups:
         raise ValueError(
             f"batches: {tokens} tokens are too few for {state.config.num_groups} groups; give more"
         )
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     find = from_attention if space == "attention" else from_hidden
-    for layer, own in zip(layers, moments, strict=True):
-        if layer.router is not None:
-            set_router(layer.router, own, find(layer.router, own), generator)
+    for index, router in state.routers.items():
+        set_router(router, moments[index], find(router, moments[index]), generator)
     return model
 
 
@@ -133,8 +126,7 @@ def set_router(router: Router, moments: Moments, projections: list[list[Tensor]]
             router.projection[side, r] = _like_random(projection)
         routed = F.normalize(sample @ router.projection[-1, r], dim=-1)
         router.centroids[:, r] = cluster(routed, router.centroids.shape[-2], generator)
-    potentials = potentials_of(router.scores(sample.unsqueeze(0)), router.config)
-    router.potentials.copy_(potentials[0])
+    router.potentials.copy_(router.balanced(router.scores(sample.unsqueeze(0)))[0])
     router.batches.fill_(1)
 
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import causal_mask_function, sdpa_mask
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    causal_mask_function,
+    sdpa_mask,
+)
+
+from focus.call import running
 
 
 def focus_mask(
@@ -27,12 +33,19 @@ def focus_mask(
     """Mask builder for transformers' ``AttentionMaskInterface``.
 
     Returns:
-        None where the mask is causal and every key is real; (B, 1, 1, Tk) bool, True for real keys,
-        where it is causal with padding; otherwise the (B, 1, Tq, Tk) bool mask of the sdpa path,
-        which :func:`read_mask` checks. A model's own sliding window is not in the mask: layers that
-        have one are told its size.
+        In ``full`` mode, and for layers that stay local, what the model's own implementation asks
+        for. Else None where the mask is causal and every key is real; (B, 1, 1, Tk) bool, True for
+        real keys, where it is causal with padding; otherwise the (B, 1, Tq, Tk) bool mask of the
+        sdpa path, which :func:`read_mask` checks. A model's own sliding window is not in the mask:
+        layers that have one are told its size.
     """
-    if mask_function is causal_mask_function or _is_sliding(mask_function):
+    call, sliding = running(), _is_sliding(mask_function)
+    if call is not None and (call.settings.mode == "full" or (sliding and call.interleaved)):
+        own = ALL_MASK_ATTENTION_FUNCTIONS[call.implementation]
+        return own(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
+                   kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
+                   local_size=local_size, **kwargs)  # fmt: skip
+    if mask_function is causal_mask_function or sliding:
         return _padding(attention_mask, kv_length, kv_offset)
     kwargs["allow_is_causal_skip"] = False
     return sdpa_mask(
@@ -68,20 +81,20 @@ def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> T
     return None if bool(real.all()) else real[:, None, None, :]
 
 
-def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, int | None]:
     """Splits a mask into padding and a sliding window.
 
     Returns:
-        real (B, Tk) bool or None (all real); pairs (B, 1, Tq, Tk) bool or None (plain causal).
+        real (B, Tk) bool or None (all real); the tokens of the window or None (plain causal).
 
     Raises:
         ValueError: the mask is neither causal nor causal with a sliding window (packed
-            sequences, prefix language models, custom 4D masks).
+            sequences, prefix language models, custom 4D masks), or a bias on the logits.
     """
     if mask is None:
         return None, None
     if mask.dtype != torch.bool:
-        mask = mask >= 0  # additive masks: 0 keeps, a large negative number removes
+        mask = _as_bool(mask)
     if mask.shape[-2] == 1 and (queries > 1 or mask.shape[1] == 1):
         real = mask[:, 0, 0, :keys]
         return (None if bool(real.all()) else real), None
@@ -89,32 +102,32 @@ def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | No
     query_real = mask[:, 0].diagonal(offset, dim1=-2, dim2=-1)
     # Keys before the first query (a cached prefix) are real if any query sees them.
     real = torch.cat([mask[:, 0, :, :offset].any(-2), query_real], -1)
-    _check_banded(mask, real, queries, offset)
-    return (None if bool(real.all()) else real), mask
+    return (None if bool(real.all()) else real), _window_of(mask, real, queries, offset)
 
 
-def _check_banded(mask: Tensor, real: Tensor, queries: int, offset: int) -> None:
+def _as_bool(mask: Tensor) -> Tensor:
+    """An additive mask: 0 keeps, a number that no logit outweighs removes."""
+    kept = mask == 0
+    if not bool((kept | (mask <= -1e4)).all()):
+        raise ValueError(
+            "attention_mask: holds numbers between 0 and -10,000, so it is a bias on the logits "
+            "(ALiBi, say) and no mask; Focus does not support one"
+        )
+    return kept
+
+
+def _window_of(mask: Tensor, real: Tensor, queries: int, offset: int) -> int | None:
     position = torch.arange(mask.shape[-1], device=mask.device)
     distance = position[offset:, None] - position[None, :]
     seen = mask & real[:, None, offset:, None]
+    causal = (distance >= 0) & real[:, None, None, :] & real[:, None, offset:, None]
+    if torch.equal(seen, causal.expand_as(seen)):
+        return None
     width = int(torch.where(seen, distance, -1).amax()) + 1
-    band = (distance >= 0) & (distance < width)
-    expected = band & real[:, None, None, :] & real[:, None, offset:, None]
-    if not torch.equal(seen, expected.expand_as(seen)):
+    if not torch.equal(seen, (causal & (distance < width)).expand_as(seen)):
         raise ValueError(
             "attention_mask: this mask is neither causal nor causal with a sliding window (packed "
             "sequences or a custom mask); Focus does not support it: pad the sequences into a "
             "batch, and pass a (batch, tokens) mask without position_ids that start anew"
         )
-
-
-def banded(queries: int, keys: int, limit: int | None, real_BTk: Tensor | None,
-           device: torch.device) -> Tensor:  # fmt: skip
-    """Causal pairs of the last ``queries`` of ``keys`` tokens, at most ``limit - 1`` apart, between
-    real tokens: (B or 1, 1, Tq, Tk) bool."""
-    position = torch.arange(keys, device=device)
-    distance = position[keys - queries :, None] - position
-    kept = (distance >= 0) if limit is None else (distance >= 0) & (distance < limit)
-    if real_BTk is None:
-        return kept[None, None]
-    return kept & real_BTk[:, None, None, :] & real_BTk[:, None, keys - queries :, None]
+    return width

@@ -1,4 +1,6 @@
-"""Routing: from hidden states to group assignments, memberships and density.
+"""Routing: from hidden states to balanced logits, group assignments and hard memberships.
+
+Everything here is float32 (or wider), whatever the model's dtype and under any autocast.
 
 Shape suffixes: B batch, S sides (those of queries, then the keys'; one where both are the same), Hr
 routers a layer (1, or the key heads), Hq queries' routings (Hr, or the query heads), T tokens, E
@@ -7,12 +9,16 @@ model dimension, R routing dimension, K groups.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from focus.attention.native import route
+from focus.balance import sinkhorn_potentials
 from focus.config import FocusConfig
 
 
@@ -34,28 +40,38 @@ class Memberships(NamedTuple):
     query: Tensor
     key: Tensor | None
 
+    @property
+    def of_keys(self) -> Tensor:
+        """Memberships as keys, also where they are the queries'."""
+        return self.query if self.key is None else self.key
+
 
 class Prepared(NamedTuple):
-    """A router's parameters as scores are computed from them.
+    """A router's parameters as scores are computed from them, contiguous.
 
-    weight: (S * Hr * R, E), one product for all; centroids: (S, Hr, R, K) over the temperature,
-    normalised where the similarity says so.
+    weight: (S * Hr * R, E), one product for all; centroids: (S, Hr, R, K), normalised where scores
+    are cosines; potentials: (S, Hr, K).
     """
 
     weight: Tensor
     centroids: Tensor
+    potentials: Tensor
 
 
 class Router(nn.Module):
     """Learnable centroids of one attention layer (paper: Section 2).
 
-    ``query_heads`` is needed, a multiple of ``key_heads``, where the config's ``sides`` says so.
+    Parameters are ``projection`` (S, Hr, E, R) and ``centroids`` (S, Hr, K, R); with one router a
+    layer these are the paper's E*R + K*R numbers. With ``routers = "query_head"`` the query heads
+    that share a key head are sides of their own, before the keys'. The buffer ``potentials``
+    (S, Hr, K) holds the frozen potentials of the ``causal`` balance, in units of the scores, and
+    ``batches`` how many training batches they average. All stay float32 when the model is cast.
 
-    Parameters are ``projection`` (S, Hr, E, R) and ``centroids`` (S, Hr, K, R), float32 whatever
-    the model's dtype; with one side and one router these are the paper's E*R + K*R numbers. With
-    ``sides = "query_heads"`` a key head's query heads are sides of their own, before the keys'. The
-    buffer ``potentials`` (S, Hr, K) holds the frozen potentials of the ``causal`` balance and
-    ``batches`` how many training batches they average.
+    Args:
+        config: what is routed.
+        hidden_size: E.
+        key_heads, query_heads: of the layer.
+        generator: of the random initialisation; None: torch's global one.
     """
 
     projection: nn.Parameter
@@ -63,127 +79,144 @@ class Router(nn.Module):
     potentials: Tensor
     batches: Tensor
 
-    def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int,
-                 generator: torch.Generator | None = None,
-                 query_heads: int | None = None) -> None:  # fmt: skip
+    def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int, query_heads: int,
+                 generator: torch.Generator | None = None) -> None:  # fmt: skip
         super().__init__()
         self.config = config
-        together = 1
-        if config.sides == "query_heads":
-            together = _heads_together(query_heads, key_heads)
-        sides = {"one": 1, "two": 2, "query_heads": together + 1}[config.sides]
-        heads = key_heads if config.routers == "kv_head" else 1
+        sides = {"key_head": 2, "query_head": query_heads // key_heads + 1}.get(config.routers, 1)
+        heads = key_heads if config.two_sided else 1
+        exact = {"generator": generator, "dtype": torch.float32}
         shape = (sides, heads, hidden_size, config.routing_dim)
-        projection = torch.randn(shape, generator=generator) / hidden_size**0.5
+        self.projection = nn.Parameter(torch.randn(shape, **exact) / hidden_size**0.5)  # type: ignore[arg-type]
         shape = (sides, heads, config.num_groups, config.routing_dim)
-        centroids = torch.randn(shape, generator=generator) / config.routing_dim**0.5
-        self.projection = nn.Parameter(projection)
-        self.centroids = nn.Parameter(centroids)
-        self.register_buffer("potentials", torch.zeros(sides, heads, config.num_groups))
+        self.centroids = nn.Parameter(torch.randn(shape, **exact) / config.routing_dim**0.5)  # type: ignore[arg-type]
+        zeros = torch.zeros(sides, heads, config.num_groups, dtype=torch.float32)
+        self.register_buffer("potentials", zeros)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
-    def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
-        """Similarity of tokens and centroids over the temperature: (B, S, Hr, T, K).
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
+        # A cast of the model moves the router and leaves its precision: an average that takes a
+        # twentieth of each batch stands still in bfloat16.
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
-        ``ready``: the parameters from :meth:`prepared`, where many calls share them.
+        return super()._apply(move, recurse)
 
-        ``dot``: the paper's (hidden @ projection) @ centroids^T. ``cosine``: of the layer-normed
-        hidden state's projection and the centroid. At least float32.
-        """
-        ready = self.prepared(hidden_BTE.dtype) if ready is None else ready
-        hidden = hidden_BTE.to(ready.weight.dtype)
-        cosine = self.config.similarity == "cosine"
-        if cosine:
-            hidden = F.layer_norm(hidden, hidden.shape[-1:])
-        routed = F.linear(hidden, ready.weight)
-        routed = routed.unflatten(-1, self.projection.shape[:2] + self.projection.shape[3:])
-        if cosine:
-            routed = F.normalize(routed, dim=-1)
-        return routed.permute(0, 2, 3, 1, 4) @ ready.centroids
-
-    def prepared(self, dtype: torch.dtype) -> Prepared:
-        """The parameters as they are now, for hidden states of ``dtype``; at least float32."""
-        dtype = torch.promote_types(dtype, torch.float32)
-        weight = self.projection.to(dtype).transpose(2, 3).flatten(0, 2)
-        centroids = self.centroids.to(dtype)
-        if self.config.similarity == "cosine":
-            centroids = F.normalize(centroids, dim=-1)
-        return Prepared(weight, centroids.transpose(-1, -2) / self.config.temperature)
-
-    def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
-                balance: str | None = None,
-                config: FocusConfig | None = None) -> Assignments:  # fmt: skip
-        """Assignments of every token, by the config's balance or the one named.
+    def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None, *,
+                balance: str | None = None, temperature: float | None = None,
+                learn: bool = False, ready: Prepared | None = None) -> Tensor:  # fmt: skip
+        """Balanced logits (scores + potentials) / temperature, (B, S, Hr, T, K): soft assignments
+        are their softmax, hard memberships their largest entries.
 
         Args:
             hidden_BTE: input of the attention layer, any floating dtype.
             real_BT: bool, False for padding, which takes no part in a balance; None: all real.
-            balance: overrides the config's (``softmax``, ``sinkhorn`` or ``causal``).
-            config: read instead of the router's own (its potentials, say).
+            balance, temperature: in place of the config's.
+            learn: the potentials that Sinkhorn finds on this batch also enter the running average
+                of the frozen ones (over all processes, where torch.distributed runs).
+            ready: the parameters from :meth:`prepared`, where many calls share them.
 
         Raises:
             ValueError: Sinkhorn is to balance more groups than the sequence has tokens.
         """
-        logits = self.balanced_logits(hidden_BTE, real_BT, balance, config)
-        assignments = torch.softmax(logits, -1)
-        return Assignments(of_queries(assignments), assignments[:, -1])
+        balance = balance or self.config.balance
+        temperature = temperature or self.config.temperature
+        with torch.autocast(hidden_BTE.device.type, enabled=False):
+            scores = self.scores(hidden_BTE, ready)
+            if balance == "sinkhorn" or learn:
+                scores_of = scores if balance == "sinkhorn" else scores.detach()
+                found = self.balanced(scores_of, temperature, real_BT)
+                if learn:
+                    self._observe(found.detach().mean(0))
+                if balance == "sinkhorn":
+                    scores = scores + found.unsqueeze(-2)
+            if balance == "causal":
+                scores = scores + self.potentials.to(scores.dtype).unsqueeze(-2)
+            return scores / temperature
 
-    def balanced_logits(self, hidden_BTE: Tensor, real_BT: Tensor | None = None,
-                        balance: str | None = None, config: FocusConfig | None = None,
-                        ready: Prepared | None = None) -> Tensor:  # fmt: skip
-        """scores/temperature + potential, (B, S, Hr, T, K): assignments are its softmax.
+    def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
+        """Similarity of tokens and centroids, (B, S, Hr, T, K), float32 or wider.
 
-        In training mode, whatever the balance, the potentials that Sinkhorn finds on this batch
-        also enter the running average of the frozen ones.
+        Of the layer-normed hidden state's projection and the centroid, the cosine; with
+        ``routers = "paper"`` the paper's (hidden @ projection) @ centroids^T.
         """
-        config = config or self.config
-        balance = balance or config.balance
-        scores = self.scores(hidden_BTE, ready)
-        if balance == "causal" and self.training:
-            balance = config.training_balance
-        if balance == "sinkhorn" and scores.shape[-2] < config.num_groups:
-            raise ValueError(
-                f"num_groups: {config.num_groups} groups cannot be balanced over "
-                f"{scores.shape[-2]} tokens; give longer sequences, fewer groups or another balance"
-            )
-        learns = self.training and torch.is_grad_enabled()
-        if balance == "sinkhorn" or learns:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and balance == "sinkhorn"):
-                found = potentials_of(scores, config, real_BT)
-            if learns:
-                self._observe(found.detach())
-            if balance == "sinkhorn":
-                return scores + found.unsqueeze(-2)
-        if balance == "softmax":
-            return scores
-        if config.potentials == "lagged":
-            return scores + lagged_potentials(scores, config, real_BT)
-        return scores + self.potentials.to(scores.dtype)[:, :, None, :]
+        ready = self.prepared() if ready is None else ready
+        dtype = torch.promote_types(hidden_BTE.dtype, torch.float32)
+        hidden, cosine = hidden_BTE.to(dtype), self.config.routers != "paper"
+        if cosine:
+            hidden = F.layer_norm(hidden, hidden.shape[-1:])
+        routed = F.linear(hidden, ready.weight.to(dtype))
+        routed = routed.unflatten(-1, self.projection.shape[:2] + self.projection.shape[3:])
+        if cosine:
+            routed = F.normalize(routed, dim=-1)
+        return routed.permute(0, 2, 3, 1, 4) @ ready.centroids.to(dtype)
+
+    def prepared(self) -> Prepared:
+        """The parameters as they are now."""
+        weight = self.projection.transpose(2, 3).flatten(0, 2)
+        cosine = self.config.routers != "paper"
+        centroids = F.normalize(self.centroids, dim=-1) if cosine else self.centroids
+        return Prepared(weight, centroids.transpose(-1, -2).contiguous(), self.potentials)
 
     @torch.no_grad()
-    def _observe(self, found: Tensor) -> None:
+    def step(self, hidden_BTE: Tensor, ready: Prepared, config: FocusConfig) -> Memberships:
+        """Hard memberships of a few tokens, as :meth:`forward` and :func:`memberships_of` give
+        them to rounding; ``config``: of this router, its balance any but ``sinkhorn``."""
+        if not route.computes(hidden_BTE):
+            logits = self.forward(hidden_BTE, balance=config.balance, ready=ready)
+            return memberships_of(logits, config)
+        potentials = ready.potentials
+        if config.balance != "causal":
+            potentials = torch.zeros_like(potentials)
+        query, key = route.route(
+            hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k, config.key_top_k,
+            config.routers != "paper",
+        )  # fmt: skip
+        return Memberships(query, key if config.separate_keys else None)
+
+    def balanced(self, scores: Tensor, temperature: float | None = None,
+                 real_BT: Tensor | None = None) -> Tensor:  # fmt: skip
+        """Sinkhorn's potentials (B, S, Hr, K) of scores (B, S, Hr, T, K); zero for query heads of
+        their own, which look where they want."""
+        temperature = temperature or self.config.temperature
+        groups, tokens = scores.shape[-1], scores.shape[-2]
+        if tokens < groups:
+            raise ValueError(
+                f"num_groups: {groups} groups cannot be balanced over {tokens} tokens; give longer "
+                "sequences, fewer groups or another balance"
+            )
+        iterations = self.config.sinkhorn_iterations
+        if self.config.routers != "query_head":
+            return sinkhorn_potentials(scores, temperature, iterations, real_BT)
+        keys = sinkhorn_potentials(scores[:, -1:], temperature, iterations, real_BT)
+        none = keys.new_zeros(len(keys), scores.shape[1] - 1, *keys.shape[2:])
+        return torch.cat([none, keys], 1)
+
+    @torch.no_grad()
+    def _observe(self, found_SHrK: Tensor) -> None:
+        found = found_SHrK.to(self.potentials.dtype)
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(found)
+            found = found / dist.get_world_size()
         self.batches += 1
         # A plain mean for the first batches, then one over about the last twenty: centroids move.
-        weight = max(1.0 / float(self.batches), 0.05)
-        self.potentials.lerp_(found.mean(0).to(self.potentials.dtype), weight)
-
-    def memberships(self, assignments: Tensor, config: FocusConfig | None = None) -> Memberships:
-        """Hard memberships from assignments or balanced logits (B, S, Hr, T, K), with the
-        router's own top_k and probe or those of the config given."""
-        config = config or self.config
-        query = top_k_groups(of_queries(assignments), config.top_k)
-        if not config.separate_keys:
-            return Memberships(query, None)
-        return Memberships(query, top_k_groups(assignments[:, -1], config.key_top_k))
+        weight = torch.clamp(1.0 / self.batches.to(found.dtype), min=0.05)
+        self.potentials.lerp_(found, weight)
 
 
-def _heads_together(query_heads: int | None, key_heads: int) -> int:
-    if not query_heads or query_heads % key_heads:
-        raise ValueError(
-            f"query_heads: sides = 'query_heads' needs how many there are, a multiple of the "
-            f"{key_heads} key heads, got {query_heads}"
-        )
-    return query_heads // key_heads
+def assignments_of(logits_BSHrTK: Tensor) -> Assignments:
+    """Soft assignments from a router's logits."""
+    assignments = torch.softmax(logits_BSHrTK, -1)
+    return Assignments(of_queries(assignments), assignments[:, -1])
+
+
+def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig) -> Memberships:
+    """Hard memberships from a router's logits: ``top_k`` groups a query, ``key_top_k`` a key."""
+    query = top_k_groups(of_queries(logits_BSHrTK), config.top_k)
+    if not config.separate_keys:
+        return Memberships(query, None)
+    return Memberships(query, top_k_groups(logits_BSHrTK[:, -1], config.key_top_k))
 
 
 def of_queries(x_BSHrTK: Tensor) -> Tensor:
@@ -203,101 +236,3 @@ def top_k_groups(assignments: Tensor, top_k: int) -> Tensor:
     else:
         order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
     return torch.zeros_like(assignments, dtype=torch.bool).scatter_(-1, order, True)
-
-
-def sinkhorn(scores: Tensor, iterations: int, real_BT: Tensor | None = None) -> Tensor:
-    """Logits balanced over the whole sequence: scores + potential (paper: Eq. 2's assignments).
-
-    Args:
-        scores: (B, S, Hr, T, K), already divided by the temperature.
-        iterations: normalisations over tokens, each followed by one over groups.
-        real_BT: bool, False for tokens that take no part; None: all are real.
-
-    Returns:
-        (B, S, Hr, T, K); their softmax over groups is Sinkhorn's matrix. Later tokens move the
-        assignments of earlier ones: not causal.
-    """
-    return scores + sinkhorn_potentials(scores, iterations, real_BT).unsqueeze(-2)
-
-
-def potentials_of(scores: Tensor, config: FocusConfig, real_BT: Tensor | None = None) -> Tensor:
-    """Sinkhorn's potentials (B, S, Hr, K) of the sides that the config balances; the others' are
-    zero. Arguments as of :func:`sinkhorn`."""
-    if config.balanced_sides == "both":
-        return sinkhorn_potentials(scores, config.sinkhorn_iterations, real_BT)
-    keys = sinkhorn_potentials(scores[:, -1:], config.sinkhorn_iterations, real_BT)
-    return torch.cat([keys.new_zeros(*keys.shape[:1], scores.shape[1] - 1, *keys.shape[2:]), keys],
-                     1)  # fmt: skip
-
-
-def sinkhorn_potentials(scores: Tensor, iterations: int, real_BT: Tensor | None = None) -> Tensor:
-    """Potentials v (B, S, Hr, K) with softmax(scores + v) = Sinkhorn's balanced assignments.
-
-    Exp(scores) is divided by its sum over tokens, then over groups, ``iterations`` times, in log
-    space. Gradients flow through every iteration.
-    """
-    if real_BT is not None:
-        scores = scores.masked_fill(~real_BT[:, None, None, :, None], float("-inf"))
-    potentials = scores.new_zeros(*scores.shape[:-2], scores.shape[-1])
-    share = scores.new_zeros(*scores.shape[:-1], 1)
-    for _ in range(iterations):
-        potentials = -torch.logsumexp(scores - share, -2)
-        share = _row_normaliser(scores + potentials.unsqueeze(-2))
-    # Only differences between groups matter; a zero mean makes potentials of batches comparable.
-    return potentials - potentials.mean(-1, keepdim=True)
-
-
-def _row_normaliser(logits: Tensor) -> Tensor:
-    # A padding row is all -inf, and its log-sum-exp must not turn -inf - -inf into NaN.
-    norm = torch.logsumexp(logits, -1, keepdim=True)
-    return norm.masked_fill(torch.isneginf(norm), 0.0)
-
-
-def lagged_potentials(scores: Tensor, config: FocusConfig, real_BT: Tensor | None) -> Tensor:
-    """Potentials (B, S, Hr, T, K) from the tokens before each stretch: causal by construction.
-
-    The stretch of ``lag_stride`` tokens from position p uses Sinkhorn's potentials over the
-    ``lag_tokens`` tokens before p; the first stretch has none and uses zero.
-    """
-    stretches = []
-    for start in range(0, scores.shape[-2], config.lag_stride):
-        length = min(config.lag_stride, scores.shape[-2] - start)
-        past = slice(max(0, start - config.lag_tokens), start)
-        stretches.append(_past_potentials(scores, past, config, real_BT, length))
-    return torch.cat(stretches, -2)
-
-
-def _past_potentials(scores: Tensor, past: slice, config: FocusConfig, real_BT: Tensor | None,
-                     length: int) -> Tensor:  # fmt: skip
-    shape = (*scores.shape[:-2], length, scores.shape[-1])
-    if past.stop == 0:
-        return scores.new_zeros(shape)
-    real = None if real_BT is None else real_BT[:, past]
-    found = potentials_of(scores[..., past, :], config, real)
-    if real is not None:
-        found = torch.where(real.any(-1)[:, None, None, None], found, 0.0)
-    return found.unsqueeze(-2).expand(shape)
-
-
-def balance_statistics(membership: Tensor, real_BT: Tensor | None = None) -> dict[str, float]:
-    """How evenly tokens spread over groups, averaged over batch and routers.
-
-    Args:
-        membership: (B, Hr, T, K) bool.
-        real_BT: bool, False for padding.
-
-    Returns:
-        ``largest_group``: share of tokens in the fullest group (balanced top-1: 1/K);
-        ``one_plus_cv2``: 1 + squared coefficient of variation of the group sizes, the factor by
-        which imbalance raises the cost of the group call.
-    """
-    weight = membership.double()
-    if real_BT is not None:
-        weight = weight * real_BT[:, None, :, None]
-    sizes = weight.sum(-2)
-    shares = sizes / sizes.sum(-1, keepdim=True)
-    groups = membership.shape[-1]
-    return {
-        "largest_group": float(shares.amax(-1).mean()),
-        "one_plus_cv2": float((shares.square().sum(-1) * groups).mean()),
-    }

@@ -1,13 +1,118 @@
-"""Tiny random models of the paper's five attention types, built in memory."""
+"""Tiny random models, built in memory: the suite's, and one of each structure that is met."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from transformers import PreTrainedModel
+import transformers as hf
+from transformers import PretrainedConfig, PreTrainedModel
 
 from experiments.models import TINY, load
 
 ARCHITECTURES = tuple(sorted(TINY))
+
+# 2 layers of 4 heads of 16 dimensions, 2 key heads where grouped.
+_SMALL: dict[str, Any] = {
+    "vocab_size": 257,
+    "bos_token_id": 256,
+    "eos_token_id": 256,
+    "pad_token_id": None,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}
+_GROUPED = {**_SMALL, "num_key_value_heads": 2}
+_WIDE = {**_GROUPED, "head_dim": 16}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_GPT2 = {"vocab_size": 257, "n_embd": 64, "n_layer": 2, "n_head": 4, "bos_token_id": 256,
+         "eos_token_id": 256}  # fmt: skip
+_LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 128}  # fmt: skip
+_ENCODER_DECODER = {"vocab_size": 257, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2,
+                    "encoder_attention_heads": 4, "decoder_attention_heads": 4}  # fmt: skip
+_GEMMA3 = {**_WIDE, "num_hidden_layers": 6, "sliding_window": 32}
+
+_CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+    "gpt2": lambda: hf.GPT2Config(**_GPT2),
+    "llama": lambda: hf.LlamaConfig(**_GROUPED, rope_parameters=dict(_LLAMA3)),
+    "mistral": lambda: hf.MistralConfig(**_GROUPED, sliding_window=32),
+    "qwen2": lambda: hf.Qwen2Config(**_GROUPED),
+    "olmo2": lambda: hf.Olmo2Config(**_SMALL),
+    "gemma2": lambda: hf.Gemma2Config(**_WIDE, sliding_window=32),
+    "qwen3": lambda: hf.Qwen3Config(**_WIDE),
+    "phi3": lambda: hf.Phi3Config(**_GROUPED),
+    # Every fourth layer of SmolLM3 has no rotary positions.
+    "smollm3": lambda: hf.SmolLM3Config(**{**_GROUPED, "num_hidden_layers": 4}),
+    "gemma3": lambda: hf.Gemma3TextConfig(**_GEMMA3),
+    "mixtral": lambda: hf.MixtralConfig(**_GROUPED, num_local_experts=4),
+    "qwen2_moe": lambda: hf.Qwen2MoeConfig(
+        **_GROUPED, **_EXPERTS, shared_expert_intermediate_size=32
+    ),
+    "qwen3_moe": lambda: hf.Qwen3MoeConfig(**_WIDE, **_EXPERTS),
+    "deepseek_v3": lambda: hf.DeepseekV3Config(
+        **_SMALL, num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=8, v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=32, n_group=1, topk_group=1,
+    ),
+    "t5": lambda: hf.T5Config(vocab_size=257, d_model=64, d_kv=16, num_layers=2, num_heads=4),
+    "bart": lambda: hf.BartConfig(**_ENCODER_DECODER),
+    "mamba": lambda: hf.MambaConfig(
+        vocab_size=257, hidden_size=64, num_hidden_layers=2, state_size=8
+    ),
+    "jamba": lambda: hf.JambaConfig(
+        **{**_GROUPED, "num_hidden_layers": 4}, attn_layer_period=2, attn_layer_offset=1,
+        num_experts=2,
+    ),
+    "qwen3_next": lambda: hf.Qwen3NextConfig(
+        **_WIDE, **_EXPERTS, shared_expert_intermediate_size=32
+    ),
+    "falcon-alibi": lambda: hf.FalconConfig(
+        vocab_size=257, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, alibi=True
+    ),
+    "falcon": lambda: hf.FalconConfig(
+        vocab_size=257, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, alibi=False
+    ),
+    "bloom": lambda: hf.BloomConfig(vocab_size=257, hidden_size=64, n_layer=2, n_head=4),
+    "gpt_oss": lambda: hf.GptOssConfig(
+        **_WIDE, num_local_experts=4, num_experts_per_tok=2, sliding_window=32
+    ),
+    "gpt2-cross-attention": lambda: hf.GPT2Config(**_GPT2, add_cross_attention=True),
+    "bert": lambda: hf.BertConfig(**_SMALL),
+    "llama4": lambda: hf.Llama4TextConfig(
+        **{**_WIDE, "num_hidden_layers": 4}, intermediate_size_mlp=64, num_local_experts=2
+    ),
+}  # fmt: skip
+
+# A model that is refused, and what its message must say.
+UNSUPPORTED = {
+    "deepseek_v3": "latent attention",
+    "t5": "encoder-decoder",
+    "bart": "encoder-decoder",
+    "mamba": r"MambaMixer.*state-space",
+    "jamba": r"JambaMambaMixer.*state-space",
+    "qwen3_next": r"GatedDeltaNet.*linear",
+    "falcon-alibi": "ALiBi",
+    "falcon": "attention of their own",
+    "bloom": "ALiBi",
+    "gpt_oss": "learned logit",
+    "gpt2-cross-attention": "cross-attention.*load it without",
+    "bert": "not causal",
+    "llama4": "chunked_attention",
+}
+SUPPORTED = tuple(name for name in _CONFIGS if name not in UNSUPPORTED)
+
+
+def build(name: str) -> PreTrainedModel:
+    """A tiny model of a structure, in float32 and evaluation mode, with weights from seed 0."""
+    config = _CONFIGS[name]()
+    factory = hf.AutoModelForSeq2SeqLM if config.is_encoder_decoder else hf.AutoModelForCausalLM
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return factory.from_config(config).eval()
 
 
 def tiny(name: str, **changes: object) -> PreTrainedModel:
@@ -15,10 +120,8 @@ def tiny(name: str, **changes: object) -> PreTrainedModel:
     if not changes:
         return load(name)[0]
     kind, values = TINY[name]
-    from transformers import AutoModelForCausalLM
-
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(kind(**{**values, **changes})).eval()
+    return hf.AutoModelForCausalLM.from_config(kind(**{**values, **changes})).eval()
 
 
 def token_ids(batch: int, tokens: int, seed: int = 0) -> torch.Tensor:

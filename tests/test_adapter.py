@@ -1,82 +1,452 @@
+"""Adapters as files and by name. A model's logits in hard mode tell whether all came back."""
+
+from __future__ import annotations
+
+import copy
 import json
+import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import focus
 from focus import FocusConfig
-from tests.models import ARCHITECTURES, tiny, token_ids
+from focus.adapter import adapter_state, describe
+from focus.fingerprint import fingerprint, same
+from focus.hub import FocusAdapter
+from focus.state import attached
+from tests.models import build, tiny, token_ids
 
-CONFIG = FocusConfig(num_groups=4, top_k=2, window=16, routers="kv_head", sides="two")
+CONFIG = FocusConfig(num_groups=4, top_k=2, window=16, routers="key_head")
+OTHER = FocusConfig(num_groups=6, top_k=1, window=8, routers="query_head", probe="multi_probe")
+ADAPTER = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 
 
-def saved(folder: Path, name: str = "tiny-llama", config: FocusConfig = CONFIG) -> torch.Tensor:
-    model = focus.attach(tiny(name), config, seed=3)
+def trained(name: str = "llama", config: FocusConfig = CONFIG, seed: int = 3) -> PreTrainedModel:
+    """An attached model whose routers have potentials, as after training."""
+    model = focus.attach(build(name), config, seed=seed)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for router in attached(model).routers.values():
+            router.potentials.normal_(std=0.05)
+    return model.eval()
+
+
+def logits(model: nn.Module) -> Tensor:
     with torch.no_grad():
-        for layer in model.focus_state.layers.values():
-            if layer.router is not None:
-                layer.router.potentials.normal_()
-        logits = model(token_ids(1, 60), use_cache=False).logits
-    focus.save_adapter(model, folder)
-    return logits
+        return model(token_ids(1, 60), use_cache=False).logits
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_round_trip(tmp_path: Path, name: str) -> None:
-    reference = saved(tmp_path, name)
-    model = focus.load_adapter(tiny(name), tmp_path)
-    assert model.focus_state.config == CONFIG
-    with torch.no_grad():
-        assert torch.equal(model(token_ids(1, 60), use_cache=False).logits, reference)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return focus.save_adapter(trained(), tmp_path / "adapter")
 
 
-def test_only_routers_are_saved(tmp_path: Path) -> None:
-    saved(tmp_path)
-    names = {name.split(".", 2)[2] for name in load_file(tmp_path / "adapter.safetensors")}
-    assert names == {"projection", "centroids", "potentials", "batches"}
+@pytest.mark.parametrize("name", ["gpt2", "gemma3", "qwen3_moe"])
+@pytest.mark.parametrize("config", [CONFIG, OTHER, FocusConfig.paper(balance="causal", window=16)])
+def test_round_trip(tmp_path: Path, name: str, config: FocusConfig) -> None:
+    model = trained(name, config)
+    focus.save_adapter(model, tmp_path)
+    loaded = focus.load_adapter(build(name), tmp_path)
+    assert attached(loaded).config == config
+    assert torch.equal(logits(loaded), logits(model))
+    assert not torch.equal(logits(loaded), logits(focus.detach(model)))
+    assert all(p.requires_grad for p in focus.trainable_parameters(loaded))
 
 
-def refused(folder: Path, match: str, name: str = "tiny-llama") -> None:
-    model = tiny(name)
+def test_only_routers_are_saved_and_in_float32(tmp_path: Path) -> None:
+    focus.save_adapter(trained().bfloat16(), tmp_path)
+    saved = load_file(tmp_path / WEIGHTS)
+    assert {name.split(".", 2)[2] for name in saved} == {
+        "projection", "centroids", "potentials", "batches"
+    }  # fmt: skip
+    assert {t.dtype for name, t in saved.items() if "batches" not in name} == {torch.float32}
+
+
+def test_what_the_config_file_says(folder: Path) -> None:
+    found = json.loads((folder / ADAPTER).read_text())
+    assert found["format"] == 2
+    assert found["peft_type"] == "FOCUS"
+    assert found["focus"] == CONFIG.to_dict()
+    assert found["base"]["routed_layers"] == [0, 1]
+    assert set(found["base"]["fingerprint"]) == {"bfloat16", "float16"}
+    assert set(found["versions"]) == {"focus", "torch", "transformers"}
+
+
+def test_peft_refuses_the_adapter(folder: Path) -> None:
+    peft = pytest.importorskip("peft")
+    with pytest.raises(KeyError, match="FOCUS"):
+        peft.PeftConfig.from_pretrained(folder)
+
+
+# Files of others
+
+
+def test_a_model_in_the_folder_stays_as_it_is_and_loads(tmp_path: Path) -> None:
+    model = trained()
+    build("llama").save_pretrained(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    written = focus.save_adapter(model, tmp_path)
+    assert written == tmp_path / "focus"
+    assert {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+    base = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(logits(focus.load_adapter(base, tmp_path)), logits(model))
+
+
+def test_a_lora_in_the_folder_stays_as_it_is(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    lora = peft.get_peft_model(build("llama"), peft.LoraConfig(target_modules=["q_proj"]))
+    lora.save_pretrained(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    model = trained()
+    focus.save_adapter(model, tmp_path)
+    assert {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+    assert torch.equal(logits(focus.load_adapter(build("llama"), tmp_path)), logits(model))
+
+
+def test_saving_again_replaces_the_adapter_and_keeps_the_card(tmp_path: Path) -> None:
+    focus.save_adapter(trained(config=OTHER), tmp_path)
+    (tmp_path / "README.md").write_text("mine")
+    model = trained()
+    assert focus.save_adapter(model, tmp_path) == tmp_path
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert torch.equal(logits(focus.load_adapter(build("llama"), tmp_path)), logits(model))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", ADAPTER, WEIGHTS]
+
+
+def test_a_save_that_fails_half_way_leaves_no_mixture(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("focus.hub.save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        focus.save_adapter(trained(config=OTHER), folder)
+    monkeypatch.undo()
+    assert torch.equal(logits(focus.load_adapter(build("llama"), folder)), logits(trained()))
+
+
+def test_a_mode_around_it_is_not_saved(tmp_path: Path) -> None:
+    model = trained()
+    with focus.mode(model, "hard", window=7, top_k=3, temperature=0.7):
+        focus.save_adapter(model, tmp_path)
+    assert json.loads((tmp_path / ADAPTER).read_text())["focus"] == CONFIG.to_dict()
+
+
+# Refusals: the model is left as it was
+
+
+def refused(source: Any, match: str, model: PreTrainedModel | None = None, **options: Any) -> None:
+    model = build("llama") if model is None else model
+    before = {name: p.requires_grad for name, p in model.named_parameters()}
+    config = copy.deepcopy(model.config.to_dict())
     with pytest.raises(ValueError, match=match):
-        focus.load_adapter(model, folder)
-    assert not hasattr(model, "focus_state")
+        focus.load_adapter(model, source, **options)
+    assert "focus_state" not in model.__dict__
+    assert {name: p.requires_grad for name, p in model.named_parameters()} == before
+    assert model.config.to_dict() == config
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
-    refused(tmp_path, "model_type", "tiny-qwen2")
+def test_another_kind_of_model(folder: Path) -> None:
+    refused(folder, "model_type = 'llama', this one has 'qwen2'", build("qwen2"))
+    refused(folder, "key_heads", tiny("tiny-llama", num_key_value_heads=1))
 
 
-def test_missing_and_damaged_files(tmp_path: Path) -> None:
-    refused(tmp_path, "no config.json")
-    saved(tmp_path)
-    weights = (tmp_path / "adapter.safetensors").read_bytes()
-    (tmp_path / "adapter.safetensors").write_bytes(weights[:100])
-    refused(tmp_path, "not readable as safetensors")
-    (tmp_path / "adapter.safetensors").unlink()
-    refused(tmp_path, "no adapter.safetensors")
-    (tmp_path / "config.json").write_text("{")
-    refused(tmp_path, "not JSON")
-    (tmp_path / "config.json").write_text("{}")
-    refused(tmp_path, "not a Focus adapter")
+def test_another_model_of_the_same_shape(tmp_path: Path) -> None:
+    model = trained()
+    attached_base, other = model, build("llama")
+    attached_base.name_or_path, other.name_or_path = "org/first", "org/second"
+    focus.save_adapter(model, tmp_path)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    refused(tmp_path, r"(?s)org/second has other weights.*org/first.*check_base=False", other)
+    assert "focus_state" in focus.load_adapter(other, tmp_path, check_base=False).__dict__
 
 
-def test_weights_that_do_not_fit_their_config(tmp_path: Path) -> None:
-    saved(tmp_path)
-    tensors = load_file(tmp_path / "adapter.safetensors")
+def nan(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.1.centroids"][0, 0, 0, 0] = float("nan")
+
+
+def infinite(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.0.potentials"][0, 0, 0] = float("inf")
+
+
+def missing(tensors: dict[str, Tensor]) -> None:
     tensors.pop("layers.0.centroids")
-    save_file(tensors, tmp_path / "adapter.safetensors")
-    refused(tmp_path, "does not fit")
 
 
-def test_nonsense_in_the_config_is_named(tmp_path: Path) -> None:
-    saved(tmp_path)
-    path = tmp_path / "config.json"
-    description = json.loads(path.read_text())
-    description["focus"]["window"] = 0
-    path.write_text(json.dumps(description))
-    refused(tmp_path, "window")
+def unknown(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.7.centroids"] = torch.zeros(1)
+
+
+def groups(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.0.centroids"] = tensors["layers.0.centroids"][:, :, :3].contiguous()
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (nan, "layers.1.centroids holds NaN"),
+        (infinite, "layers.0.potentials holds NaN or inf"),
+        (missing, r"missing \['layers.0.centroids'\]"),
+        (unknown, r"unknown \['layers.7.centroids'\]"),
+        (groups, r"layers.0.centroids is of shape \(2, 2, 3, 16\).*\(2, 2, 4, 16\)"),
+    ],
+)
+def test_damaged_tensors(
+    folder: Path, damage: Callable[[dict[str, Tensor]], None], match: str
+) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    damage(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    refused(folder, match)
+    model = trained(config=OTHER)
+    before = logits(model)
+    with pytest.raises(ValueError, match=match):
+        focus.load_adapter(model, folder, name="second")
+    assert focus.adapters(model) == ["default"]
+    assert torch.equal(logits(model), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"focus": {**CONFIG.to_dict(), "window": 0}}, "window"),
+        ({"focus": {**CONFIG.to_dict(), "num_groups": 5}}, "is of shape"),
+        ({"focus": {"colour": 1}}, "colour: unknown field"),
+        ({"focus": {"window": "wide"}}, "window"),
+        ({"focus": None}, "'focus' is missing"),
+        ({"base": None}, "'base' is missing"),
+        ({"base": {}}, "model_type = None"),
+        ({"format": 9}, "not a Focus adapter of format 2"),
+    ],
+)
+def test_nonsense_in_the_config(folder: Path, change: dict[str, Any], match: str) -> None:
+    found = json.loads((folder / ADAPTER).read_text())
+    (folder / ADAPTER).write_text(json.dumps({**found, **change}))
+    refused(folder, match)
+
+
+def test_missing_and_unreadable_files(tmp_path: Path, folder: Path) -> None:
+    refused(tmp_path, f"no {ADAPTER}")
+    weights = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(weights[:100])
+    refused(folder, "not readable as safetensors")
+    (folder / WEIGHTS).unlink()
+    refused(folder, f"no {WEIGHTS}")
+    (folder / ADAPTER).write_text("{")
+    refused(folder, "not JSON")
+    (folder / ADAPTER).write_text("[]")
+    refused(folder, "not a JSON object")
+
+
+def test_a_model_without_weights(folder: Path) -> None:
+    with torch.device("meta"):
+        model = build("llama")
+    refused(folder, "meta device", model)
+
+
+def test_saving_without_focus(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not attached"):
+        focus.save_adapter(build("llama"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+# Fingerprint
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("of_checkpoint", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_is_known_in_any_dtype(dtype: torch.dtype, of_checkpoint: torch.dtype) -> None:
+    model = build("llama").to(of_checkpoint)
+    wide, narrow = copy.deepcopy(model).float(), copy.deepcopy(model).to(dtype)
+    assert same(fingerprint(wide)[0], fingerprint(narrow)[0])
+
+
+def test_a_merged_lora_is_another_model_and_an_unmerged_one_is_not() -> None:
+    peft = pytest.importorskip("peft")
+    before = fingerprint(build("llama"))[0]
+    model = build("llama")
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    assert fingerprint(model)[0] == before
+    for name, parameter in wrapped.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.02)
+    assert not same(fingerprint(wrapped.merge_and_unload())[0], before)
+
+
+def test_routers_are_no_part_of_it() -> None:
+    assert fingerprint(trained())[0] == fingerprint(build("llama"))[0]
+
+
+def test_weights_that_cannot_be_read_are_left_out_with_a_note(tmp_path: Path) -> None:
+    model = trained()
+    weight = model.model.layers[0].mlp.up_proj
+    del weight.weight
+    weight.register_buffer("weight", None)
+    weight._parameters["weight"] = nn.Parameter(torch.zeros(2, 2, dtype=torch.uint8), False)
+    assert fingerprint(model) == (None, "weights are quantised (torch.uint8)")
+    focus.save_adapter(model, tmp_path)
+    with pytest.warns(UserWarning, match="quantised"):
+        focus.load_adapter(build("llama"), tmp_path)
+
+
+# Several adapters
+
+
+def test_adapters_by_name(tmp_path: Path) -> None:
+    first, second = trained(), trained(config=OTHER, seed=4)
+    focus.save_adapter(first, tmp_path / "a")
+    focus.save_adapter(second, tmp_path / "b")
+    model = focus.load_adapter(build("llama"), tmp_path / "a", name="a")
+    assert focus.load_adapter(model, tmp_path / "b", name="b") is model
+    assert focus.adapters(model) == ["a", "b"]
+    assert torch.equal(logits(model), logits(first))
+    focus.set_adapter(model, "b")
+    assert focus.adapters(model) == ["b", "a"]
+    assert attached(model).config == OTHER
+    assert torch.equal(logits(model), logits(second))
+    assert len(list(focus.trainable_parameters(model))) == 4
+    focus.save_adapter(model, tmp_path / "again", name="a")
+    assert json.loads((tmp_path / "again" / ADAPTER).read_text())["focus"] == CONFIG.to_dict()
+    focus.delete_adapter(focus.set_adapter(model, "a"), "b")
+    assert focus.adapters(model) == ["a"]
+    assert torch.equal(logits(model), logits(first))
+    assert torch.equal(logits(focus.detach(model)), logits(build("llama")))
+
+
+def test_training_one_adapter_leaves_the_others(tmp_path: Path) -> None:
+    focus.save_adapter(trained(), tmp_path)
+    model = focus.load_adapter(trained(config=OTHER), tmp_path, name="b")
+    before = {key: tensor.clone() for key, tensor in adapter_state(model, "b").items()}
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(model):
+            parameter.add_(1)
+    assert all(torch.equal(t, before[key]) for key, t in adapter_state(model, "b").items())
+
+
+def test_an_adapter_that_waited_follows_the_model(tmp_path: Path) -> None:
+    focus.save_adapter(trained(), tmp_path)
+    model = focus.load_adapter(trained(config=OTHER), tmp_path, name="b").train()
+    model.to("meta")
+    focus.set_adapter(model, "b")
+    routers = attached(model).routers.values()
+    assert {p.device.type for router in routers for p in router.parameters()} == {"meta"}
+    assert all(router.training for router in routers)
+
+
+def test_a_copy_of_a_model_has_adapters_of_its_own(folder: Path) -> None:
+    model = focus.load_adapter(trained(config=OTHER), folder, name="b")
+    before, twin = logits(model), copy.deepcopy(model)
+    focus.set_adapter(twin, "b")
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(twin):
+            parameter.zero_()
+    assert focus.adapters(model) == ["default", "b"]
+    assert torch.equal(logits(model), before)
+    assert torch.equal(logits(focus.set_adapter(model, "b")), logits(trained()))
+
+
+def test_names_are_checked(folder: Path) -> None:
+    model = trained()
+    with pytest.raises(ValueError, match=r"has an adapter 'default' already.*detach"):
+        focus.load_adapter(model, folder)
+    with pytest.raises(ValueError, match="no adapter 'x'; it has 'default'"):
+        focus.set_adapter(model, "x")
+    with pytest.raises(ValueError, match="no adapter 'x'"):
+        focus.save_adapter(model, folder, name="x")
+    with pytest.raises(ValueError, match="active adapter"):
+        focus.delete_adapter(model, "default")
+    with pytest.raises(ValueError, match="name"):
+        focus.load_adapter(model, folder, name="")
+
+
+def test_a_loaded_object_can_be_put_on_several_models(folder: Path) -> None:
+    adapter = FocusAdapter.from_pretrained(folder)
+    one, two = (focus.load_adapter(build("llama"), adapter) for _ in range(2))
+    before = logits(two)
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(one):
+            parameter.add_(torch.randn_like(parameter))
+    assert torch.equal(logits(two), before)
+
+
+def test_wrapped_models(folder: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    wrapped = peft.get_peft_model(build("llama"), peft.LoraConfig(target_modules=["q_proj"]))
+    assert focus.load_adapter(wrapped, folder) is wrapped
+    assert torch.equal(logits(wrapped), logits(trained()))
+    focus.save_adapter(wrapped, tmp_path / "again")
+    assert describe(wrapped).base["fingerprint"] == fingerprint(build("llama"))[0]
+
+
+@pytest.mark.parametrize("how", ["cpu_offload", "disk_offload"])
+def test_offloaded_weights(tmp_path: Path, folder: Path, how: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = build("llama")
+    options = {"offload_dir": str(tmp_path / "disk")} if how == "disk_offload" else {}
+    getattr(accelerate, how)(model, execution_device=torch.device("cpu"), **options)
+    assert all(p.is_meta for p in model.model.layers[0].parameters())
+    with pytest.warns(UserWarning, match="offloaded"):
+        focus.load_adapter(model, folder)
+    assert not any(p.is_meta for p in focus.trainable_parameters(model))
+    assert torch.equal(logits(model), logits(trained()))
+
+
+# Sharded models
+
+
+def shard(model: PreTrainedModel) -> None:
+    for layer in model.model.layers:
+        fully_shard(layer.self_attn.focus_router)
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def process(rank: int, port: int, folder: Path) -> None:
+    """One of two processes that save and switch adapters of a sharded model."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    try:
+        model = trained()
+        focus.load_adapter(model, describe(model), name="b")
+        shard(model)
+        # The folder of the second process shows whether it has written anything.
+        focus.save_adapter(model, folder / str(rank))
+        with pytest.raises(ValueError, match="attach, load and set adapters before sharding"):
+            focus.set_adapter(model, "b")
+        bare = build("llama")
+        for layer in bare.model.layers:
+            fully_shard(layer)
+        with pytest.raises(ValueError, match="before sharding"):
+            focus.attach(bare, CONFIG)
+        assert all(p.requires_grad for p in bare.parameters())
+        assert not any(m._forward_pre_hooks for m in bare.modules() if hasattr(m, "layer_idx"))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_sharded_model_is_saved_whole_and_once(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(process, (port, tmp_path), nprocs=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    with pytest.warns(UserWarning, match="spread over several processes"):
+        loaded = focus.load_adapter(build("llama"), tmp_path / "0")
+    assert torch.equal(logits(loaded), logits(trained()))

@@ -9,20 +9,25 @@ from focus import FocusConfig
 def test_paper_is_the_papers_way() -> None:
     config = FocusConfig.paper()
     assert (config.balance, config.gate, config.sinks) == ("sinkhorn", "eq2", 0)
-    assert (config.routers, config.sides, config.probe) == ("layer", "one", "symmetric")
+    assert (config.routers, config.probe) == ("paper", "symmetric")
     assert FocusConfig.paper(num_groups=8, top_k=1).num_groups == 8
 
 
 def test_the_recipe_is_the_trial_that_was_measured() -> None:
-    """`recipe.trials.long` is trained with one group a query and read with several."""
     params = read_yaml(Path(__file__).parents[1] / "params.yaml")
-    own = {key: value for key, value in params["recipe"]["trials"]["long"].items()
+    own = {key: value for key, value in params["recipe"]["trials"]["annealed"].items()
            if key in FocusConfig().to_dict()}  # fmt: skip
     measured = FocusConfig(**{**params["recipe"]["base"], **own})
-    assert FocusConfig.recipe(top_k=1, probe="symmetric", ngram=0) == measured
+    assert FocusConfig.recipe(ngram=0) == measured
     assert FocusConfig.recipe().ngram == 3  # the readings of recipe.readings that kept most
     assert FocusConfig.recipe().key_top_k == 1
     assert FocusConfig.recipe(window=64).window == 64
+
+
+def test_training_counts_follow_from_the_probe() -> None:
+    recipe, plain = FocusConfig.recipe(), FocusConfig(top_k=2)
+    assert (recipe.hard_keys, recipe.probes) == (True, 2)
+    assert (plain.hard_keys, plain.probes) == (False, 1)
 
 
 @pytest.mark.parametrize(
@@ -31,11 +36,8 @@ def test_the_recipe_is_the_trial_that_was_measured() -> None:
         ("num_groups", 0), ("top_k", 0), ("top_k", 9), ("window", -1), ("window", 1.5),
         ("routing_dim", 0), ("temperature", 0.0), ("temperature", float("nan")),
         ("balance", "magic"), ("sinkhorn_iterations", 0), ("gate", "unknown"), ("sinks", -1),
-        ("gate_steepness", float("inf")), ("probe", "both"), ("routers", "head"),
-        ("sides", "three"), ("similarity", "l2"), ("potentials", "live"), ("lag_tokens", 0),
-        ("lag_stride", True), ("training_balance", "softmax"), ("gate_probes", 0),
-        ("gate_keys", "both"),
-        ("balanced_sides", "queries"), ("balanced_sides", "keys"), ("sides", "query_heads"),
+        ("probe", "both"), ("routers", "head"), ("ngram", -1), ("ngram_keys", 0),
+        ("sinks", True),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_with_the_fields_name(field: str, value: object) -> None:
@@ -44,7 +46,7 @@ def test_nonsense_is_refused_with_the_fields_name(field: str, value: object) -> 
 
 
 def test_round_trip_and_unknown_fields() -> None:
-    config = FocusConfig(num_groups=16, sides="two", probe="multi_probe", top_k=3)
+    config = FocusConfig(num_groups=16, routers="key_head", probe="multi_probe", top_k=3)
     assert FocusConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ValueError, match=r"^groups: unknown field"):
         FocusConfig.from_dict({"groups": 4})
@@ -64,4 +66,4 @@ def test_keys_are_separate_only_where_they_can_differ() -> None:
     assert not FocusConfig(top_k=2).separate_keys
     assert not FocusConfig(top_k=1, probe="multi_probe").separate_keys
     assert FocusConfig(top_k=2, probe="multi_probe").separate_keys
-    assert FocusConfig(sides="two").separate_keys
+    assert FocusConfig(routers="key_head").separate_keys

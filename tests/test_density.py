@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focus.attention.dense import pairs_kept
-from focus.density import PairCounts, count_masked_pairs, count_pairs
+from focus.density import PairCounts, count_pairs
 from focus.routing import top_k_groups
 
 
@@ -33,7 +33,25 @@ def test_counts_are_the_masks(tokens: int, groups: int, top_k: int, window: int,
     assert counts.causal == int(causal.sum())
     assert counts.near + counts.distant_kept == int(kept.sum())
     assert counts.near + counts.distant == counts.causal
-    assert count_masked_pairs(kept, window, sinks, real) == counts
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 4), st.integers(1, 70), st.booleans(),
+       st.integers(0, 10_000))  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_a_models_own_window_bounds_what_is_kept(tokens: int, window: int, sinks: int, limit: int,
+                                                 padded: bool, seed: int) -> None:  # fmt: skip
+    query, key = random_membership(tokens, 4, 2, seed), random_membership(tokens, 4, 1, seed + 1)
+    real = torch.ones(2, tokens, dtype=torch.bool)
+    if padded:
+        real[0, : tokens // 3] = False
+    extra = torch.randint(-1, tokens, (2, tokens, 3),
+                          generator=torch.Generator().manual_seed(seed))  # fmt: skip
+    position = torch.arange(tokens)
+    extra = extra.masked_fill(extra > position[:, None], -1)
+    kept = pairs_kept(query, key, window, sinks, real, extra)
+    kept = kept & (position[:, None] - position < limit)
+    counts = count_pairs(query, key, window, sinks, real, extra, limit)
+    assert counts.near + counts.distant_kept == int(kept.sum())
 
 
 @pytest.mark.parametrize(("groups", "top_k"), [(4, 1), (4, 2), (8, 2), (8, 3), (16, 2)])

@@ -33,10 +33,9 @@ def no_grad() -> Iterator[None]:
 def attached(name: str, **changes: object) -> PreTrainedModel:
     """A tiny model whose groups are of mixed size."""
     model = focus.attach(tiny(name), CONFIG.replace(**changes), seed=0)
-    for layer in model.focus_state.layers.values():
-        if layer.router is not None:
-            torch.manual_seed(3)
-            layer.router.potentials.normal_()
+    for router in model.focus_state.routers.values():
+        torch.manual_seed(3)
+        router.potentials.normal_().mul_(model.focus_state.config.temperature)
     return model
 
 
@@ -65,25 +64,22 @@ def in_steps(model: PreTrainedModel, ids: Tensor, chunks: list[int], mask: Tenso
 
 SETTINGS = [
     {},
-    {"routers": "kv_head", "sides": "two"},
+    {"routers": "key_head"},
     {"probe": "multi_probe", "top_k": 2, "sinks": 0},
-    {"top_k": 2, "routers": "kv_head"},
+    {"top_k": 2, "routers": "key_head"},
     {
         "top_k": 2,
         "probe": "multi_probe",
-        "routers": "kv_head",
-        "sides": "query_heads",
-        "balanced_sides": "keys",
+        "routers": "query_head",
     },
-    {"balance": "softmax", "sides": "two", "window": 1},
+    {"balance": "softmax", "routers": "key_head", "window": 1},
     {"ngram": 3, "ngram_keys": 3},
     {
         "ngram": 2,
         "ngram_keys": 5,
         "top_k": 2,
         "probe": "multi_probe",
-        "routers": "kv_head",
-        "sides": "query_heads",
+        "routers": "query_head",
     },
 ]
 
@@ -100,7 +96,7 @@ def test_step_logits_are_those_of_the_whole_sequence(name: str, changes: dict) -
 @pytest.mark.parametrize("name", ["tiny-mistral", "tiny-gemma2"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_models_own_window_and_softcap(name: str, padded: bool) -> None:
-    model, ids = attached(name, top_k=2, routers="kv_head"), token_ids(2, 90)
+    model, ids = attached(name, top_k=2, routers="key_head"), token_ids(2, 90)
     mask = torch.ones(2, 90, dtype=torch.long)
     if padded:
         mask[0, :13] = 0
@@ -112,7 +108,7 @@ def test_a_models_own_window_and_softcap(name: str, padded: bool) -> None:
 
 
 def test_density_of_steps_adds_up_to_the_whole() -> None:
-    model, ids = attached("tiny-llama", routers="kv_head"), token_ids(2, 90)
+    model, ids = attached("tiny-llama", routers="key_head"), token_ids(2, 90)
     forced(model, ids)
     whole = focus.pair_counts(model)
     cache = DynamicCache()
@@ -156,7 +152,7 @@ def test_greedy_is_the_same_without_a_cache(name: str) -> None:
 
 
 def test_greedy_256_tokens_from_a_long_prompt() -> None:
-    model, ids = attached("tiny-llama", routers="kv_head", sides="two"), token_ids(1, 1000)
+    model, ids = attached("tiny-llama", routers="key_head"), token_ids(1, 1000)
     out = model.generate(ids, max_new_tokens=256, min_new_tokens=256, do_sample=False)
     # Token by token is what the whole sequence predicts: the same as generating without a cache.
     predicted = forced(model, out)[:, 999:-1].argmax(-1)
@@ -399,9 +395,9 @@ def test_generation_config_of_the_model_is_left_alone() -> None:
 @torch.no_grad()
 def test_a_new_cache_reads_the_routers_as_they_are_then() -> None:
     """A step keeps a router's parameters only as long as its cache goes on."""
-    model, ids = attached("tiny-llama", routers="kv_head", sides="two"), token_ids(1, 90)
+    model, ids = attached("tiny-llama", routers="key_head"), token_ids(1, 90)
     in_steps(model, ids, [60, *[1] * 30])
-    for layer in model.focus_state.layers.values():
-        layer.router.centroids.data.add_(torch.randn(layer.router.centroids.shape))
+    for router in model.focus_state.routers.values():
+        router.centroids.data.add_(torch.randn(router.centroids.shape))
     found, expected = in_steps(model, ids, [60, *[1] * 30]), forced(model, ids)
     assert (found - expected).abs().max() < TOLERANCE

@@ -19,29 +19,24 @@ def attached(kind: str = "tiny-llama", **changes: object) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-@pytest.mark.parametrize(
-    ("routers", "sides", "balanced"),
-    [("layer", "one", "both"), ("kv_head", "two", "both"), ("kv_head", "query_heads", "keys")],
-)
+@pytest.mark.parametrize("routers", ["layer", "key_head", "query_head"])
 @pytest.mark.parametrize("space", ["attention", "hidden"])
 def test_every_router_starts_from_text(
-    kind: str, routers: str, sides: str, balanced: str, space: Literal["attention", "hidden"]
+    kind: str, routers: str, space: Literal["attention", "hidden"]
 ) -> None:
-    model = attached(kind, routers=routers, sides=sides, balanced_sides=balanced)
+    model = attached(kind, routers=routers)
     weights = {n: t.clone() for n, t in model.state_dict().items() if "focus_router" not in n}
     drawn = [p.clone() for p in focus.trainable_parameters(model)]
     focus.initialise(model, TEXT, seed=0, space=space)
     for before, after in zip(drawn, focus.trainable_parameters(model), strict=True):
         assert after.isfinite().all()
         assert not torch.equal(before, after)
-    for layer in model.focus_state.layers.values():
-        if layer.router is not None:
-            assert layer.tap is None
-            assert layer.router.potentials.any()
-            size = layer.router.projection.square().mean((-2, -1)).sqrt()
-            assert torch.allclose(size, torch.full_like(size, 64**-0.5))
+    for router in model.focus_state.routers.values():
+        assert router.potentials.any()
+        size = router.projection.square().mean((-2, -1)).sqrt()
+        assert torch.allclose(size, torch.full_like(size, 64**-0.5))
     assert all(torch.equal(weights[n], t) for n, t in model.state_dict().items() if n in weights)
-    assert model.focus_state.mode == "hard"
+    assert model.focus_state.settings.mode == "hard"
     assert model(TEXT[0], use_cache=False).logits.isfinite().all()
 
 
@@ -51,15 +46,15 @@ def test_the_same_seed_gives_the_same_routers() -> None:
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def routed_logits(sides: str) -> tuple[Tensor, Tensor]:
+def routed_logits(routers: str) -> tuple[Tensor, Tensor]:
     """Logits of a made-up layer of rank 3, and the inner products of its routing space."""
     generator = torch.Generator().manual_seed(0)
     to_query, to_key = (torch.randn(96, 3, generator=generator) for _ in range(2))
-    to_key = to_query if sides == "one" else to_key
+    to_key = to_query if routers == "layer" else to_key
     hidden = torch.randn(4, 2000, 96, generator=generator) * torch.linspace(0.2, 2, 96)
     x = layer_norm(hidden, (96,))
-    config = focus.FocusConfig(num_groups=4, routing_dim=3, sides=sides)
-    router = focus.Router(config, 96, 1)
+    config = focus.FocusConfig(num_groups=4, routing_dim=3, routers=routers)
+    router = focus.Router(config, 96, 1, 1)
     moments = Moments()
     with torch.no_grad():
         moments.add(hidden, (x @ to_query).unsqueeze(1), (x @ to_key).unsqueeze(1))
@@ -71,22 +66,22 @@ def routed_logits(sides: str) -> tuple[Tensor, Tensor]:
     return wanted.flatten(), found.flatten()
 
 
-@pytest.mark.parametrize("sides", ["one", "two"])
-def test_the_routing_space_holds_the_attentions_own_logits(sides: str) -> None:
-    wanted, found = routed_logits(sides)
+@pytest.mark.parametrize("routers", ["layer", "key_head"])
+def test_the_routing_space_holds_the_attentions_own_logits(routers: str) -> None:
+    wanted, found = routed_logits(routers)
     correlation = torch.corrcoef(torch.stack([wanted, found]))[0, 1]
     assert correlation > 0.9  # blindness to the mean costs one direction of 96
 
 
-@pytest.mark.parametrize("sides", ["one", "two"])
-def test_clusters_of_hidden_states_are_groups(sides: Literal["one", "two"]) -> None:
+@pytest.mark.parametrize("routers", ["layer", "key_head"])
+def test_clusters_of_hidden_states_are_groups(routers: Literal["layer", "key_head"]) -> None:
     """On all sides the same, none with tokens of two kinds, whatever all tokens share."""
     generator = torch.Generator().manual_seed(0)
     shared, own = torch.randn(1, 96, generator=generator), torch.randn(3, 96, generator=generator)
     kinds = torch.arange(600) % 3
     hidden = 3 * shared + own[kinds] + 0.1 * torch.randn(600, 96, generator=generator)
-    config = focus.FocusConfig(num_groups=8, routing_dim=32, sides=sides)
-    router = focus.Router(config, 96, 1, generator)
+    config = focus.FocusConfig(num_groups=8, routing_dim=32, routers=routers)
+    router = focus.Router(config, 96, 1, 1, generator)
     moments, rows = Moments(), torch.randn(1, 1, 600, 16, generator=generator)
     with torch.no_grad():
         moments.add(hidden[None], rows, rows)
@@ -114,8 +109,8 @@ def test_what_cannot_start_is_refused() -> None:
         focus.initialise(attached(), TEXT, space="keys")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^model: Focus is not attached"):
         focus.initialise(tiny("tiny-llama"), TEXT)
-    with pytest.raises(ValueError, match=r"^similarity: 'dot' cannot start"):
-        focus.initialise(attached(similarity="dot"), TEXT)
+    with pytest.raises(ValueError, match=r"^routers: the paper's raw dot"):
+        focus.initialise(attached(routers="paper"), TEXT)
     with pytest.raises(ValueError, match=r"^batches: 4 tokens are too few for 4 groups"):
         focus.initialise(attached(), [token_ids(1, 4)])
     with pytest.raises(ValueError, match=r"^batches: .*one token.* no distant pair"):

@@ -97,7 +97,7 @@ def test_a_copied_passage_is_seen_again() -> None:
     for ngram in (0, 2):
         with focus.mode(model, "hard", ngram=ngram):
             model(ids)
-        found = model.focus_state.layers[0].extra
+        found = model.focus_state.last.further
         if ngram:
             for i in range(150, 169):  # by its bigram, or by itself
                 assert i - 129 in found[0, i].tolist()
@@ -106,9 +106,9 @@ def test_a_copied_passage_is_seen_again() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("backend", ["auto", "decomposed"])
+@pytest.mark.parametrize("backend", ["auto", "stripes"])
 def test_fast_paths_are_the_definition(backend: str) -> None:
-    model, ids = attached("tiny-llama", routers="kv_head", sides="two", **NGRAMS), repeating()
+    model, ids = attached("tiny-llama", routers="key_head", **NGRAMS), repeating()
     expected = forced(model, ids)
     with focus.mode(model, "hard", backend=backend):
         assert torch.allclose(model(ids, use_cache=False).logits, expected, atol=TOLERANCE)
@@ -122,7 +122,7 @@ def test_a_suffix_changes_nothing_before_it() -> None:
     logits, found = [], []
     for each in (ids, other):
         logits.append(forced(model, each)[:, :50])
-        found.append(model.focus_state.layers[0].extra[:, :50])
+        found.append(model.focus_state.last.further[:, :50])
     assert torch.equal(*logits)
     assert torch.equal(*found)
 

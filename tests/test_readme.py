@@ -25,10 +25,10 @@ def test_the_example_of_the_library_runs(tmp_path, monkeypatch):
         "another_copy": models.load("tiny-llama")[0],
     }
     exec(compile(code, "README.md", "exec"), names)
-    assert (tmp_path / "adapter" / "config.json").is_file()
+    assert (tmp_path / "adapter" / "adapter_config.json").is_file()
     assert names["loss"].item() > 0
-    layers = names["model"].focus_state.layers.values()
-    assert all(layer.router.batches == 1 for layer in layers)  # the groups were balanced
+    routers = names["model"].focus_state.routers.values()
+    assert all(router.batches == 1 for router in routers)  # the groups were balanced
 
 
 @pytest.mark.parametrize(

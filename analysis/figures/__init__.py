@@ -16,8 +16,8 @@ from analysis.figures import (
     speed,
     style,
     topk,
-    training,
     transfer,
+    whole,
 )
 from analysis.results import Results
 
@@ -30,7 +30,7 @@ FIGURES: dict[str, Callable[[Results], Figure | None]] = {
     "copying": copying.draw,
     "search": search.draw,
     "decode": decode.draw,
-    "training": training.draw,
+    "whole": whole.draw,
 }
 CAPTIONS = {
     "topk": topk.CAPTION,
@@ -41,7 +41,7 @@ CAPTIONS = {
     "copying": copying.CAPTION,
     "search": search.CAPTION,
     "decode": decode.CAPTION,
-    "training": training.CAPTION,
+    "whole": whole.CAPTION,
 }
 
 

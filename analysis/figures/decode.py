@@ -19,8 +19,8 @@ CAPTION = (
 ROUTING = ["K", "k", "probe", "routers", "extra_keys"]
 ROUTERS = {
     "layer": "a router a layer",
-    "kv_head": "a router a key head",
-    "query_heads": "a router a query head",
+    "key_head": "a router a key head",
+    "query_head": "a router a query head",
 }
 
 

@@ -12,16 +12,14 @@ from analysis.results import Results
 
 CAPTION = (
     "Left: share of a prefix's group assignments that change when its suffix is replaced; the "
-    "causal balances (frozen and lagged potentials) must show 0. Right: perplexity under the hard "
+    "causal balance must show 0. Right: perplexity under the hard "
     "mask with the same router, relative to pretrained, by balance; in brackets the share of all "
     "causal pairs kept, made equal by a wider window where a balance keeps fewer. Bars: intervals "
     "over documents."
 )
 LOOK = {
     "sinkhorn": style.RED,
-    "causal": style.GREEN,
-    "frozen": style.BLUE,
-    "lagged": style.SKY,
+    "causal": style.BLUE,
     "softmax": style.GREY,
 }
 

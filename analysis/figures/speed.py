@@ -17,10 +17,9 @@ CAPTION = (
 )
 LOOK = {
     "ours": ("ours (backend auto)", style.BLUE, "o"),
-    "decomposed": ("ours, in calls of torch's kernel", style.GREEN, "s"),
+    "stripes": ("ours without a compiler", style.GREEN, "s"),
     "paper_k1": ("the paper's decomposition, run here", style.RED, "^"),
     "window": ("sliding window alone", style.ORANGE, "v"),
-    "flex": ("FlexAttention", style.PURPLE, "D"),
 }
 MACHINE = ["hardware", "heads", "key_heads", "head_dim", "dtype", "window"]
 COLUMNS = 3

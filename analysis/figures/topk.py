@@ -23,6 +23,7 @@ CAPTION = (
     "Bars: bootstrap interval over documents, paired with pretrained."
 )
 PROBES = {"symmetric": "-", "multi_probe": (0, (1, 1.5))}
+APART = ("key_head", "query_head")  # routers that score queries and keys apart
 PAPER_SHADES = (style.GREY, "#B0B0B0")
 
 
@@ -107,7 +108,7 @@ def _near(frame: pd.DataFrame) -> tuple[float, float]:
 
 def _keys(frame: pd.DataFrame) -> list[Line2D]:
     """Legend in four columns: colours are variants, fill the balance, lines the probe, shapes k."""
-    sizes = frame.groupby("variant")[["K", "sinks", "sides"]].first()
+    sizes = frame.groupby("variant")[["K", "sinks", "routers"]].first()
     variants = [
         Line2D([], [], color=colour, linewidth=3, label=f"ours, {name}: {_size(sizes.loc[name])}")
         for name, colour in _look(frame).items()
@@ -137,7 +138,7 @@ def _keys(frame: pd.DataFrame) -> list[Line2D]:
 
 
 def _size(row: pd.Series) -> str:
-    sides = ", queries and keys apart" if row["sides"] != "one" else ""
+    sides = ", queries and keys apart" if row["routers"] in APART else ""
     return f"K = {row['K']:.0f}, {row['sinks']:.0f} sinks{sides}"
 
 

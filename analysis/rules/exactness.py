@@ -31,7 +31,7 @@ def exact(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome |
     """The worst cosine over all cases; an operator's identity has no model scale, so plain
     verdicts are possible.
     """
-    frame = cases(results, "decomposed")
+    frame = cases(results, "log_sum_exp")
     if frame.empty:
         return None
     worst, failed = float(frame["output_cosine"].min()), int((~frame["passed"].astype(bool)).sum())

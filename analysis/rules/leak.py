@@ -12,8 +12,6 @@ from analysis.results import Results
 from analysis.rules.registry import DIRECTION, INCONCLUSIVE, NOT_REPRODUCED, Outcome, rule
 from analysis.settings import LedgerSettings
 
-CAUSAL = ("causal", "frozen", "lagged")
-
 
 def _changed(row: pd.Series) -> str:
     text = f"{row['variant']}, {row['balance']}: {row['changed']:.2%}"
@@ -23,7 +21,7 @@ def _changed(row: pd.Series) -> str:
 
 
 def _said(sinkhorn: pd.DataFrame, causal: pd.DataFrame) -> str:
-    """Every share that is not zero, and which causal balances have none."""
+    """Every share that is not zero, and whether the causal balance has one."""
     moved, still = causal[causal["changed"] > 0], causal[causal["changed"] == 0]
     parts = [_changed(row) for _, row in pd.concat([sinkhorn, moved]).iterrows()]
     if len(still):
@@ -65,22 +63,22 @@ def suffix_changes_the_past(
     claim: Claim, results: Results, settings: LedgerSettings
 ) -> Outcome | None:
     """Share of earlier assignments that a new suffix changes: Sinkhorn against the causal
-    balances; our figure is the first variant's, the others stand in the text.
+    balance; our figure is the first variant's, the others stand in the text.
     """
     frame = results.leak
     if frame.empty or "changed" not in frame:
         return None
     sinkhorn = frame[frame["balance"] == "sinkhorn"]
-    causal = frame[frame["balance"].isin(CAUSAL)]
+    causal = frame[frame["balance"] == "causal"]
     if sinkhorn.empty or causal.empty:
         return None
     limit, known = settings.tolerances.leak_share, _facts(sinkhorn.iloc[0], results, settings)
     low = sinkhorn["changed_low"] if "changed_low" in sinkhorn else sinkhorn["changed"]
     why = f"Earlier assignments changed - {_said(sinkhorn, causal)}.{_cost(frame)}"
     if (causal["changed"] > limit).any():
-        return Outcome(NOT_REPRODUCED, f"A causal balance changes the past too. {why}", **known)
+        return Outcome(NOT_REPRODUCED, f"The causal balance changes the past too. {why}", **known)
     if (low > limit).all():
-        why = f"Sinkhorn over the sequence leaks, the causal balances do not. {why}"
+        why = f"Sinkhorn over the sequence leaks, the causal balance does not. {why}"
         return Outcome(DIRECTION, why, **known)
     if (sinkhorn["changed"] <= limit).all():
         return Outcome(NOT_REPRODUCED, f"Sinkhorn changes nothing either. {why}", **known)

@@ -41,7 +41,7 @@ def paper_way(results: Results, top_k: int, claim: Claim) -> pd.Series | None:
     frame = hard(results, top_k)
     if frame.empty:
         return None
-    plain = (frame["sinks"] == 0) & (frame["sides"] == "one") & (frame["routers"] == "layer")
+    plain = (frame["sinks"] == 0) & frame["routers"].isin(["paper", "layer"])
     frame = frame[plain & (frame["balance"] == "sinkhorn")]
     if frame.empty:
         return None
@@ -74,18 +74,17 @@ def reductions(claim: Claim, row: pd.Series, results: Results) -> list[str]:
     found = scope.differences(claim, run, cell)
     if row["gate"] != "eq2":
         found.append(f"gate {row['gate']} instead of Eq. 2")
-    similarity = scope.config(run).get("variants", {}).get(cell, {}).get("similarity", "dot")
-    if similarity != "dot":
-        found.append(f"{similarity} scores instead of dot products")
+    if row["routers"] != "paper":
+        found.append("cosine scores instead of dot products")
     return found
 
 
 def _with_sinks(results: Results, row: pd.Series, far: float) -> str:
-    """Words on a variant that differs in sinks (and gate) alone and is not far worse after as few
-    steps; empty where there is none: then the mask may be bad for want of training."""
+    """Words on a variant that differs in sinks (and gate, and scores) alone and is not far worse
+    after as few steps; empty where there is none: then the mask may be bad for want of training."""
     frame = hard(results, int(row["top_k"]))
-    same = (frame["sinks"] > 0) & (frame["sides"] == row["sides"])
-    same &= (frame["routers"] == row["routers"]) & (frame["balance"] == row["balance"])
+    layers = frame["routers"].isin(["paper", "layer"])
+    same = (frame["sinks"] > 0) & layers & (frame["balance"] == row["balance"])
     fine = frame[same & (frame["delta_high"] < far)]
     if fine.empty:
         return ""

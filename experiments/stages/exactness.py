@@ -1,10 +1,11 @@
 """Stage exactness (Appendix D): the fast attention against the definition in float64.
 
 Outputs and gradients over groups, k, windows, sinks, uneven groups, odd lengths and dtypes, of what
-a user gets (``ours``: backend ``auto``), of the decomposition and of the compiled kernel where it
-is made to go by group (``native_lists``); beside them, for k = 1, two ways
-to merge a group call and a window call that count some pairs twice: as they are (double counting),
-and with the twice-counted pairs subtracted in log space.
+a user gets (``ours``: backend ``auto``), of what runs without a compiler (``stripes``) and of the
+compiled kernel where it is made to go by group (``native_lists``). Beside them, for k = 1, the
+paper's decomposition into a group call and a window call, merged in three ways: each pair in one of
+them (``log_sum_exp``), near pairs of one group in both (``double_counting``), and the latter with
+what counts twice subtracted in log space (``subtraction``).
 
 `python -m experiments.stages.exactness` writes results/exactness/table.csv and metrics.json.
 
@@ -28,6 +29,8 @@ from experiments.record import Run
 from experiments.settings import Settings
 from experiments.synthetic import cosine, draw_membership, draw_tensors, relative_error
 from focus import dense_attention, focus_attention
+from focus.attention import operator
+from focus.attention.checks import check_arguments
 from focus.attention.native import call as native
 
 LIMITS = {torch.float32: (1e-5, 1e-4)}  # relative errors of outputs and gradients
@@ -110,13 +113,22 @@ def with_gradients(
 
 
 def _methods(case: Case) -> dict[str, Callable[..., Tensor]]:
-    ways = {"ours": focus_attention, "decomposed": partial(focus_attention, backend="decomposed")}
+    ways: dict[str, Callable[..., Tensor]] = {
+        "ours": focus_attention, "stripes": partial(focus_attention, backend="stripes"),
+    }  # fmt: skip
     if native.library() is not None:
-        # What long calls do; short ones, by their own choice, test every pair.
-        ways["native_lists"] = partial(native.attention_by, mode=native.LISTS)
+        ways["native_lists"] = by_lists
     if case.top_k > 1 or case.sinks:
         return ways
-    return {**ways, "double_counting": double_counting, "subtraction": subtraction}
+    return {**ways, "log_sum_exp": log_sum_exp, "double_counting": double_counting,
+            "subtraction": subtraction}  # fmt: skip
+
+
+def by_lists(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
+             sinks: int) -> Tensor:  # fmt: skip
+    """The compiled kernel as long calls run it; short ones, by its own choice, test every pair."""
+    x = check_arguments(query, key, value, membership, window, sinks, None, None, None, None)
+    return operator.attention(x, "native:lists")
 
 
 def _full_errors(tensors: list[Tensor], dtype: torch.dtype) -> tuple[float, float]:
@@ -146,17 +158,24 @@ def _row(case: Case, dtype: str, method: str, found: list[Tensor], exact: list[T
     }  # fmt: skip
 
 
+def log_sum_exp(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
+                sinks: int) -> Tensor:  # fmt: skip
+    """Group call and window call, the latter without pairs of one group, merged by log-sum-exp."""
+    group, _, _, apart = _branches(query, key, value, membership, window)
+    return _combine([(group, 1.0), (apart, 1.0)]).to(query.dtype)
+
+
 def double_counting(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
                     sinks: int) -> Tensor:  # fmt: skip
     """Group call and window call merged as they are: near pairs of one group count twice."""
-    group, near, _ = _branches(query, key, value, membership, window)
+    group, near, _, _ = _branches(query, key, value, membership, window)
     return _combine([(group, 1.0), (near, 1.0)]).to(query.dtype)
 
 
 def subtraction(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
                 sinks: int) -> Tensor:  # fmt: skip
     """As :func:`double_counting`, less a third call over the pairs that both counted."""
-    group, near, both = _branches(query, key, value, membership, window)
+    group, near, both, _ = _branches(query, key, value, membership, window)
     return _combine([(group, 1.0), (near, 1.0), (both, -1.0)]).to(query.dtype)
 
 
@@ -164,8 +183,9 @@ _Branch = tuple[Tensor, Tensor]  # out (B, H, T, D), lse (B, H, T, 1)
 
 
 def _branches(query: Tensor, key: Tensor, value: Tensor, membership: Tensor,
-              window: int) -> tuple[_Branch, _Branch, _Branch]:  # fmt: skip
-    """Attention over pairs of one group, over the window, and over the pairs of both."""
+              window: int) -> tuple[_Branch, _Branch, _Branch, _Branch]:  # fmt: skip
+    """Attention over pairs of one group, over the window, over the pairs of both, and over those of
+    the window alone."""
     tokens = query.shape[2]
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
@@ -173,16 +193,16 @@ def _branches(query: Tensor, key: Tensor, value: Tensor, membership: Tensor,
     distance = torch.arange(tokens)[:, None] - torch.arange(tokens)
     same = ((membership.float() @ membership.float().transpose(-1, -2)) > 0)[:, None]
     causal, near = distance >= 0, (distance >= 0) & (distance < window)
-    first, second, third = (
-        _branch(logits, value, mask) for mask in (same & causal, near, same & near)
-    )
-    return first, second, third
+    masks = (same & causal, near, same & near, ~same & near)
+    first, second, third, fourth = (_branch(logits, value, mask) for mask in masks)
+    return first, second, third, fourth
 
 
 def _branch(logits: Tensor, value: Tensor, mask: Tensor) -> _Branch:
-    logits = logits.masked_fill(~mask, -torch.inf)
+    none = ~mask.any(-1, keepdim=True)
+    logits = logits.masked_fill(~(mask | none), -torch.inf)
     out = torch.softmax(logits, -1).to(value.dtype) @ value
-    return out, logits.logsumexp(-1, keepdim=True)
+    return out, logits.logsumexp(-1, keepdim=True).masked_fill(none, -torch.inf)
 
 
 def _combine(branches: list[tuple[_Branch, float]]) -> Tensor:

@@ -28,7 +28,7 @@ from experiments.evaluation import DocumentScore
 from experiments.record import Run
 from experiments.settings import Settings
 from experiments.trained import NO_MASK, Routed, asked_for
-from focus.routing import balance_statistics
+from focus.balance import balance_statistics
 
 
 def main() -> None:

@@ -1,28 +1,32 @@
-"""Stage prefill: a whole forward pass of the model over a long text, sparse and as pretrained.
+"""Stage prefill: a whole forward pass of the model by the recipe, against the pretrained model's.
 
-`python -m experiments.stages.prefill` times, taking turns, the pretrained model and the hard mask
-of trained routers on real text, and writes results/prefill/table.csv and metrics.json.
+In one run, taking turns at every length: the pretrained model, ``FocusConfig.recipe()`` in hard
+mode on the same weights (:mod:`experiments.whole`), and the model with attention left out, whose
+time no sparsity can save. From that and the share of pairs kept follows the bound: what the recipe
+would reach if a kept pair cost it what a pair costs full attention, and nothing else anything.
+
+`python -m experiments.stages.prefill` writes results/prefill/table.csv and metrics.json.
 """
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+from functools import partial
+from statistics import median
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import focus
-from experiments import evaluation, models, settings, timing
-from experiments.data import load_split
+from experiments import settings, whole
+from experiments.attending import attending
 from experiments.record import Run
 from experiments.settings import Settings
 from focus.density import PairCounts
 
-WARM_UP = 512  # tokens of the untimed call before the first timing
+OUTSIDE = "outside"
 
 
 def main() -> None:
@@ -35,58 +39,59 @@ def main() -> None:
 
 @torch.no_grad()
 def prefill(run: Run, chosen: Settings) -> None:
-    """Times every variant and length of ``prefill``."""
+    """Times every length of ``prefill``."""
     plan, rows = chosen.prefill, []
-    text = torch.cat([document.tokens for document in load_split("test")])
-    if len(text) < max(plan.lengths):
-        raise ValueError(f"prefill.lengths: the test books have only {len(text)} tokens in all")
-    with evaluation.progress() as bar:
-        task = bar.add_task("prefill", total=len(plan.variants) * len(plan.lengths))
-        for variant in plan.variants:
-            model, _ = models.load(chosen.model.name, chosen.model.dtype)
-            focus.load_adapter(model, Path("results/retrofit") / variant / "adapter")
-            for length in plan.lengths:
-                bar.update(task, description=f"prefill {variant} {length}")
-                tokens = text[:length].unsqueeze(0).to(model.device)
-                rows.append({"variant": variant, **compare(model, tokens, chosen)})
-                bar.advance(task)
+    run.dtype = plan.dtype
+    text = whole.text(max(plan.lengths), "prefill.lengths")
+    both = whole.load(chosen, plan)
+    for length in plan.lengths:
+        # No progress bar here: its thread takes turns with the one that is timed.
+        print(f"prefill: {length} tokens", flush=True)
+        rows.append(compare(both, text[:, :length].to(both.full.device), chosen))
     run.table(pd.DataFrame(rows), "table.csv")
     for row in rows:
-        name = f"{row['variant']}.{row['length']}"
-        run.metric(f"{name}.speedup", row["speedup"], row["speedup_low"], row["speedup_high"])
-        run.metric(f"{name}.density", row["density"])
+        name = f"{row['length']}"
+        run.metric(f"{name}.speedup", row["speedup"], row["speedup_low"], row["speedup_high"],
+                   row["repetitions"])  # fmt: skip
+        for key in ("density", "bound", "share_of_bound"):
+            run.metric(f"{name}.{key}", row[key])
     run.note("seed", chosen.seed)
 
 
-def compare(model: PreTrainedModel, tokens: Tensor, chosen: Settings) -> dict[str, Any]:
-    """Seconds of both modes over the same tokens (1, T), in turns; ratios turn by turn."""
-    plan = chosen.prefill
-    ways = {"full": {}, "hard": {"top_k": plan.top_k}}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for name, options in ways.items():
-        timed(model, name, options, tokens[:, :WARM_UP])
-    for _ in range(plan.repetitions):
-        for name, options in ways.items():
-            seconds[name].append(timed(model, name, options, tokens))
-    ratios = [full / hard for full, hard in zip(seconds["full"], seconds["hard"], strict=True)]
+def compare(both: whole.Both, tokens: Tensor, chosen: Settings) -> dict[str, Any]:
+    """One row: the passes of both models over the same tokens (1, T)."""
+    device = tokens.device
+    ways = {whole.FULL: partial(forward, both.full), whole.OURS: partial(forward, both.ours),
+            OUTSIDE: partial(without_attention, both.ours)}  # fmt: skip
+    taken = whole.take_turns(
+        {name: partial(whole.seconds, partial(way, tokens), device) for name, way in ways.items()},
+        chosen.prefill,
+    )
+    forward(both.ours, tokens)  # whose pairs are counted, untimed
+    density = PairCounts.total(focus.pair_counts(both.ours).values()).density
+    found, outside = whole.compared(taken, chosen), median(taken[OUTSIDE])
+    apart = min(outside, found["full_s"])  # of a short text, attention is less than the noise
+    bound = found["full_s"] / (apart + density * (found["full_s"] - apart))
     return {
-        "length": tokens.shape[1], "top_k": plan.top_k, "dtype": chosen.model.dtype,
-        "full_s": min(seconds["full"]), "hard_s": min(seconds["hard"]),
-        "speedup": min(seconds["full"]) / min(seconds["hard"]), "speedup_low": min(ratios),
-        "speedup_high": max(ratios),
-        "density": PairCounts.total(focus.pair_counts(model).values()).density,
-        "repetitions": plan.repetitions,
+        "device": device.type, "length": tokens.shape[1], "dtype": chosen.prefill.dtype, **found,
+        "outside_s": outside, "density": density, "bound": bound,
+        "share_of_bound": found["speedup"] / bound,
     }  # fmt: skip
 
 
-def timed(model: PreTrainedModel, name: str, options: dict[str, Any], tokens: Tensor) -> float:
-    """Seconds of one forward pass that gives the last token's logits."""
-    with focus.mode(model, name, **options):
-        timing.wait(model.device)
-        start = time.perf_counter()
-        model(tokens, use_cache=False, logits_to_keep=1)
-        timing.wait(model.device)
-        return time.perf_counter() - start
+def forward(model: PreTrainedModel, tokens: Tensor) -> None:
+    """One pass that gives the last token's logits; an attached model is in hard mode."""
+    model(tokens, use_cache=False, logits_to_keep=1)
+
+
+def without_attention(model: PreTrainedModel, tokens: Tensor) -> None:
+    """The same with queries in the place of what attention would make of them."""
+    with attending(model, "focus_outside", _queries):
+        forward(model, tokens)
+
+
+def _queries(module: nn.Module, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    return query.transpose(1, 2).contiguous(), None
 
 
 if __name__ == "__main__":

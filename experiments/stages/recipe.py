@@ -38,6 +38,7 @@ from experiments.stages.retrofit import fingerprint, train
 from experiments.trained import (
     ADAPTERS,
     TRAINED,
+    config_in,
     routed_so,
     told,
     trained_on,
@@ -103,7 +104,7 @@ def finished(trial: Trial, seed: int, chosen: Settings, score: bool = False) -> 
         CHECKPOINTS / trial.name / f"seed{seed}.json", parts_fingerprint(trial, protocol, chosen)
     )
     with_controls = trial.controls and seed == trial.seeds[0]
-    if not (ADAPTERS / trial.name / f"seed{seed}" / "config.json").is_file():
+    if config_in(ADAPTERS / trial.name / f"seed{seed}") is None:
         own.forget("scores")  # the routers are wanted too, not their scores alone
     return own.get("scores", lambda: one_seed(trial, seed, documents, chosen, with_controls, score))
 

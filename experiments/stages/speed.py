@@ -1,9 +1,9 @@
 """Stage speed (Table 6, Figure 1's speed axis): attention alone, against the length.
 
-In one run, taking turns: full FlashAttention, the sliding window alone, FlexAttention with the same
-mask where it runs, the paper's decomposition for k = 1, the library's own in calls of torch's
-kernel (``decomposed``), and what a user of the library gets (``ours``: backend ``auto``). Reported
-beside the speed-up is the bound that the kept pairs set.
+In one run, taking turns: full FlashAttention, the sliding window alone, the paper's decomposition
+for k = 1, what runs without a compiler (``stripes``: all pairs under the mask), and what a user of
+the library gets (``ours``: backend ``auto``). Reported beside the speed-up is the bound that the
+kept pairs set.
 
 `python -m experiments.stages.speed` writes results/speed/table.csv, parts.csv and metrics.json.
 """
@@ -72,13 +72,13 @@ def routings_of(plan: SpeedSettings, shape: Shape, seed: int) -> list[Routed]:
 def time_length(plan: SpeedSettings, shape: Shape, routings: list[Routed], backward: bool,
                 seed: int) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of one length and direction."""
-    names = ["full", "ours", "decomposed"]
+    names = ["full", "ours"]
     if not backward:
         names += ["window", "paper_k1"]
     if backward:
         routings = [routed for routed in routings if routed.top_k == min(plan.top_ks)]
-    if not backward and shape.tokens <= plan.quadratic_until:
-        names.append("flex")
+    if shape.tokens <= plan.quadratic_until:
+        names.append("stripes")
     if shape.device.type == "cuda":
         names = [name for name in names if name not in ("window", "paper_k1")]
     timed = timing.methods(shape, routings, names)

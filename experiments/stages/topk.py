@@ -158,8 +158,8 @@ def fingerprint(chosen: Settings, adapter: Path) -> str:
     """Names everything a score depends on beside the setting itself."""
     known = [asdict(chosen.protocol), asdict(chosen.model), manifest()]
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
-    digest.update((adapter / "adapter.safetensors").read_bytes())
-    digest.update((adapter / "config.json").read_bytes())
+    for path in sorted(adapter.iterdir()):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -179,8 +179,8 @@ def record(run: Run, cell: str, chosen: Settings, found: dict[Setting, dict]) ->
         run.metric(f"{setting.name}.density", part["density"])
         rows.append({
             "variant": cell, "K": config.num_groups, "sinks": config.sinks, "gate": config.gate,
-            "sides": config.sides, "routers": config.routers, **asdict(setting),
-            "seed": chosen.seed, "ppl": ppl.value, "ppl_low": ppl.low, "ppl_high": ppl.high,
+            "routers": config.routers, **asdict(setting), "seed": chosen.seed, "ppl": ppl.value,
+            "ppl_low": ppl.low, "ppl_high": ppl.high,
             "delta": change.value, "delta_low": change.low, "delta_high": change.high,
             "density": part["density"], "distant_density": part["distant_density"],
             "n_documents": len(baseline), "tokens": sum(s.tokens for s in baseline),

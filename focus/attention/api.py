@@ -5,15 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from focus.attention.checks import Inputs, check_arguments, check_contents, real_spans
-from focus.attention.cost import choose_on_gpu, keeps_all
-from focus.attention.decomposed import decomposed_attention, plan_of
+from focus.attention import varlen
+from focus.attention.checks import Inputs, check_arguments, check_contents, check_finite, settle
 from focus.attention.dense import attend, pairs_kept
-from focus.attention.flex import flex_focus_attention
-from focus.attention.native import call as native
-from focus.attention.packed import make_packed_plan, packed_attention, packed_refusal
+from focus.attention.operator import attention
 
-BACKENDS = ("auto", "dense", "decomposed", "flex", "native")
+BACKENDS = ("auto", "dense", "stripes", "native", "varlen", "flash-attn")
 
 
 def focus_attention(
@@ -32,9 +29,13 @@ def focus_attention(
 ) -> Tensor:
     """Exact attention under the hard mask (method: "two standard FlashAttention calls").
 
+    ``backend="auto"``: where every pair is kept, torch's own causal attention; else the compiled
+    kernel on CPU and variable-length FlashAttention in half precision on CUDA; and stripes of rows
+    wherever these cannot compute the call.
+
     Args:
-        query: (B, H, T, D) floating point.
-        key, value: (B, Hk, T, D), Hk dividing H; repeated only where memberships are (B, H, T, K).
+        query: (B, H, T, D) floating point. Under autocast all three are cast to its dtype.
+        key, value: (B, Hk, T, D), Hk dividing H.
         membership: (B, T, K), (B, Hk, T, K) or (B, H, T, K) bool, each real token in at least one
             group.
         window: tokens of the local window, the query's own among them.
@@ -44,18 +45,17 @@ def focus_attention(
         key_membership: (B, T, K) or (B, Hk, T, K), where keys are routed otherwise than queries.
         extra_keys: (B, T, E) int64, positions of a few further keys of each query, for all its
             heads; -1: none. What the mask keeps anyway counts once. None: none at all.
-        backend: ``dense`` (the definition, O(T^2) memory), ``decomposed`` (group and local calls
-            and a merge, O(T) memory), ``flex`` (FlexAttention), ``native`` (a compiled kernel on
-            CPU, O(T) memory, :mod:`focus.attention.native`) or ``auto``: torch's own causal call
-            where every pair is kept, the compiled kernel where it can compute the call, else the
-            exact path that :mod:`focus.attention.cost` expects to be fastest.
+        backend: ``auto``; ``dense``, the definition, O(T^2) memory, twice differentiable;
+            ``stripes``, masked calls of torch's attention for any device and dtype, O(T) memory;
+            ``native``, the compiled kernel on CPU; ``varlen``, torch's variable-length
+            FlashAttention on CUDA; ``flash-attn``, that of the package of this name.
 
     Returns:
         (B, H, T, D), differentiable in query, key and value; rows of padding queries are zero.
 
     Raises:
         ValueError: bad arguments (:func:`focus.attention.checks.validate`), or a backend that
-            cannot compute what is asked.
+            cannot compute what is asked. Values (NaN, empty memberships) are looked at on CPU only.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend: must be one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -63,78 +63,28 @@ def focus_attention(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
         extra_keys,
     )  # fmt: skip
-    if backend == "auto" and _may_keep_all(x) and keeps_all(check_contents(x)):
-        return _causal(x)
-    if backend in ("auto", "native"):
-        out = _native(x, backend)
-        if out is not None:
-            return out
-    x = check_contents(x)
-    if backend == "flex":
-        return flex_focus_attention(x)
     if backend == "dense":
         return _dense(x)
-    if query.is_cuda:
-        return _on_gpu(x, backend)
-    return _on_cpu(x, backend)
-
-
-def _may_keep_all(x: Inputs) -> bool:
-    """Whether the last token's groups, or the window, say that every pair may be kept: the others
-    are counted only then."""
-    if x.real is not None or x.query.is_cuda:  # there they are counted anyway, and to ask is slow
-        return False
-    tokens, groups = x.membership.shape[2:]
-    last = [each[0, 0, -1] for each in (x.membership, x.key_membership)]
-    return max(x.window, x.sinks) >= tokens or sum(int(each.sum()) for each in last) > groups
-
-
-def _causal(x: Inputs) -> Tensor:
-    """Every causal pair, by the call that the pretrained model makes: the same bits."""
-    return scaled_dot_product_attention(
-        x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
-    )
-
-
-def _native(x: Inputs, backend: str) -> Tensor | None:
-    """By the compiled kernel; None where ``auto`` has to take another path."""
-    refusal = native.refusal(x)
-    if refusal is None:
-        spans = real_spans(x)
-        if spans is not None:
-            return native.attention(x, spans)
-        refusal = "key_padding_mask: has padding between real tokens; use backend='dense'"
-    if backend == "native":
-        raise ValueError(refusal)
-    return None
-
-
-def _on_cpu(x: Inputs, backend: str) -> Tensor:
-    spans = real_spans(x)
-    if spans is None and backend == "decomposed":
-        raise ValueError(
-            "key_padding_mask: has padding between real tokens, which the decomposed backend "
-            "does not support on CPU; pad on one side, or use backend='dense'"
+    if backend in ("varlen", "flash-attn"):
+        why = varlen.refusal(x, backend)
+        if why is not None:
+            raise ValueError(why)
+    if backend == "auto" and not x.on_cpu and _keeps_all_shapes(x):
+        return scaled_dot_product_attention(
+            x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
         )
-    if spans is None:
-        return _dense(x)
-    return decomposed_attention(x, plan_of(x, spans, lists=backend == "decomposed"))
+    return attention(x, backend)
 
 
-def _on_gpu(x: Inputs, backend: str) -> Tensor:
-    refusal = packed_refusal(x)
-    if backend == "decomposed":
-        if refusal is not None:
-            raise ValueError(refusal)
-        return packed_attention(x, make_packed_plan(x))
-    if keeps_all(x) and x.real is None:
-        return _causal(x)
-    path = choose_on_gpu(x, packed=refusal is None)
-    if path == "packed":
-        return packed_attention(x, make_packed_plan(x))
-    return flex_focus_attention(x) if path == "flex" else _dense(x)
+def _keeps_all_shapes(x: Inputs) -> bool:
+    """Whether shapes alone say that every causal pair is kept."""
+    tokens, groups = x.membership.shape[2:]
+    return x.real is None and (max(x.window, x.sinks) >= tokens or groups == 1)
 
 
 def _dense(x: Inputs) -> Tensor:
+    x = settle(x)
+    check_finite(x)
+    x = check_contents(x)
     kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real, x.extra)
     return attend(x.query, x.key, x.value, x.scale, kept=kept)

@@ -17,17 +17,17 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of an attention call after validation.
+    """Arguments of an attention call.
 
-    query (B, H, T, D); key, value (B, Hk, T, D); membership and key_membership (B, Hm, T, K)
-    bool with Hm = 1 or Hk, rows of padding tokens cleared; where query heads have memberships of
-    their own, keys and values are repeated for each, so that Hk = H; fewest: the least number of
-    groups of a real query and of a real key, together; real (B, T) bool or None when every token is
-    real; extra (B, T, E) int64 further keys of each query, without those that every head has anyway
-    (:func:`distinct`), or None.
+    query (B, H, T, D); key, value (B, Hk, T, D); membership (B, Hm, T, K) bool with Hm = 1, Hk or
+    H; key_membership likewise where keys are routed otherwise (``separate_keys``), else membership;
+    real (B, T) bool, False for padding, or None when every token is real; extra (B, T, E) int64
+    further keys of each query, -1: none, or None.
 
-    As :func:`check_arguments` gives them, memberships are (B, 1 or Hk or, of queries, H, T, K) each
-    for itself, padding tokens may hold groups, nothing is repeated and fewest is 0.
+    As :func:`check_arguments` gives them nothing is known of values. :func:`settle` then leaves real
+    None where it can, and extra without the keys that every head has anyway (:func:`distinct`);
+    :func:`check_contents` leaves memberships with one Hm for both, rows of padding cleared, and
+    ``fewest``, the least number of groups of a query and of a key together (0: not counted).
     """
 
     query: Tensor
@@ -43,6 +43,11 @@ class Inputs:
     scale: float
     extra: Tensor | None = None
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether values may be looked at: elsewhere the host would wait for the device."""
+        return self.query.device.type == "cpu"
+
 
 def validate(
     query: Tensor,
@@ -51,22 +56,24 @@ def validate(
     membership: Tensor,
     window: int,
     sinks: int,
-    scale: float | None,
-    key_padding_mask: Tensor | None,
-    key_membership: Tensor | None,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    key_membership: Tensor | None = None,
     extra_keys: Tensor | None = None,
 ) -> Inputs:
-    """Checks every argument and brings memberships to (B, Hm, T, K).
+    """Checks every argument (values on CPU only) and brings memberships to (B, Hm, T, K).
 
     Raises:
         ValueError: what is wrong with which argument, and what to do.
     """
-    return check_contents(
+    x = settle(
         check_arguments(
             query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
             extra_keys,
         )
     )  # fmt: skip
+    check_finite(x)
+    return check_contents(x)
 
 
 def check_arguments(
@@ -76,16 +83,18 @@ def check_arguments(
     membership: Tensor,
     window: int,
     sinks: int,
-    scale: float | None,
-    key_padding_mask: Tensor | None,
-    key_membership: Tensor | None,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    key_membership: Tensor | None = None,
     extra_keys: Tensor | None = None,
 ) -> Inputs:
-    """All of :func:`validate` that looks at no values, those of the further keys aside.
+    """All of :func:`validate` that looks at no values. Under autocast query, key and value are cast
+    as torch casts those of its own attention.
 
     Raises:
         ValueError: what is wrong with which argument, and what to do.
     """
+    query, key, value = _autocast(query, key, value)
     _check_heads(query, key, value)
     _check_number("window", window, 1)
     _check_number("sinks", sinks, 0)
@@ -105,33 +114,74 @@ def check_arguments(
     extra = None
     if extra_keys is not None:
         _check_extra(extra_keys, query)
-    if extra_keys is not None and extra_keys.shape[2]:
-        extra = distinct(extra_keys.to(query.device), window, sinks, real)
+        extra = extra_keys.to(query.device) if extra_keys.shape[2] else None
     return Inputs(query, key, value, query_groups, key_groups, key_membership is not None, 0, real,
                   window, sinks, scale, extra)  # fmt: skip
 
 
+def settle(x: Inputs) -> Inputs:
+    """Which tokens are real, and which further keys count.
+
+    Raises:
+        ValueError: on CPU, a further key that is none of the query's earlier tokens.
+    """
+    real, extra = x.real, x.extra
+    if real is not None and x.on_cpu and bool(real.all()):
+        real = None
+    if extra is not None:
+        if x.on_cpu:
+            _check_positions(extra)
+        extra = distinct(extra, x.window, x.sinks, real)
+    return replace(x, real=real, extra=extra)
+
+
 def check_contents(x: Inputs) -> Inputs:
-    """What :func:`check_arguments` leaves: finite values, a group for every real token; and
-    memberships as :class:`Inputs` describes them.
+    """Memberships as :class:`Inputs` describes them; on CPU a group for every real token.
 
     Raises:
         ValueError: what is wrong with which argument, and what to do.
     """
-    query, key, value, real, separate = x.query, x.key, x.value, x.real, x.separate_keys
-    _check_finite(query, key, value, real)
-    query_groups, fewest = _count_groups("membership", x.membership, real)
+    query_groups, fewest = _count_groups("membership", x.membership, x)
     key_groups, fewest_keys = query_groups, fewest
-    if separate:
-        key_groups, fewest_keys = _count_groups("key_membership", x.key_membership, real)
+    if x.separate_keys:
+        key_groups, fewest_keys = _count_groups("key_membership", x.key_membership, x)
     heads = max(query_groups.shape[1], key_groups.shape[1])
     query_groups = query_groups.expand(-1, heads, -1, -1)
-    if heads > key.shape[1]:
-        key, value = (for_query_heads(each, heads) for each in (key, value))
-        key_groups = for_query_heads(key_groups, heads) if separate else query_groups
-    key_groups = key_groups.expand(-1, heads, -1, -1)
-    return replace(x, key=key, value=value, membership=query_groups, key_membership=key_groups,
+    key_groups = for_query_heads(key_groups, heads)
+    return replace(x, membership=query_groups, key_membership=key_groups,
                    fewest=fewest + fewest_keys)  # fmt: skip
+
+
+def check_finite(x: Inputs) -> None:
+    """On CPU, that no real token holds NaN or infinity.
+
+    Raises:
+        ValueError: which tensor does.
+    """
+    if not x.on_cpu:
+        return
+    for name, tensor in (("query", x.query), ("key", x.key), ("value", x.value)):
+        # A sum reads the tensor once and allocates nothing of its size; only when it fails are
+        # padding positions, which may hold anything, told apart.
+        if math.isfinite(tensor.detach().sum().item()):
+            continue
+        finite_BT = torch.isfinite(tensor.detach()).all(-1).all(1)
+        if x.real is not None:
+            finite_BT = finite_BT | ~x.real
+        if not bool(finite_BT.all()):
+            raise ValueError(
+                f"{name}: holds NaN or infinity at a real token; find where it arises before "
+                "attention (a learning rate too high, or an overflow in half precision)"
+            )
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    device = tensors[0].device.type
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    cast = (torch.float16, torch.bfloat16, torch.float32)
+    return tuple(each.to(dtype) if each.dtype in cast else each for each in tensors)
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -184,24 +234,7 @@ def _real_tokens(key_padding_mask: Tensor | None, query: Tensor) -> Tensor | Non
             f"key_padding_mask: must be bool with True for real tokens, got "
             f"{key_padding_mask.dtype}; pass mask.bool()"
         )
-    real = key_padding_mask.to(query.device)
-    return None if bool(real.all()) else real
-
-
-def _check_finite(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        # The sum of squares-free check reads the tensor once and allocates nothing of its size;
-        # only when it fails are padding positions, which may hold anything, told apart.
-        if math.isfinite(tensor.detach().sum().item()):
-            continue
-        finite_BT = torch.isfinite(tensor.detach()).all(-1).all(1)
-        if real is not None:
-            finite_BT = finite_BT | ~real
-        if not bool(finite_BT.all()):
-            raise ValueError(
-                f"{name}: holds NaN or infinity at a real token; find where it arises before "
-                "attention (a learning rate too high, or an overflow in half precision)"
-            )
+    return key_padding_mask.to(query.device)
 
 
 def _membership(name: str, membership: Tensor, query: Tensor, heads: tuple[int, ...]) -> Tensor:
@@ -234,8 +267,11 @@ def _check_extra(extra_keys: Tensor, query: Tensor) -> None:
             f"extra_keys: must be int64 of shape (batch, tokens, keys) with batch {batch}, tokens "
             f"{tokens}, got {extra_keys.dtype} of shape {shape}"
         )
-    position = torch.arange(tokens, device=extra_keys.device)
-    if bool(((extra_keys > position[:, None]) | (extra_keys < -1)).any()):
+
+
+def _check_positions(extra: Tensor) -> None:
+    position = torch.arange(extra.shape[1], device=extra.device)
+    if bool(((extra > position[:, None]) | (extra < -1)).any()):
         raise ValueError(
             "extra_keys: names a key after its query, or a position below -1; give positions of "
             "earlier tokens, -1 where there is none"
@@ -258,12 +294,15 @@ def distinct(extra_BTE: Tensor, window: int, sinks: int, real: Tensor | None) ->
     return own.masked_fill_(out, -1)
 
 
-def _count_groups(name: str, membership: Tensor, real: Tensor | None) -> tuple[Tensor, int]:
+def _count_groups(name: str, membership: Tensor, x: Inputs) -> tuple[Tensor, int]:
     """The membership without padding, and how many groups the real token has that has fewest."""
+    if x.real is not None:
+        membership = membership & x.real[:, None, :, None]
+    if not x.on_cpu:
+        return membership, 0
     counts = membership.sum(-1, dtype=torch.int32)
-    if real is not None:
-        membership = membership & real[:, None, :, None]
-        counts = counts.masked_fill(~real[:, None, :], membership.shape[3])
+    if x.real is not None:
+        counts = counts.masked_fill(~x.real[:, None, :], membership.shape[3])
     fewest = int(counts.min())
     if fewest == 0:
         raise ValueError(

@@ -18,6 +18,7 @@ def pairs_kept(
     sinks: int,
     real: Tensor | None = None,
     extra: Tensor | None = None,
+    rows: slice = slice(None),
 ) -> Tensor:
     """The hard mask: (B, Hm, T, T) bool, True where query i attends to key j.
 
@@ -31,21 +32,24 @@ def pairs_kept(
         sinks: how many first real tokens are keys for everyone.
         real: (B, T) bool, False for padding; None when every token is real.
         extra: (B, T, E) int64, positions of further keys of each query, -1: none.
+        rows: the queries to make it for, (B, Hm, rows, T); all by default.
     """
     batch, _, tokens, _ = membership.shape
     device = membership.device
     key_membership = for_query_heads(key_membership, membership.shape[1])
-    meet = membership.float() @ key_membership.float().transpose(-1, -2) > 0
+    own, keys = membership[:, :, rows].float(), key_membership.float()
     position = torch.arange(tokens, device=device)
-    distance = position[:, None] - position[None, :]
+    distance = position[rows, None] - position[None, :]
     is_sink = sink_tokens(real, batch, tokens, sinks, device)
-    kept = meet | (distance < window) | is_sink[:, None, None, :]
+    kept = own @ keys.transpose(-1, -2) > 0
+    kept = kept | (distance < window) | is_sink[:, None, None, :]
     if extra is not None:
-        named = kept.new_zeros(batch, tokens, tokens + 1)  # -1 is the column beyond the last
+        extra = extra[:, rows]
+        named = kept.new_zeros(batch, extra.shape[1], tokens + 1)  # -1 is the column past the last
         kept = kept | named.scatter_(2, extra % (tokens + 1), True)[:, None, :, :tokens]
     kept = kept & (distance >= 0)
     if real is not None:
-        kept = kept & real[:, None, None, :] & real[:, None, :, None]
+        kept = kept & real[:, None, None, :] & real[:, None, rows, None]
     return kept
 
 
@@ -94,7 +98,7 @@ def dense_attention(
     kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real, x.extra)
     if pair_mask is not None:
         kept = kept & pair_mask
-    return attend(query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
+    return attend(x.query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
 
 
 def attend(
@@ -127,7 +131,8 @@ def attend(
     unused = ~kept.any(-2).any(1)[:, None, :, None]
     key, value = key.masked_fill(unused, 0.0), value.masked_fill(unused, 0.0)
     query = query.reshape(batch, key_heads, heads // key_heads, tokens, dim)
-    logits = query @ key.unsqueeze(2).transpose(-1, -2) * scale
+    # Scaled before the product, which float16 may not hold otherwise.
+    logits = (query * scale) @ key.unsqueeze(2).transpose(-1, -2)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     if factor is not None:

@@ -30,8 +30,7 @@ def row(**values: Any) -> dict[str, Any]:
         "K": 4,
         "sinks": 0,
         "gate": "log",
-        "sides": "one",
-        "routers": "layer",
+        "routers": "paper",
         "mode": "hard",
         "balance": "sinkhorn",
         "probe": "symmetric",
@@ -113,7 +112,7 @@ def write_exactness(root: Path, *rows: dict[str, Any]) -> None:
         "length": 111,
         "dtype": "float32",
         "groups": "balanced",
-        "method": "decomposed",
+        "method": "log_sum_exp",
         "output_cosine": 1.0,
         "output_error": 1e-6,
         "gradient_error": 1e-6,
@@ -125,16 +124,16 @@ def write_exactness(root: Path, *rows: dict[str, Any]) -> None:
 
 
 def write_leak(
-    root: Path, sinkhorn: float, frozen: float, variant: str = "k4_sinks0", trial: str = ""
+    root: Path, sinkhorn: float, causal: float, variant: str = "k4_sinks0", trial: str = ""
 ) -> None:
     """Metrics of the leak stage: of a variant, or of one mask of a trial's routers."""
     (root / "leak" / trial).mkdir(parents=True, exist_ok=True)
     values: dict[str, float] = {}
-    for balance, share in (("sinkhorn", sinkhorn), ("frozen", frozen)):
+    for balance, share in (("sinkhorn", sinkhorn), ("causal", causal)):
         name = f"{variant}.{balance}.changed"
         values |= {name: share, f"{name}_low": 0.8 * share, f"{name}_high": 1.2 * share}
         values[f"{name}_n"] = 4
-        middle = {"sinkhorn": 0.01, "frozen": 0.02}[balance]
+        middle = {"sinkhorn": 0.01, "causal": 0.02}[balance]
         cost = {"delta": middle, "delta_low": middle - 0.01, "delta_high": middle + 0.01}
         cost["density"] = 0.44 + middle
         values |= {f"{variant}.{balance}.{key}": value for key, value in cost.items()}
@@ -209,25 +208,16 @@ def write_decode(root: Path, *rows: dict[str, object]) -> None:
     _write_cell(root / "decode", base, rows)
 
 
-def write_training(root: Path, *rows: dict[str, object]) -> None:
-    """The attention of training steps; every row is the gate `log` unless it says otherwise."""
+def write_whole(root: Path, stage: str, *rows: dict[str, object]) -> None:
+    """The whole model beside the pretrained one: ``prefill`` or ``continuation``."""
     base: dict[str, object] = {
-        "device": "cpu", "length": 1024, "method": "log", "K": 16, "k": 1, "routers": "kv_head",
-        "window": 128, "sinks": 4, "dtype": "float32", "median_s": 1.0, "speedup": 0.7,
-        "speedup_low": 0.6, "speedup_high": 0.8, "peak_mb": 10.0, "repetitions": 9,
+        "device": "cpu", "length": 8192, "dtype": "float32", "full_s": 2.0, "ours_s": 1.0,
+        "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "repetitions": 5,
     }  # fmt: skip
-    _write_cell(root / "training", base, rows)
-
-
-def write_training_step(root: Path, *rows: dict[str, object]) -> None:
-    """Whole training steps; every row is the gate `sparse_log` unless it says otherwise."""
-    base: dict[str, object] = {
-        "device": "cpu", "length": 8192, "method": "sparse_log", "K": 18, "k": 2, "window": 128,
-        "sinks": 4, "dtype": "float32", "median_s": 100.0, "low_s": 95.0, "high_s": 105.0,
-        "speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6, "density": 0.15,
-        "peak_mb": 5000.0, "repetitions": 2,
-    }  # fmt: skip
-    _write_cell(root / "training_step", base, rows)
+    own: dict[str, object] = {"new_tokens": 48}
+    if stage == "prefill":
+        own = {"outside_s": 0.5, "density": 0.2, "bound": 2.5, "share_of_bound": 0.8}
+    _write_cell(root / stage, base | own, rows)
 
 
 def write_generation(root: Path, *rows: dict[str, object], trial: str = "") -> None:

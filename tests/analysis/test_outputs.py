@@ -11,7 +11,7 @@ import pytest
 
 from analysis import __main__ as command
 from analysis import figures, tables
-from analysis.figures import copying, decode, pareto, search, style, training, transfer
+from analysis.figures import copying, decode, pareto, search, style, transfer, whole
 from experiments.recipe_settings import ORACLES, Control
 from tests.analysis.result_files import (
     pretrained,
@@ -25,9 +25,8 @@ from tests.analysis.result_files import (
     write_recipe,
     write_speed,
     write_topk,
-    write_training,
-    write_training_step,
     write_transfer,
+    write_whole,
 )
 
 
@@ -41,7 +40,7 @@ def filled(results):
     ]
     write_topk(results.root, [pretrained(), *rows])
     lengths = [{"length": t, "speedup": s} for t, s in ((1024, 0.5), (4096, 2.0), (16384, 5.0))]
-    write_speed(results.root, *lengths, {"method": "decomposed", "speedup": 5.0})
+    write_speed(results.root, *lengths, {"method": "stripes", "speedup": 5.0})
     write_exactness(results.root, {}, {"method": "subtraction", "output_cosine": 0.8})
     write_leak(results.root, 0.08, 0.0)
     return results
@@ -145,7 +144,7 @@ def test_what_is_copied_stands_between_unread_and_pretrained(results):
 def test_searched_trials_are_compared_with_their_base_by_document(results):
     full = {"a": 1.0, "b": 1.0}
     assert search.draw(results) is None
-    for trial, losses in (("search", (3.0, 4.0)), ("search_eq2", (3.1, 4.3))):
+    for trial, losses in (("search", (3.0, 4.0)), ("search_k4", (3.1, 4.3))):
         write_recipe(results.root, trial, {"final": False})
         own = {"symmetric.k1": dict(zip("ab", losses, strict=True)), "pretrained": full}
         full = {"a": 1.05, "b": 1.05}  # the second's processor rounds otherwise
@@ -154,11 +153,11 @@ def test_searched_trials_are_compared_with_their_base_by_document(results):
     write_losses(results.root, "default", {"symmetric.k1": {"a": 1.0}, "pretrained": full})
     del results.__dict__["recipe"], results.__dict__["search_documents"]
     (row,) = search.compared(results).to_dict("records")
-    assert row["trial"] == "search_eq2"
+    assert row["trial"] == "search_k4"
     assert row["change"] == pytest.approx(math.expm1(0.15))
     assert row["documents"] == pytest.approx([math.expm1(0.05), math.expm1(0.25)])
     (axis,) = search.draw(results).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["eq2"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["k4"]
 
 
 def test_steps_of_decoding_stand_beside_full_attention(results):
@@ -168,7 +167,7 @@ def test_steps_of_decoding_stand_beside_full_attention(results):
     write_decode(
         results.root, full | {"method": "full"}, full | {"method": "full_copy", "speedup": 0.5},
         *({"context": t, "speedup": s} for t, s in ((2048, 1.5), (8192, 3.0))),
-        {"k": 2, "probe": "multi_probe", "routers": "query_heads", "extra_keys": 4},
+        {"k": 2, "probe": "multi_probe", "routers": "query_head", "extra_keys": 4},
         {"dtype": "bfloat16"},
     )  # fmt: skip
     del results.__dict__["decode"]
@@ -183,30 +182,23 @@ def test_steps_of_decoding_stand_beside_full_attention(results):
     assert len(tables.decode(results)) == 6
 
 
-def test_training_steps_stand_beside_full_attention(results):
-    assert training.draw(results) is None
-    full = {"method": "full", "speedup": 1.0}
-    write_training(results.root, full, {}, {"method": "sparse_log", "length": 4096, "speedup": 2.0})
-    del results.__dict__["training"]
-    labels = {text.get_text() for text in training.draw(results).legends[0].get_texts()}
-    assert labels == {"full attention", "gate log", "gate sparse_log"}
-
-
-def test_whole_training_steps_have_a_panel_and_a_table_of_their_own(results):
-    full = {"method": "full", "speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
-    write_training_step(results.root, full, {}, {"length": 16384, "speedup": 2.5})
-    (alone,) = training.draw(results).axes
-    assert alone.get_title("left").startswith("whole step (cpu, float32)")
-    write_training(results.root, full, {})
-    del results.__dict__["training"]
-    figure = training.draw(results)
-    first, second = (axis.get_title("left").split(" (")[0] for axis in figure.axes)
-    assert (first, second) == ("attention alone", "whole step")
-    assert list(figure.axes[1].containers[0].lines[0].get_ydata()) == [1.5, 2.5]
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sorted(labels) == ["full attention", "gate log", "gate sparse_log"]
-    assert len(tables.training_step(results)) == 3
-    assert "evidence" not in tables.training_step(results)
+def test_the_whole_model_has_a_panel_for_a_pass_and_one_for_generation(results):
+    assert whole.draw(results) is None
+    write_whole(results.root, "prefill", {}, {"length": 64, "speedup": 0.9, "bound": 1.0})
+    del results.__dict__["whole"]
+    (alone,) = whole.draw(results).axes
+    assert alone.get_title("left") == "A forward pass (cpu, float32)"
+    assert list(alone.containers[0].lines[0].get_ydata()) == [0.9, 2.0]
+    write_whole(results.root, "continuation", {"length": 512})
+    del results.__dict__["whole"]
+    figure = whole.draw(results)
+    titles = [axis.get_title("left").split(" (")[0] for axis in figure.axes]
+    assert titles == ["A forward pass", "Generation after a context"]
+    labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert labels == {"recipe", "bound", "pretrained"}
+    found = tables.whole(results)
+    assert list(found["phase"]) == ["forward", "forward", "generation"]
+    assert "evidence" not in found
 
 
 def test_answers_stand_in_a_table_without_their_text(results):

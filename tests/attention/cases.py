@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
-from focus.attention import dense_attention, focus_attention
-from focus.attention.native import build, call
+from focus.attention import dense_attention, focus_attention, operator
+from focus.attention.checks import check_arguments
+from focus.attention.native import build
 
 # Largest relative error of the outputs and of any gradient.
 TOLERANCES = {torch.float32: (1e-5, 1e-4), torch.float64: (1e-12, 1e-11)}
@@ -145,19 +145,17 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
 
 
 def attention_of(backend: str) -> Callable[..., Tensor]:
-    """:func:`focus.focus_attention` by a backend; also ``torch``: what ``auto`` does where there is
-    no compiled kernel, and ``lists`` and ``dense test``: the kernel's two ways."""
-    modes = {"lists": call.LISTS, "dense test": call.DENSE}
-    if backend in modes:
-        return partial(call.attention_by, mode=modes[backend])
-    if backend != "torch":
-        return partial(focus_attention, backend=backend)
+    """:func:`focus.focus_attention` by a backend; also ``lists`` and ``dense test``: the compiled
+    kernel's two ways, and ``rehearsed``: the path for CUDA, with a loop in its kernels' place."""
+    inside = {"lists": "native:lists", "dense test": "native:dense", "rehearsed": "varlen"}
+    if backend in inside:
+        return partial(by_operator, inside[backend])
+    return partial(focus_attention, backend=backend)
 
-    def without_kernel(*tensors: Tensor, **options: Any) -> Tensor:
-        with patch.object(call, "refusal", lambda x: "there is none"):
-            return focus_attention(*tensors, **options)
 
-    return without_kernel
+def by_operator(path: str, *tensors: Tensor, **options: Any) -> Tensor:
+    """Attention by a path that is no public backend."""
+    return operator.attention(check_arguments(*tensors, **options), path)
 
 
 def check(case: Case, backend: str) -> None:

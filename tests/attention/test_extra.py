@@ -39,7 +39,7 @@ KERNEL = [pytest.param(way, marks=needs_kernel) for way in ("native", "lists", "
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("backend", ["auto", "torch", "decomposed", *KERNEL])
+@pytest.mark.parametrize("backend", ["auto", "rehearsed", "stripes", *KERNEL])
 def test_outputs_and_gradients_are_the_definitions(case: Case, backend: str) -> None:
     check(case, backend)
 
@@ -53,7 +53,7 @@ def test_half_precision() -> None:
 
 def test_long_sequences_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("focus.attention.extra.ROWS", 2000)
-    check(Case(150, 4, 1, extra=3, batch=2), "decomposed")
+    check(Case(150, 4, 1, extra=3, batch=2), "rehearsed")
 
 
 def test_they_change_the_answer_and_count_once() -> None:
@@ -126,7 +126,7 @@ def test_compiled_steps_are_the_definition(changes: dict) -> None:
         assert total == int(case.kept().sum()), rule
 
 
-@pytest.mark.parametrize("backend", ["decomposed", *KERNEL])
+@pytest.mark.parametrize("backend", ["rehearsed", "stripes", *KERNEL])
 @pytest.mark.parametrize("padding", ["left", "right"])
 def test_padding_may_hold_anything(padding: str, backend: str) -> None:
     case = Case(80, 4, 2, batch=3, padding=padding, sinks=2, window=8, extra=3)
@@ -142,6 +142,6 @@ def test_padding_may_hold_anything(padding: str, backend: str) -> None:
 def test_none_at_all_is_no_further_key() -> None:
     tensors, options = draw(Case(40, 4, 1))
     nothing = torch.zeros(1, 40, 0, dtype=torch.int64)
-    for backend in ("auto", "decomposed", "dense"):
+    for backend in ("auto", "stripes", "dense"):
         found = focus_attention(*tensors, **{**options, "extra_keys": nothing}, backend=backend)
         assert torch.equal(found, focus_attention(*tensors, **options, backend=backend))

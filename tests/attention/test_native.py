@@ -152,8 +152,8 @@ def test_forward_mode_differentiation_is_refused() -> None:
     tensors, options = draw(Case(20, 4, 1))
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(tensors[0], torch.ones_like(tensors[0]))
-        x = check_arguments(dual, *tensors[1:], scale=None, **options)
-        assert "forward-mode" in str(call.refusal(x))
+        with pytest.raises(ValueError, match="query: carries a forward-mode derivative"):
+            focus_attention(dual, *tensors[1:], **options)
 
 
 @needs_kernel
@@ -184,15 +184,46 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
 
 
 @needs_kernel
-def test_the_number_of_threads_changes_no_bit() -> None:
-    tensors, options = draw(Case(1000, 8, 2, sinks=4, heads=6))
-    many = focus_attention(*tensors, backend="native", **options)
+@pytest.mark.parametrize("way", ["lists", "dense test"])
+def test_the_number_of_threads_changes_no_bit(way: str) -> None:
+    tensors, options = draw(Case(1000, 8, 2, sinks=4, heads=6, extra=2))
+    many = with_gradients(attention_of(way), tensors, **options)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert torch.equal(focus_attention(*tensors, backend="native", **options), many)
+        one = with_gradients(attention_of(way), tensors, **options)
     finally:
         torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(one, many, strict=True))
+
+
+@needs_kernel
+@pytest.mark.parametrize(("top_k", "key_top_k"), [(1, None), (2, None), (2, 1)])
+@pytest.mark.parametrize("way", ["lists", "dense test"])
+def test_gradients_of_long_sequences(way: str, top_k: int, key_top_k: int | None) -> None:
+    """Several cells on each side, in lists and in the window."""
+    case = Case(1700, 3, top_k, key_top_k, window=500, sinks=5, heads=4, key_heads=2, batch=2,
+                kind="unbalanced", padding="right", extra=2)  # fmt: skip
+    check(case, way)
+
+
+@needs_kernel
+@pytest.mark.parametrize("way", ["lists", "dense test"])
+def test_bfloat16_gradients_are_closer_than_full_attentions_are(way: str) -> None:
+    case = Case(400, 4, 1, dim=64, dtype=torch.bfloat16, window=64, sinks=4, extra=2)
+    tensors, options = draw(case)
+    full = torch.nn.functional.scaled_dot_product_attention
+    causal = {"is_causal": True, "enable_gqa": True}
+    theirs = zip(
+        with_gradients(full, tensors, **causal),
+        with_gradients(full, [x.double() for x in tensors], **causal),
+        strict=True,
+    )
+    found = with_gradients(attention_of(way), tensors, **options)
+    exact = definition(tensors, options)
+    for one, right, (other, other_right) in zip(found, exact, theirs, strict=True):
+        assert one.dtype == torch.bfloat16
+        assert relative_error(one, right) <= relative_error(other, other_right)
 
 
 @needs_kernel
@@ -247,10 +278,10 @@ def test_lists_and_the_test_of_every_pair_agree_on_the_log_sum_exp() -> None:
     tensors, options = draw(Case(400, 8, 2, sinks=4))
     x = check_arguments(*tensors, scale=None, **options)
     spans = [(0, 400)]
-    (_, _, by_group), (_, _, tested) = (call.forward(x, spans, m) for m in (call.LISTS, call.DENSE))
+    (_, by_group), (_, tested) = (call.forward(x, spans, m) for m in (call.LISTS, call.DENSE))
     torch.testing.assert_close(by_group, tested, rtol=1e-5, atol=1e-5)
     alone = replace(x, window=400)
-    _, _, full = call.forward(alone, spans)
+    _, full = call.forward(alone, spans)
     logits = tensors[0] @ tensors[1].repeat_interleave(2, 1).transpose(-1, -2) * x.scale
     logits = logits.masked_fill(~torch.ones(400, 400).tril().bool(), -torch.inf)
     torch.testing.assert_close(full, logits.logsumexp(-1), rtol=1e-5, atol=1e-5)
@@ -301,29 +332,84 @@ def test_narrower_vectors_give_the_same(tmp_path: Path, flags: str, lanes: int) 
     assert int(found) <= lanes
 
 
-def test_without_a_compiler_attention_goes_another_way(tmp_path: Path) -> None:
-    for environment in ({"FOCUS_NATIVE": "0"}, {"PATH": str(tmp_path), "CXX": ""}):
-        environment["FOCUS_CACHE"] = str(tmp_path / "cache")
-        assert in_new_process(ASK, **environment) == "False"
-        assert in_new_process(USE, **environment) == "done"
+def test_switched_off_attention_goes_another_way_without_a_word(tmp_path: Path) -> None:
+    environment = {"FOCUS_NATIVE": "0", "FOCUS_CACHE": str(tmp_path / "cache")}
+    assert in_new_process(ASK, **environment) == "False"
+    assert in_new_process(USE, **environment) == "done"
 
 
-def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def told(code: str, **environment: str) -> tuple[str, str]:
+    """What a new process prints, and its warnings."""
+    code = "import warnings; warnings.simplefilter('always')\n" + code
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("cxx", ["", "  ", "no-such-compiler"])
+def test_without_a_compiler_attention_goes_another_way_and_tells_once(
+    cxx: str, tmp_path: Path
+) -> None:
+    said, warned = told(
+        USE + USE, PATH=str(tmp_path), CXX=cxx, FOCUS_CACHE=str(tmp_path / "cache")
+    )
+    assert said.split() == ["done", "done"]
+    assert warned.count("there is no C++ compiler on the path; install one") == 1
+
+
+def test_missing_sources_do_not_crash(tmp_path: Path) -> None:
+    code = f"""
+import pathlib
+from focus.attention.native import build
+build.SOURCES = (*build.SOURCES, "gone.h")
+{USE}"""
+    said, warned = told(code, FOCUS_CACHE=str(tmp_path))
+    assert said.split() == ["done"]
+    assert warned.count("slower attention on CPU is used") == 1
+
+
+@needs_kernel
+def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path) -> None:
+    real = build.compiler()
+    assert real is not None
     fake = tmp_path / "c++"
-    fake.write_text("#!/bin/sh\necho no such instruction >&2\nexit 1\n")
+    fake.write_text(
+        f'#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec {real[0]} "$@"\n'
+    )
+    fake.chmod(0o755)
+    said, warned = told(
+        ASK + "\nfrom tests.attention.cases import Case, check\ncheck(Case(300, 8), 'lists')",
+        CXX=str(fake), FOCUS_CACHE=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert said.split() == ["True"]
+    assert "UserWarning" not in warned
+
+
+def test_a_compiler_that_fails_is_told_once(tmp_path: Path) -> None:
+    fake = tmp_path / "c++"
+    fake.write_text(
+        f"#!/bin/sh\nprintf x >> {tmp_path}/calls\necho no such instruction >&2\nexit 1\n"
+    )
     fake.chmod(0o755)
     target = tmp_path / "kernel.so"
     with pytest.raises(build.NativeUnavailableError, match=r"FOCUS_NATIVE=0.*no such instruction"):
         build.compile_to(target, (str(fake),))
-    assert list(tmp_path.iterdir()) == [fake]
-    told = "import warnings; warnings.simplefilter('always')" + USE + USE
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CXX": f"{fake} -m64",
-                   "FOCUS_CACHE": str(tmp_path / "cache")}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, env=environment
-    )
-    assert done.stdout.split() == ["done", "done"]
-    assert done.stderr.count("UserWarning: focus: slower attention on CPU is used, because") == 1
+    assert set(tmp_path.iterdir()) == {fake, tmp_path / "calls"}
+    environment = {"CXX": f"{fake} -m64", "FOCUS_CACHE": str(tmp_path / "cache")}
+    said, warned = told(USE + USE, **environment)
+    assert said.split() == ["done", "done"]
+    assert warned.count("UserWarning: focus: slower attention on CPU is used, because") == 1
+    # Another process neither tries nor tells again, until the user deletes the note.
+    calls = len((tmp_path / "calls").read_text())
+    said, warned = told(USE, **environment)
+    assert said.split() == ["done"]
+    assert "UserWarning" not in warned
+    assert len((tmp_path / "calls").read_text()) == calls
+    (note,) = (tmp_path / "cache").glob("*.failed")
+    assert f"delete {note}" in note.read_text()
 
 
 @needs_kernel
@@ -361,16 +447,17 @@ def test_it_is_compiled_once_and_kept(tmp_path: Path) -> None:
     assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
 
 
-@pytest.mark.parametrize("why", ["a file stands there", "others may write"])
+@pytest.mark.filterwarnings("ignore:focus. compiles its kernel anew")
+@pytest.mark.parametrize("why", ["a file stands there", "others may write", "or above it"])
 def test_a_folder_that_is_not_ours_alone_is_replaced(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "place"
-    if why == "others may write":
-        (blocked / "cache").mkdir(parents=True)
-        (blocked / "cache").chmod(0o777)
-    else:
+    if why == "a file stands there":
         blocked.write_text("")
+    else:
+        (blocked / "cache").mkdir(parents=True)
+        (blocked / "cache" if why == "others may write" else blocked).chmod(0o777)
     monkeypatch.setenv("FOCUS_CACHE", str(blocked / "cache"))
     build.cache_folder.cache_clear()
     try:
@@ -380,6 +467,13 @@ def test_a_folder_that_is_not_ours_alone_is_replaced(
         assert folder.stat().st_mode & 0o077 == 0
     finally:
         build.cache_folder.cache_clear()
+
+
+def test_a_folder_that_others_may_write_to_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o775)
+    _, warned = told(ASK, FOCUS_CACHE=str(tmp_path / "cache"))
+    assert warned.count(f"chmod go-w {tmp_path / 'cache'}") == (1 if build.compiler() else 0)
 
 
 def test_the_fingerprint_follows_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import focus
-from experiments.controls import controlled, groups_keeping, ruled_pairs
+from experiments.controls import calibrate, controlled, groups_keeping, ruled_pairs
 from experiments.recipe_settings import Reading
 from focus.density import PairCounts
 from tests.models import tiny, token_ids
@@ -16,9 +16,7 @@ READINGS = [Reading(1), Reading(2), Reading(2, "multi_probe"), Reading(1, ngram=
 
 def config(reading: Reading) -> focus.FocusConfig:
     return focus.FocusConfig(
-        num_groups=5, window=8, sinks=2, routers="kv_head", sides="query_heads",
-        balanced_sides="keys", gate_keys="hard", potentials="lagged", lag_tokens=16, lag_stride=16,
-        **reading.mask,
+        num_groups=5, window=8, sinks=2, routers="query_head", **reading.mask
     )  # fmt: skip
 
 
@@ -35,7 +33,7 @@ def test_what_a_rule_keeps_is_known_without_the_model(kind: str, reading: Readin
     focus.attach(model, own, seed=0).eval()
     ids = skewed(2, 60)
     known = ruled_pairs(kind, own.replace(num_groups=7), ids)
-    trained = [each.router for each in model.focus_state.layers.values()]
+    trained = model.focus_state.routers
     with (
         torch.no_grad(),
         controlled(model, kind, [], 0, num_groups=7),
@@ -44,7 +42,7 @@ def test_what_a_rule_keeps_is_known_without_the_model(kind: str, reading: Readin
         model(ids, use_cache=False)
         assert set(focus.pair_counts(model).values()) == {known}
     assert model.focus_state.config == own
-    assert [each.router for each in model.focus_state.layers.values()] == trained
+    assert model.focus_state.routers == trained
 
 
 @pytest.mark.parametrize("kind", ["position", "token"])
@@ -92,3 +90,20 @@ def test_groups_by_token_identity_keep_more_than_balanced_ones() -> None:
     assert kept("token", own, 8, texts) > 1.2 * kept("position", own, 8, texts)
     more = groups_keeping(0.2, "token", own, texts), groups_keeping(0.2, "position", own, texts)
     assert more[0] > more[1]
+
+
+def test_random_routers_find_the_potentials_that_training_would_find() -> None:
+    """Without a graph, and once a window."""
+    windows = [token_ids(1, 64), token_ids(1, 64, seed=1)]
+    wanted = focus.attach(tiny("tiny-llama"), config(READINGS[2]), seed=0).train()
+    with focus.mode(wanted, "soft"):
+        for window in windows:
+            wanted(window, use_cache=False)
+    model = focus.attach(tiny("tiny-llama"), config(READINGS[2]), seed=0).eval()
+    calibrate(model, windows)
+    for one, two in zip(model.focus_state.routers.values(), wanted.focus_state.routers.values(),
+                        strict=True):  # fmt: skip
+        assert int(one.batches) == 2
+        assert not one.training
+        torch.testing.assert_close(one.potentials, two.potentials)
+        assert one.potentials.abs().max() > 0

@@ -20,7 +20,7 @@ from experiments.stages import generation as generation_stage
 from focus import FocusConfig
 from tests.models import token_ids
 
-ROUTINGS = (DecodeRouting(4), DecodeRouting(4, 2, "multi_probe", "kv_head", 3))
+ROUTINGS = (DecodeRouting(4), DecodeRouting(4, 2, "multi_probe", "key_head", 3))
 
 
 def test_a_step_of_every_method(tmp_path: Path, params: dict) -> None:

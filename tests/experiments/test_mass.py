@@ -13,9 +13,8 @@ from tests.models import tiny, token_ids
 def attached(kind: str = "tiny-llama", **changes: object) -> torch.nn.Module:
     values = {"num_groups": 4, "window": 8, "sinks": 2, **changes}
     model = focus.attach(tiny(kind), focus.FocusConfig(**values), seed=0)  # type: ignore[arg-type]
-    for layer in model.focus_state.layers.values():
-        if layer.router is not None:
-            layer.router.train()
+    for router in model.focus_state.routers.values():
+        router.train()
     return model
 
 
@@ -45,8 +44,8 @@ def test_it_is_the_logarithm_of_the_weight_that_groups_keep(routings: tuple[int,
 @pytest.mark.parametrize("kind", ["tiny-gpt2", "tiny-llama"])
 def test_without_preferences_it_is_the_logarithm_of_the_number_of_groups(kind: str) -> None:
     model = attached(kind)
-    for layer in model.focus_state.layers.values():
-        layer.router.centroids.data.zero_()  # every token belongs to all groups alike
+    for router in model.focus_state.routers.values():
+        router.centroids.data.zero_()  # every token belongs to all groups alike
     loss = mass_loss(model, token_ids(2, 40)).detach()
     assert float(loss) == pytest.approx(math.log(4), rel=1e-5)
 
@@ -54,21 +53,21 @@ def test_without_preferences_it_is_the_logarithm_of_the_number_of_groups(kind: s
 def test_groups_count_as_gates_count_them() -> None:
     """Of several draws one is likelier to hit a group; a hard key counts in one group alone."""
     found = {}
-    for probes, keys in ((1, "soft"), (2, "soft"), (1, "hard")):
-        model = attached(gate_probes=probes, gate_keys=keys, probe="multi_probe", sides="two")
-        for layer in model.focus_state.layers.values():
-            layer.router.centroids.data[:-1].zero_()  # queries belong to all groups alike
-        found[probes, keys] = float(mass_loss(model, token_ids(2, 40)).detach())
-    assert found[1, "soft"] == pytest.approx(math.log(4), rel=1e-5)
-    assert found[2, "soft"] == pytest.approx(-math.log(1 - 0.75**2), rel=1e-5)
-    assert found[1, "hard"] == pytest.approx(math.log(4), rel=1e-5)
+    for top_k, probe in ((2, "symmetric"), (1, "multi_probe"), (2, "multi_probe")):
+        model = attached(top_k=top_k, probe=probe, routers="key_head")
+        for router in model.focus_state.routers.values():
+            router.centroids.data[:-1].zero_()  # queries belong to all groups alike
+        found[top_k, probe] = float(mass_loss(model, token_ids(2, 40)).detach())
+    assert found[2, "symmetric"] == pytest.approx(math.log(4), rel=1e-5)
+    assert found[1, "multi_probe"] == pytest.approx(math.log(4), rel=1e-5)
+    assert found[2, "multi_probe"] == pytest.approx(-math.log(1 - 0.75**2), rel=1e-5)
 
 
 @pytest.mark.parametrize("how", [
-    {}, {"gate_keys": "hard", "gate_probes": 2, "sides": "query_heads", "probe": "multi_probe"},
+    {}, {"top_k": 2, "routers": "query_head", "probe": "multi_probe"},
 ])  # fmt: skip
 def test_routers_learn_from_it_and_nothing_else_changes(how: dict[str, object]) -> None:
-    model = attached(**{"window": 4, "routers": "kv_head", "sides": "two", **how})
+    model = attached(**{"window": 4, "routers": "key_head", **how})
     ids = token_ids(2, 64)
     frozen = {n: t.clone() for n, t in model.state_dict().items() if "focus_router" not in n}
     optimizer = torch.optim.AdamW(focus.trainable_parameters(model), lr=0.01)
@@ -81,7 +80,6 @@ def test_routers_learn_from_it_and_nothing_else_changes(how: dict[str, object]) 
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0] - 0.2
     assert all(torch.equal(frozen[n], t) for n, t in model.state_dict().items() if n in frozen)
-    assert model.focus_state.mode == "hard"
 
 
 def test_a_step_moves_the_potentials_once() -> None:
@@ -89,17 +87,17 @@ def test_a_step_moves_the_potentials_once() -> None:
     model, other, ids = attached(), attached(), token_ids(1, 40)
     mass_loss(model, ids).backward()
     mass_loss(other, ids)
-    for one, two in zip(model.focus_state.layers.values(), other.focus_state.layers.values(),
+    for one, two in zip(model.focus_state.routers.values(), other.focus_state.routers.values(),
                         strict=True):  # fmt: skip
-        assert int(one.router.batches) == 1
-        assert torch.equal(one.router.potentials, two.router.potentials)
+        assert int(one.batches) == 1
+        assert torch.equal(one.potentials, two.potentials)
 
 
 def test_without_gradients_nothing_is_kept_for_them() -> None:
     model, ids = attached(), token_ids(1, 40)
     with torch.no_grad():
         assert not mass_loss(model, ids).requires_grad
-    assert all(int(layer.router.batches) == 0 for layer in model.focus_state.layers.values())
+    assert all(int(router.batches) == 0 for router in model.focus_state.routers.values())
 
 
 def test_a_loss_that_is_dropped_leaves_nothing_behind() -> None:
@@ -118,8 +116,12 @@ def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^input_ids: 8 tokens have no pair beyond"):
         mass_loss(attached(), token_ids(1, 8))
     model = attached("tiny-gemma2")
-    former = model.config._attn_implementation
+    former, hooks = model.focus_state.implementation, hooked(model)
     with pytest.raises(ValueError, match=r"^retrofit.loss: .*without sliding windows and soft-cap"):
         mass_loss(model, token_ids(1, 20))
-    assert (model.focus_state.mode, model.config._attn_implementation) == ("hard", former)
-    assert all(layer.hidden is None for layer in model.focus_state.layers.values())
+    assert (model.focus_state.implementation, hooked(model)) == (former, hooks)
+
+
+def hooked(model: torch.nn.Module) -> int:
+    """How many pre-hooks wait on its modules."""
+    return sum(len(module._forward_pre_hooks) for module in model.modules())

@@ -58,7 +58,7 @@ def test_with_all_pairs_it_is_the_pretrained_model(each_head: bool) -> None:
             found = model(ids, use_cache=False).logits
         with oracle(model, 0.1, 8, 0, each_head):
             assert not torch.allclose(model(ids, use_cache=False).logits, wanted, atol=1e-3)
-        assert model.focus_state.mode == "hard"
+    assert model.focus_state.settings.mode == "hard"
     assert torch.allclose(found, wanted, atol=1e-5)
 
 

@@ -18,7 +18,7 @@ from experiments.schema import read_yaml
 from experiments.settings import RetrofitSettings
 from experiments.stages.retrofit import train
 from experiments.stages.transfer import fingerprint
-from experiments.trained import of_trial, trained_so
+from experiments.trained import of_trial, routed_so, trained_so
 from tests.experiments.test_retrofit import ROOT, run, start, workspace
 from tests.models import tiny, token_ids
 
@@ -34,12 +34,12 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
     for seed in ("0", "1"):
         run(folder, "recipe", "--cell", "finalist", "--seed", seed)
     assert not (folder / "results/recipe/finalist").exists()
-    done = folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors"
+    done = folder / "data/adapters/recipe/finalist/seed1/adapter_model.safetensors"
     made = done.stat().st_mtime_ns
     shutil.rmtree(folder / "data/adapters/recipe/finalist/seed0")
     run(folder, "recipe", "--cell", "finalist")
     assert done.stat().st_mtime_ns == made  # taken up, not trained again
-    assert (folder / "data/adapters/recipe/finalist/seed0/config.json").is_file()  # wanted as well
+    assert (folder / "data/adapters/recipe/finalist/seed0/adapter_config.json").is_file()  # wanted
     table = pd.read_csv(folder / "results/recipe/finalist/table.csv").set_index("kind")
     matched = table[table["reading"] == "symmetric.k1.n2"]
     assert list(matched.index) == ["routed", *CONTROLS]  # further keys change no oracle
@@ -62,7 +62,7 @@ def test_finalists_average_seeds_and_stand_beside_controls(folder: Path) -> None
         assert 0 <= table.loc[kind, "distant_density"] - own["distant_density"] < 0.2
     documents = pd.read_csv(folder / "results/recipe/finalist/documents.csv")
     assert len(documents) == 3 * (2 * 3 + 2 * 4 + 2)
-    assert (folder / "data/adapters/recipe/finalist/seed1/adapter.safetensors").is_file()
+    assert (folder / "data/adapters/recipe/finalist/seed1/adapter_model.safetensors").is_file()
     assert not (folder / "checkpoints/recipe/finalist").exists()
 
 
@@ -146,7 +146,24 @@ def test_a_setting_younger_than_the_routers_had_its_default(
         values = {name: each for name, each in before["retrofit"].items() if name != left_out}
         told.write_text(json.dumps({**before, "retrofit": values}))
         assert trained_so(own, trial) is same
+    younger = {name: each for name, each in before.items() if name != "gate"}
+    for values, same in ((younger, True), (before | {"gate": {"probes": 2}}, False)):
+        told.write_text(json.dumps(values))
+        assert trained_so(own, trial) is same
     told.write_text(json.dumps(before))
+
+
+def test_routers_that_route_otherwise_are_not_the_trials(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many groups a query takes."""
+    monkeypatch.chdir(folder)
+    trial = settings.load().recipe.trials["finalist"]
+    own = folder / "data/adapters/recipe/finalist/seed1"
+    assert routed_so(own, trial)
+    assert routed_so(own, replace(trial, focus=trial.focus.replace(top_k=2, ngram=3)))
+    assert not routed_so(own, replace(trial, focus=trial.focus.replace(window=9)))
+    assert not routed_so(folder, trial)  # there are none
 
 
 def test_copied_passages_are_scored_with_every_seed_and_distance(folder: Path) -> None:
@@ -183,7 +200,7 @@ def test_a_trials_routers_leak_nothing_and_generate_with_the_cache(folder: Path)
     table = pd.read_csv(folder / "results/leak/finalist/table.csv")
     assert set(table["variant"]) == {"finalist-symmetric-k1-n2"}
     changed = table.groupby("balance")["changed"].max()
-    assert changed["sinkhorn"] > changed["frozen"] == 0
+    assert changed["sinkhorn"] > changed["causal"] == 0
     path = folder / "data/sources/benchmarks" / gsm8k.FILE
     path.parent.mkdir(parents=True)
     row = {"request": {"context": "Two and two? " * 9}, "doc": {"short_answer": "4"}}
@@ -209,7 +226,7 @@ def test_masks_of_a_trial_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch)
     (named,) = of_trial(trial, ("symmetric.k1.n2",), chosen)
     model, _ = named.load(chosen)
     with focus.mode(model, "hard", **named.mask):
-        own = model.focus_state.config
+        own = model.focus_state.settings.config
         assert (own.top_k, own.ngram, own.ngram_keys, own.balance) == (1, 2, 2, "causal")
     with pytest.raises(ValueError, match="finalist: none of the readings masks anything"):
         of_trial(trial, (), replace(chosen, recipe=replace(chosen.recipe, readings=(Reading(4),))))
@@ -284,20 +301,21 @@ def test_distillation_is_zero_where_the_gate_is_open() -> None:
 
 def test_the_last_steps_run_under_the_hard_mask_with_each_k_in_turn() -> None:
     settings = RetrofitSettings(steps=8, hard_from=0.5, hard_top_ks=(1, 2))
-    seen = [gate_at(step, settings) for step in range(8)]
-    assert seen[:4] == [{}] * 4
+    seen = [gate_at(step, settings, 0.1) for step in range(8)]
+    assert seen[:4] == [{"temperature": 0.1}] * 4
     assert [how["top_k"] for how in seen[4:]] == [1, 2, 1, 2]
     assert {how["gate"] for how in seen[4:]} == {"straight_through"}
-    assert gate_at(7, RetrofitSettings(steps=8)) == {}
+    assert gate_at(7, RetrofitSettings(steps=8), 0.1) == {"temperature": 0.1}
+    cooling = RetrofitSettings(steps=8, hard_from=0.5, temperature_start=0.4)
+    assert gate_at(4, cooling, 0.1)["temperature"] == cooled(4, cooling, 0.1)
 
 
 def test_training_under_the_hard_mask_moves_routers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    config = focus.FocusConfig(num_groups=4, window=8, sinks=2, routers="kv_head",
-                               sides="query_heads", balanced_sides="keys", gate_keys="hard",
-                               gate_probes=2)  # fmt: skip
+    config = focus.FocusConfig(num_groups=4, window=8, sinks=2, routers="query_head",
+                               probe="multi_probe", top_k=2)  # fmt: skip
     losses = []
     for hard_from in (None, 0.5):
         training = RetrofitSettings(steps=4, context=64, warmup_steps=1, hard_from=hard_from,

@@ -20,30 +20,35 @@ import tempfile
 import warnings
 from pathlib import Path
 
-UNITS = ("forward.cpp", "gated.cpp", "step.cpp")
-SOURCES = ("vectors.h", "tile.h", "lists.h", *UNITS)
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17",
-         "-shared", "-fPIC")  # fmt: skip
+UNITS = ("forward.cpp", "backward.cpp", "gated.cpp", "step.cpp", "route.cpp")
+SOURCES = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "gated.h", *UNITS)
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17", "-shared",
+         "-fPIC")  # fmt: skip
+THREADS = "-fopenmp"  # not every compiler has it; without it one thread does all
 SECONDS = 120  # that a compiler may take; it needs two
 
 
 class NativeUnavailableError(RuntimeError):
-    """Why there is no compiled kernel, and what to do."""
+    """Why there is no compiled kernel, and what to do; ``told``: an earlier process was told."""
+
+    def __init__(self, message: str, told: bool = False) -> None:
+        super().__init__(message)
+        self.told = told
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled kernel, or None where there is none; a compiler that fails is warned of once."""
+    """The compiled kernel, or None where there is none, which is told once."""
     try:
         return load()
     except NativeUnavailableError as why:
-        if not switched_off() and (compiler() or os.environ.get("CXX")):
+        if not switched_off() and not why.told:
             warnings.warn(f"focus: slower attention on CPU is used, because {why}", stacklevel=2)
         return None
 
 
 def load() -> ctypes.CDLL:
-    """The compiled kernel, from the cache or compiled now (about two seconds).
+    """The compiled kernel, from the cache or compiled now (a few seconds).
 
     Raises:
         NativeUnavailableError: it is switched off, there is no compiler, or it fails.
@@ -54,25 +59,34 @@ def load() -> ctypes.CDLL:
     if found is None:
         raise NativeUnavailableError(
             "there is no C++ compiler on the path; install one (Debian: apt install g++) or name "
-            "one in CXX"
+            "one in CXX, or set FOCUS_NATIVE=0"
         )
-    name = f"kernel-{fingerprint(found)}.so"
     try:
-        path = cache_folder() / name
-        if not path.is_file():
-            compile_to(path, found)
-        return ctypes.CDLL(str(path))
+        name = f"kernel-{fingerprint(found)}.so"
+        return _load_from(cache_folder(), name, found)
     except OSError as error:  # no room, a folder from which nothing may be run, a broken file
         first = error
     try:
-        path = private_folder() / name
-        compile_to(path, found)
-        return ctypes.CDLL(str(path))
+        return _load_from(private_folder(), f"kernel-{fingerprint(found)}.so", found)
     except OSError as error:
         raise NativeUnavailableError(
-            f"the compiled kernel cannot be loaded ({first}; then {error}); name another folder in "
-            "FOCUS_CACHE, or set FOCUS_NATIVE=0"
+            f"the compiled kernel cannot be made or loaded ({first}; then {error}); name another "
+            "folder in FOCUS_CACHE, or set FOCUS_NATIVE=0"
         ) from error
+
+
+def _load_from(folder: Path, name: str, found: tuple[str, ...]) -> ctypes.CDLL:
+    """The kernel of this name, compiled unless it is there or is known to fail."""
+    path, failure = folder / name, folder / f"{name}.failed"
+    if not path.is_file():
+        if failure.is_file():
+            raise NativeUnavailableError(f"{failure.read_text(encoding='utf-8')}", told=True)
+        try:
+            compile_to(path, found)
+        except NativeUnavailableError as error:
+            failure.write_text(f"{error}; delete {failure} to try again", encoding="utf-8")
+            raise
+    return ctypes.CDLL(str(path))
 
 
 def switched_off() -> bool:
@@ -83,8 +97,8 @@ def switched_off() -> bool:
 @functools.cache
 def compiler() -> tuple[str, ...] | None:
     """The C++ compiler to use: its path, and the words that CXX has after it."""
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    for name, *words in map(shlex.split, wanted):
+    own = shlex.split(os.environ.get("CXX", ""))
+    for name, *words in [own] if own else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
         if path is not None:
             return path, *words
@@ -106,20 +120,26 @@ def compile_to(path: Path, found: tuple[str, ...]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         part = Path(folder) / path.name
-        units = (str(Path(__file__).with_name(unit)) for unit in UNITS)
-        command = [*found, *flags(), *units, "-o", str(part)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=SECONDS
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NativeUnavailableError(f"{found[0]} could not be run: {error}") from error
-        if done.returncode:
+        said = _compile(part, (*found, THREADS))
+        if said is not None and _compile(part, found) is not None:
             raise NativeUnavailableError(
                 f"{found[0]} could not compile the kernel; FOCUS_NATIVE=0 leaves it out. It said: "
-                f"{done.stderr.strip()[-500:]}"
+                f"{said[-500:]}"
             )
         part.replace(path)
+
+
+def _compile(target: Path, command: tuple[str, ...]) -> str | None:
+    """Runs a compiler; None, or what it said where it failed."""
+    units = (str(Path(__file__).with_name(unit)) for unit in UNITS)
+    try:
+        done = subprocess.run(
+            [*command, *flags(), *units, "-o", str(target)], capture_output=True, text=True,
+            errors="replace", timeout=SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"it could not be run: {error}"
+    return done.stderr.strip() or "nothing" if done.returncode else None
 
 
 @functools.cache
@@ -129,10 +149,16 @@ def cache_folder() -> Path:
     try:
         folder = Path(root) if root else _user_cache() / "focus-attention"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Where others may write, they could lay a library of theirs.
+        open_to_others = _open_to_others(folder)
         with tempfile.TemporaryFile(dir=folder):
-            if _own(folder):
+            if open_to_others is None:
                 return folder
+        warnings.warn(
+            f"focus: compiles its kernel anew in every process, because others may write to "
+            f"{open_to_others} and lay a library of theirs; chmod go-w {open_to_others}, or name a "
+            "folder of your own in FOCUS_CACHE",
+            stacklevel=2,
+        )
     except (OSError, RuntimeError):  # RuntimeError: there is no home folder
         pass
     return private_folder()
@@ -146,11 +172,22 @@ def private_folder() -> Path:
     return Path(folder)
 
 
-def _own(folder: Path) -> bool:
+def _open_to_others(folder: Path) -> Path | None:
+    """The folder itself or one above it that another user could replace files in, if there is one.
+
+    Above it, root's folders are trusted, and those where others may only add entries (sticky).
+    """
     if not hasattr(os, "getuid"):
-        return True
+        return None
+    folder = folder.resolve()
     state = folder.stat()
-    return state.st_uid == os.getuid() and not state.st_mode & 0o022
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+        return folder
+    for each in folder.parents:
+        state = each.stat()
+        if state.st_uid not in (0, os.getuid()) or state.st_mode & 0o1002 == 0o002:
+            return each
+    return None
 
 
 def _user_cache() -> Path:

@@ -13,16 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
-from torch.autograd.function import once_differentiable
 
 from focus.attention.checks import (
     Inputs,
-    check_arguments,
     check_contents,
+    check_finite,
     for_query_heads,
     real_spans,
 )
-from focus.attention.decomposed import decomposed_backward, plan_of
 from focus.attention.native.build import library
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -52,15 +50,23 @@ class _Problem(ctypes.Structure):
     )
 
 
+class _GradProblem(ctypes.Structure):
+    """As in backward.cpp."""
+
+    _fields_ = (
+        ("forward", _Problem),
+        ("grad", ctypes.c_void_p),
+        ("grad_strides", ctypes.c_int64 * 3),
+        *((name, ctypes.c_void_p) for name in ("d_query", "d_key", "d_value")),
+    )
+
+
 def refusal(x: Inputs) -> str | None:
     """Why the kernel cannot compute this call, or None."""
     if x.query.device.type != "cpu":
         return f"query: is on {x.query.device}; the compiled kernel is for CPU"
     if x.query.dtype not in DTYPES:
         return f"query: is {x.query.dtype}; the compiled kernel takes float32 and bfloat16"
-    traced = in_a_way((x.query, x.key, x.value))
-    if traced is not None:
-        return traced
     kernel = library()
     if kernel is None:
         return "backend: there is no compiled kernel here"
@@ -103,93 +109,94 @@ def limits(kernel: ctypes.CDLL) -> tuple[int, ...]:
     return tuple(found)
 
 
-def attention(x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO) -> Tensor:
-    """Attention of inputs that :func:`refusal` allows, (B, H, T, D); differentiable in query, key
-    and value, by the decomposition's backward pass.
+def check(x: Inputs) -> list[tuple[int, int]]:
+    """First and last + 1 real token of every sequence, for the kernel.
 
     Raises:
-        ValueError: see :func:`focus.attention.checks.check_contents`.
+        ValueError: the kernel cannot compute this call.
     """
-    tensors = (x.query, x.key, x.value)
-    if not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors)):
-        return _checked(x, spans, mode)[0]
-    out: Tensor = _Attention.apply(*tensors, x, spans, mode)
-    return out
-
-
-def attention_by(
-    query: Tensor, key: Tensor, value: Tensor, *, mode: int, membership: Tensor, window: int = 128,
-    sinks: int = 0, scale: float | None = None, key_padding_mask: Tensor | None = None,
-    key_membership: Tensor | None = None, extra_keys: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """As :func:`focus.focus_attention`, in one of the kernel's ways: ``LISTS`` or ``DENSE``."""
-    x = check_arguments(
-        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
-        extra_keys,
-    )  # fmt: skip
     spans, why = real_spans(x), refusal(x)
-    if spans is None or why is not None:
-        raise ValueError(why or "key_padding_mask: has padding between real tokens")
-    return attention(x, spans, mode)
-
-
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, x: Inputs,
-                spans: list[tuple[int, int]], mode: int) -> Tensor:  # fmt: skip
-        out, lse = _checked(x, spans, mode)
-        # Memberships too, so that one that was refilled in place meanwhile is noticed.
-        ctx.save_for_backward(query, key, value, x.membership, x.key_membership, x.real, out, lse)
-        ctx.rest = x.separate_keys, x.window, x.sinks, x.scale, x.extra, spans
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, membership, key_membership, real, out, lse = ctx.saved_tensors
-        separate, window, sinks, scale, extra, spans = ctx.rest
-        # Keys and values are repeated here where query heads are routed apart.
-        own = check_contents(Inputs(query, key, value, membership, key_membership, separate, 0,
-                                    real, window, sinks, scale, extra))  # fmt: skip
-        grads = decomposed_backward(
-            grad, query, own.key, own.value, out, lse, own, plan_of(own, spans)
+    if spans is None:
+        why = why or (
+            "key_padding_mask: has padding between real tokens, which the compiled kernel does not "
+            "take; pad on one side, or use backend='stripes'"
         )
-        d_key, d_value = (each.unflatten(1, (key.shape[1], -1)).sum(2) for each in grads[1:])
-        return grads[0], d_key, d_value, None, None, None
-
-
-def _checked(x: Inputs, spans: list[tuple[int, int]], mode: int) -> tuple[Tensor, Tensor]:
-    status, out, lse = forward(x, spans, mode)
-    if status != DONE:
-        check_contents(x)  # says what the kernel has seen
-        raise RuntimeError(f"the compiled kernel answers {status}; please report it")
-    return out, lse
+    if spans is None or why is not None:
+        raise ValueError(why)
+    return spans
 
 
 def forward(
     x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO,
     seconds: dict[str, float] | None = None,
-) -> tuple[int, Tensor, Tensor]:  # fmt: skip
-    """Status, out (B, H, T, D) and lse (B, H, T) float32.
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Output (B, H, T, D) and log-sum-exp (B, H, T) float32, 0 in padding.
 
     Args:
-        x: neither finite values nor a group for every token need have been checked: the kernel
-            sees them anyway, and answers ``NOT_FINITE`` or ``NO_GROUP``.
+        x: inputs after :func:`focus.attention.checks.settle`. Neither finite values nor a group for
+            every token need have been checked: the kernel sees them anyway.
         spans: first and last + 1 real token of every sequence.
         mode: how; the results are the same.
         seconds: filled with what each of :data:`PARTS` took; the last is called ``every pair``
             where no lists were made.
 
     Finite inputs whose logits leave float32's range (beyond 3e38) lose keys.
+
+    Raises:
+        ValueError: see :func:`focus.attention.checks.check_contents`.
     """
+    out = x.query.new_empty(
+        x.query.shape[0], x.query.shape[2], x.query.shape[1], x.query.shape[3]
+    ).transpose(1, 2)  # laid out as models use it next: heads beside each other
+    lse = x.query.new_empty(x.query.shape[:3], dtype=torch.float32)  # whatever the default is
+    took, chosen = (ctypes.c_double * len(PARTS))(), ctypes.c_int32()
+    problem, _keep = _problem(x, spans, mode, out, lse)
+    problem.seconds, problem.chosen = ctypes.addressof(took), ctypes.addressof(chosen)
+    status = int(_kernel().focus_attention_forward(ctypes.byref(problem)))
+    if seconds is not None:
+        near = "window" if chosen.value == LISTS else "every pair"
+        seconds.update(zip((*PARTS[:-1], near), took, strict=True))
+    if status in (NOT_FINITE, NO_GROUP):
+        check_finite(x)
+        check_contents(x)  # says what the kernel has seen
+    _answer(status)
+    return out, lse
+
+
+def backward(grad: Tensor, x: Inputs, out: Tensor, lse: Tensor, spans: list[tuple[int, int]],
+             mode: int = AUTO) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients in query, key and value, given the output and log-sum-exp of :func:`forward`."""
+    grad = _rows(grad)
+    problem, kept = _problem(x, spans, mode, _rows(out), lse.contiguous())
+    wide = [torch.zeros(each.shape, dtype=torch.float32) for each in kept[:3]]
+    whole = _GradProblem(problem, grad.data_ptr(), (ctypes.c_int64 * 3)(*grad.stride()[:3]),
+                         *(each.data_ptr() for each in wide))  # fmt: skip
+    _answer(int(_kernel().focus_attention_backward(ctypes.byref(whole))))
+    # Where query heads have key memberships of their own, keys were repeated for each.
+    d_key, d_value = (each.unflatten(1, (x.key.shape[1], -1)).sum(2) if each.shape != x.key.shape
+                      else each for each in wide[1:])  # fmt: skip
+    return wide[0].to(x.query.dtype), d_key.to(x.key.dtype), d_value.to(x.value.dtype)
+
+
+def _kernel() -> ctypes.CDLL:
     kernel = library()
     if kernel is None:
         raise RuntimeError("there is no compiled kernel; ask refusal() first")
+    return kernel
+
+
+def _answer(status: int) -> None:
+    if status == NO_MEMORY:
+        raise MemoryError("focus_attention: no memory for the lists of groups; shorten the batch")
+    if status != DONE:
+        raise RuntimeError(f"the compiled kernel answers {status}; please report it")
+
+
+def _problem(x: Inputs, spans: list[tuple[int, int]], mode: int, out: Tensor, lse: Tensor,
+             ) -> tuple[_Problem, tuple[Any, ...]]:  # fmt: skip
+    """The kernel's arguments, and what must live until it returns: query, key and value first."""
     batch, heads, tokens, dim = x.query.shape
     query, key, value = (_rows(each.detach()) for each in (x.query, x.key, x.value))
-    # Laid out as models use it next: heads beside each other.
-    out = query.new_empty(batch, tokens, heads, dim).transpose(1, 2)
-    lse = query.new_empty(batch, heads, tokens, dtype=torch.float32)  # whatever the default is
     if x.key_membership.shape[1] > key.shape[1]:  # keys in other groups for each query head
         key, value = (for_query_heads(each, heads) for each in (key, value))
     extra = None if x.extra is None else x.extra.to(torch.int32).contiguous()
@@ -200,24 +207,14 @@ def forward(
                int(query.dtype == torch.bfloat16), mode, torch.get_num_threads(),
                extras)  # fmt: skip
     tensors = (query, key, value, out, lse, x.membership, x.key_membership)
-    took, chosen = (ctypes.c_double * len(PARTS))(), ctypes.c_int32()
     problem = _Problem(
         *(each.data_ptr() for each in tensors), ctypes.addressof(ends),
         None if extra is None else extra.data_ptr(),
         *((ctypes.c_int64 * 3)(*each.stride()[:3]) for each in tensors[:4]),
         *((ctypes.c_int64 * 4)(*each.stride()) for each in tensors[5:]),
-        *(min(number, 2**31 - 1) for number in numbers), x.scale, ctypes.addressof(took),
-        ctypes.addressof(chosen),
+        *(min(number, 2**31 - 1) for number in numbers), x.scale, None, None,
     )  # fmt: skip
-    status = int(kernel.focus_attention_forward(ctypes.byref(problem)))
-    if seconds is not None:
-        near = "window" if chosen.value == LISTS else "every pair"
-        seconds.update(zip((*PARTS[:-1], near), took, strict=True))
-    if status == NO_MEMORY:
-        raise MemoryError("focus_attention: no memory for the lists of groups; shorten the batch")
-    if status not in (DONE, NOT_FINITE, NO_GROUP):
-        raise RuntimeError(f"the compiled kernel answers {status}; please report it")
-    return status, out, lse
+    return problem, (*tensors, ends, extra)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-// Attention under the hard mask on CPU, in one pass over the pairs that it keeps. Forward only.
+// Attention under the hard mask on CPU, in one pass over the pairs that it keeps.
 //
 // Two phases, each in tiles of queries with the running softmax of FlashAttention:
 //   far   for each group, the queries that look into it, in order of position, against the keys that
@@ -13,39 +13,23 @@
 // Keys lie in panels of PANEL keys, transposed, so that both products broadcast from the left and
 // stream whole vectors from the right. float32 throughout; bfloat16 is converted on the way in and out.
 
-#include <omp.h>
-
-#include <initializer_list>
-
-#include "lists.h"
+#include "rows.h"
 #include "tile.h"
 
 // Everything of one call; sums, most and norm are the running softmax between the phases.
-struct Call {
-    explicit Call(const Problem &problem) : p(problem) {}
-    const Problem &p;
-    int units = 0, per_sequence = 0, mode = 0, query_size = 4, window = 0;
-    Unit *unit = nullptr;
+struct Forward : Call {
+    using Call::Call;
     float **near_panels = nullptr, **near_values = nullptr;  // by (sequence, key head)
     float **far_panels = nullptr, **far_values = nullptr;
     float *sums = nullptr, *most = nullptr, *norm = nullptr;
     Item *items = nullptr;
     int *round_end = nullptr, rounds = 0;
-    bool far = false, repeats = false, single = true;
     double since = 0;
 
     void stamp(int part) {
-        const double now = omp_get_wtime();
+        const double now = seconds_now();
         if (p.seconds) p.seconds[part] = now - since;
         since = now;
-    }
-
-    int unit_of(int b, int head) const {
-        return b * per_sequence + (int)((int64_t)head * per_sequence / p.heads);
-    }
-    int key_head_of(int head) const { return (int)((int64_t)head * p.key_heads / p.heads); }
-    size_t state_at(int b, int head, int t) const {
-        return ((size_t)b * p.heads + head) * p.tokens + unit[b * per_sequence].start + t;
     }
     float *sums_at(int b, int head, int t) const {
         if (sums) return sums + state_at(b, head, t) * p.dim;
@@ -61,7 +45,7 @@ static Tile new_tile(const Problem &p, float *scratch) {
     return tile;
 }
 
-static float enter(const Call &c, Tile &tile, int i, int b, int head, int t, bool resume) {
+static float enter(const Forward &c, Tile &tile, int i, int b, int head, int t, bool resume) {
     const Problem &p = c.p;
     const Unit &unit = c.unit[c.unit_of(b, head)];
     const float base2 = p.scale / LN2;
@@ -75,7 +59,7 @@ static float enter(const Call &c, Tile &tile, int i, int b, int head, int t, boo
         tile.most[i] = NOTHING, tile.norm[i] = 0;
         memset(sums, 0, p.dim * sizeof(float));
     }
-    return read_row(row_of(p.query, p.query_strides, b, head, unit.start + t, c.query_size),
+    return read_row(row_of(p.query, p.query_strides, b, head, unit.start + t, c.row_size),
                     p.bfloat16, p.dim, base2, tile.query + i * p.dim);
 }
 
@@ -88,7 +72,7 @@ static void pad(Tile &tile, int rows) {
     }
 }
 
-static void run_far(const Call &c, const Item &item, float *scratch) {
+static void run_far(const Forward &c, const Item &item, float *scratch) {
     const Problem &p = c.p;
     const Unit &unit = c.unit[item.unit];
     const int b = item.unit / c.per_sequence, key_head = c.key_head_of(item.head);
@@ -119,10 +103,10 @@ static void run_far(const Call &c, const Item &item, float *scratch) {
 }
 
 // Further keys of the tile's queries; those of a group that a query looks into it has met already.
-static void run_extra(const Call &c, Tile &tile, int rows, int b, int head, int first) {
+static void run_extra(const Forward &c, Tile &tile, int rows, int b, int head, int first) {
     const Problem &p = c.p;
     const Unit &unit = c.unit[c.unit_of(b, head)];
-    const int key_head = c.key_head_of(head), size = c.query_size;
+    const int key_head = c.key_head_of(head), size = c.row_size;
     float row[MOST_DIM];
     for (int i = 0; i < rows; i++) {
         const int32_t *own = p.extra + ((size_t)b * p.tokens + unit.start + first + i) * p.extras;
@@ -143,7 +127,7 @@ static void run_extra(const Call &c, Tile &tile, int rows, int b, int head, int 
     }
 }
 
-static bool run_near(const Call &c, int b, int head, int first, float *scratch) {
+static bool run_near(const Forward &c, int b, int head, int first, float *scratch) {
     const Problem &p = c.p;
     const Unit &unit = c.unit[c.unit_of(b, head)];
     const int rows = min_of(TILE, unit.tokens - first);
@@ -166,7 +150,7 @@ static bool run_near(const Call &c, int b, int head, int first, float *scratch) 
     if (p.extra) run_extra(c, tile, rows, b, head, first);
     for (int i = 0; i < rows; i++) {
         const int t = unit.start + first + i;
-        char *to = (char *)row_of(p.out, p.out_strides, b, head, t, c.query_size);
+        char *to = (char *)row_of(p.out, p.out_strides, b, head, t, c.row_size);
         const float part = 1 / tile.norm[i], *sums = tile.sums + i * p.dim;
         for (int d = 0; d < p.dim; d++)
             if (p.bfloat16)
@@ -179,25 +163,7 @@ static bool run_near(const Call &c, int b, int head, int first, float *scratch) 
     return bad == 0;
 }
 
-static void choose_mode(Call &c) {
-    const Problem &p = c.p;
-    double lists = 0, dense = 0;
-    bool everything = true;  // every causal pair is kept
-    for (int u = 0; u < c.units; u++) {
-        double own_lists, own_dense;
-        costs_of(c.unit[u], p, &own_lists, &own_dense);
-        lists += own_lists, dense += own_dense;
-        c.single &= c.unit[u].most_groups <= 1;
-        c.repeats |= c.unit[u].most_groups > 1 && c.unit[u].most_key_groups > 1;
-        everything &= p.window >= c.unit[u].tokens || p.sinks >= c.unit[u].tokens ||
-                      c.unit[u].fewest_groups + c.unit[u].fewest_key_groups > p.groups;
-    }
-    c.mode = p.mode != AUTO ? p.mode : lists < dense || everything ? LISTS : DENSE;
-    c.far = c.mode == LISTS && !everything;
-    c.window = everything ? p.tokens : p.window;
-}
-
-static bool make_items(Call &c) {
+static bool make_items(Forward &c) {
     const Problem &p = c.p;
     size_t count = 0;
     for (int b = 0; b < p.batch; b++)
@@ -230,7 +196,7 @@ static bool make_items(Call &c) {
     return true;
 }
 
-static bool reserve(Call &c) {
+static bool reserve(Forward &c) {
     const Problem &p = c.p;
     const int pairs = p.batch * p.key_heads;
     float ***tables[] = {&c.near_panels, &c.near_values, &c.far_panels, &c.far_values};
@@ -241,7 +207,7 @@ static bool reserve(Call &c) {
     }
     for (int i = 0; i < pairs; i++) {
         const int b = i / p.key_heads, key_head = i % p.key_heads;
-        const Unit &unit = c.unit[c.unit_of(b, key_head * (p.heads / p.key_heads))];
+        const Unit &unit = c.keys_of(b, key_head);
         const size_t near = (size_t)(unit.tokens + PANEL) / PANEL * PANEL * p.dim;
         c.near_panels[i] = room<float>(near);
         if (p.bfloat16) c.near_values[i] = room<float>(near);
@@ -256,53 +222,23 @@ static bool reserve(Call &c) {
     return !c.far || ((c.most = room<float>(rows)) && (c.norm = room<float>(rows)));
 }
 
-static void release(Call &c) {
+static void release(Forward &c) {
     const int pairs = c.p.batch * c.p.key_heads;
     for (float **table : {c.near_panels, c.near_values, c.far_panels, c.far_values}) {
         for (int i = 0; table && i < pairs; i++) free(table[i]);
         free(table);
     }
-    for (int u = 0; c.unit && u < c.units; u++) {
-        Unit &x = c.unit[u];
-        for (void *each : {(void *)x.query_groups, (void *)x.key_groups, (void *)x.key_at,
-                           (void *)x.key_offset, (void *)x.query_at, (void *)x.query_high,
-                           (void *)x.query_offset, (void *)x.key_words[0], (void *)x.key_words[1],
-                           (void *)x.slot_words[0], (void *)x.slot_words[1]})
-            free(each);
-    }
+    release_units(c);
     for (void *each : {(void *)c.sums, (void *)c.most, (void *)c.norm, (void *)c.items,
-                       (void *)c.round_end, (void *)c.unit})
+                       (void *)c.round_end})
         free(each);
 }
 
-static int read_unit(Call &c, int u) {
-    const Problem &p = c.p;
-    Unit &unit = c.unit[u];
-    const int b = u / c.per_sequence, within = u % c.per_sequence;
-    const int64_t routing = (int64_t)within * p.routings / c.per_sequence;
-    const int64_t key_routing = (int64_t)within * p.key_routings / c.per_sequence;
-    unit.start = p.spans[2 * b], unit.tokens = p.spans[2 * b + 1] - unit.start;
-    unit.sinks = min_of(p.sinks, unit.tokens);
-    unit.query_groups = room<uint64_t>(unit.tokens), unit.key_groups = room<uint64_t>(unit.tokens);
-    if (!unit.query_groups || !unit.key_groups) return NO_MEMORY;
-    if (!make_words(unit.key_words, p.groups, unit.tokens)) return NO_MEMORY;
-    const int64_t *s = p.membership_strides, *ks = p.key_membership_strides;
-    if (!read_groups(p.membership + b * s[0] + routing * s[1] + unit.start * s[2], s[2], s[3],
-                     unit.tokens, p.groups, unit.query_groups, &unit.most_groups, &unit.fewest_groups))
-        return NO_GROUP;
-    if (!read_groups(p.key_membership + b * ks[0] + key_routing * ks[1] + unit.start * ks[2], ks[2],
-                     ks[3], unit.tokens, p.groups, unit.key_groups, &unit.most_key_groups,
-                     &unit.fewest_key_groups))
-        return NO_GROUP;
-    for (int t = 0; t < unit.tokens; t++) put_words(unit.key_words, t, unit.key_groups[t]);
-    return DONE;
-}
-
-static float pack_near(const Call &c, int64_t task, int most_near) {
+static float pack_near(const Forward &c, int64_t task, int most_near) {
     const Problem &p = c.p;
     const int which = (int)(task / most_near), panel = (int)(task % most_near);
     const int b = which / p.key_heads, key_head = which % p.key_heads;
-    const Unit &unit = c.unit[c.unit_of(b, key_head * (p.heads / p.key_heads))];
+    const Unit &unit = c.keys_of(b, key_head);
     const ptrdiff_t at = (ptrdiff_t)panel * PANEL * p.dim;
     float bad = 0;
     if (panel * PANEL < unit.tokens)
@@ -312,11 +248,11 @@ static float pack_near(const Call &c, int64_t task, int most_near) {
     return bad;
 }
 
-static void pack_far(const Call &c, int64_t task, int most_far) {
+static void pack_far(const Forward &c, int64_t task, int most_far) {
     const Problem &p = c.p;
     const int which = (int)(task / most_far), panel = (int)(task % most_far);
     const int b = which / p.key_heads, key_head = which % p.key_heads;
-    const Unit &unit = c.unit[c.unit_of(b, key_head * (p.heads / p.key_heads))];
+    const Unit &unit = c.keys_of(b, key_head);
     const ptrdiff_t at = (ptrdiff_t)panel * PANEL * p.dim;
     if (panel * PANEL < unit.slots)
         pack_panel(p, b, key_head, unit.start, unit.key_at + panel * PANEL, 0, PANEL,
@@ -335,26 +271,7 @@ static void blank_padding(const Problem &p) {
             }
 }
 
-static int prepare(Call &c) {
-    const Problem &p = c.p;
-    c.unit = room<Unit>(c.units);
-    if (!c.unit) return NO_MEMORY;
-    memset(c.unit, 0, c.units * sizeof(Unit));
-    int status = DONE;
-#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (c.units > 1)
-    for (int u = 0; u < c.units; u++) status = max_of(status, read_unit(c, u));
-    if (status != DONE) return status;
-    choose_mode(c);
-    if (c.far) {
-#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (c.units > 1)
-        for (int u = 0; u < c.units; u++)
-            if (!build_lists(c.unit[u], p)) status = NO_MEMORY;
-        if (status != DONE || !make_items(c)) return NO_MEMORY;
-    }
-    return reserve(c) ? DONE : NO_MEMORY;
-}
-
-static int run(Call &c) {
+static int run(Forward &c) {
     const Problem &p = c.p;
     int most_near = 1, most_far = 1, bad = 0, tiles = (p.tokens + TILE - 1) / TILE;
     for (int u = 0; u < c.units; u++) {
@@ -401,11 +318,10 @@ static int run(Call &c) {
 extern "C" int focus_attention_forward(const Problem *problem) {
     const Problem &p = *problem;
     if (p.dim % LANES || p.dim > MOST_DIM || p.groups > MOST_GROUPS) return UNSUPPORTED;
-    Call c(p);
-    c.per_sequence = max_of(p.routings, p.key_routings), c.units = p.batch * c.per_sequence;
-    c.query_size = p.bfloat16 ? 2 : 4;
-    c.since = omp_get_wtime();
-    int status = prepare(c);
+    Forward c(p);
+    c.since = seconds_now();
+    int status = prepare_units(c);
+    if (status == DONE && !((!c.far || make_items(c)) && reserve(c))) status = NO_MEMORY;
     if (status == DONE) {
         blank_padding(p);
         if (p.chosen) *p.chosen = c.mode;

@@ -1,5 +1,20 @@
-// What is asked, who looks into which group, and keys laid out as the tiles read them.
+// What is asked, who looks into which group, and which queries and keys meet: shared by the forward
+// and the backward pass.
 #pragma once
+
+#ifdef _OPENMP
+#include <omp.h>
+static inline double seconds_now() { return omp_get_wtime(); }
+#else  // without OpenMP its pragmas are ignored and one thread does all
+#include <time.h>
+static inline double seconds_now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+#endif
+
+#include <initializer_list>
 
 #include "vectors.h"
 
@@ -139,42 +154,96 @@ static bool build_lists(Unit &unit, const Problem &p) {
     return true;
 }
 
-static inline const char *row_of(const void *base, const int64_t *strides, int b, int h, int64_t t,
-                                 int size) {
-    return (const char *)base + (b * strides[0] + h * strides[1] + t * strides[2]) * size;
+// The units of a call and how it is computed.
+struct Call {
+    explicit Call(const Problem &problem)
+        : p(problem), per_sequence(max_of(problem.routings, problem.key_routings)),
+          units(problem.batch * per_sequence), row_size(problem.bfloat16 ? 2 : 4) {}
+    const Problem &p;
+    int per_sequence, units, row_size, mode = 0, window = 0;
+    Unit *unit = nullptr;
+    bool far = false, repeats = false, single = true;
+
+    int unit_of(int b, int head) const {
+        return b * per_sequence + (int)((int64_t)head * per_sequence / p.heads);
+    }
+    const Unit &keys_of(int b, int key_head) const {  // the same for all its query heads
+        return unit[unit_of(b, key_head * (p.heads / p.key_heads))];
+    }
+    int key_head_of(int head) const { return (int)((int64_t)head * p.key_heads / p.heads); }
+    size_t state_at(int b, int head, int t) const {
+        return ((size_t)b * p.heads + head) * p.tokens + unit[b * per_sequence].start + t;
+    }
+};
+
+static int read_unit(Call &c, int u) {
+    const Problem &p = c.p;
+    Unit &unit = c.unit[u];
+    const int b = u / c.per_sequence, within = u % c.per_sequence;
+    const int64_t routing = (int64_t)within * p.routings / c.per_sequence;
+    const int64_t key_routing = (int64_t)within * p.key_routings / c.per_sequence;
+    unit.start = p.spans[2 * b], unit.tokens = p.spans[2 * b + 1] - unit.start;
+    unit.sinks = min_of(p.sinks, unit.tokens);
+    unit.query_groups = room<uint64_t>(unit.tokens), unit.key_groups = room<uint64_t>(unit.tokens);
+    if (!unit.query_groups || !unit.key_groups) return NO_MEMORY;
+    if (!make_words(unit.key_words, p.groups, unit.tokens)) return NO_MEMORY;
+    const int64_t *s = p.membership_strides, *ks = p.key_membership_strides;
+    if (!read_groups(p.membership + b * s[0] + routing * s[1] + unit.start * s[2], s[2], s[3],
+                     unit.tokens, p.groups, unit.query_groups, &unit.most_groups, &unit.fewest_groups))
+        return NO_GROUP;
+    if (!read_groups(p.key_membership + b * ks[0] + key_routing * ks[1] + unit.start * ks[2], ks[2],
+                     ks[3], unit.tokens, p.groups, unit.key_groups, &unit.most_key_groups,
+                     &unit.fewest_key_groups))
+        return NO_GROUP;
+    for (int t = 0; t < unit.tokens; t++) put_words(unit.key_words, t, unit.key_groups[t]);
+    return DONE;
 }
 
-// Copies a row as float32 times `scale`; what it returns is 0, or NaN where the row is not finite.
-static inline float read_row(const char *from, int bfloat16, int dim, float scale, float *to) {
-    Vec bad = {};
-    for (int d = 0; d < dim; d += LANES) {
-        Vec x;
-        if (bfloat16)
-            for (int i = 0; i < LANES; i++) x[i] = from_bfloat16(((const uint16_t *)from)[d + i]);
-        else
-            x = load((const float *)from + d);
-        bad += x * 0.0f;
-        store(to + d, x * scale);
+static void choose_mode(Call &c) {
+    const Problem &p = c.p;
+    double lists = 0, dense = 0;
+    bool everything = true;  // every causal pair is kept
+    for (int u = 0; u < c.units; u++) {
+        double own_lists, own_dense;
+        costs_of(c.unit[u], p, &own_lists, &own_dense);
+        lists += own_lists, dense += own_dense;
+        c.single &= c.unit[u].most_groups <= 1;
+        c.repeats |= c.unit[u].most_groups > 1 && c.unit[u].most_key_groups > 1;
+        everything &= p.window >= c.unit[u].tokens ||
+                      p.sinks >= c.unit[u].tokens ||
+                      c.unit[u].fewest_groups + c.unit[u].fewest_key_groups > p.groups;
     }
-    return total(bad);
+    c.mode = p.mode != AUTO ? p.mode : lists < dense || everything ? LISTS : DENSE;
+    c.far = c.mode == LISTS && !everything;
+    c.window = everything ? p.tokens : p.window;
 }
 
-// A panel of keys, transposed, and their values: positions `at` (or from `first` on), -1 is none.
-static float pack_panel(const Problem &p, int b, int head, int start, const int *at, int first,
-                        int count, float *panel, float *values) {
-    const int size = p.bfloat16 ? 2 : 4, dim = p.dim;
-    float bad = 0, row[MOST_DIM];
-    for (int j = 0; j < PANEL; j++) {
-        const int t = j >= count ? -1 : at ? at[j] : first + j;
-        if (t < 0) {
-            for (int d = 0; d < dim; d++) panel[d * PANEL + j] = 0;
-            continue;
-        }
-        bad += read_row(row_of(p.key, p.key_strides, b, head, start + t, size), p.bfloat16, dim, 1,
-                        row);
-        for (int d = 0; d < dim; d++) panel[d * PANEL + j] = row[d];
-        bad += read_row(row_of(p.value, p.value_strides, b, head, start + t, size), p.bfloat16, dim,
-                        1, values ? values + (ptrdiff_t)j * dim : row);
+// Reads every unit, chooses the mode and makes the lists that it needs.
+static int prepare_units(Call &c) {
+    const Problem &p = c.p;
+    c.unit = room<Unit>(c.units);
+    if (!c.unit) return NO_MEMORY;
+    memset(c.unit, 0, c.units * sizeof(Unit));
+    int status = DONE;
+#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (c.units > 1)
+    for (int u = 0; u < c.units; u++) status = max_of(status, read_unit(c, u));
+    if (status != DONE) return status;
+    choose_mode(c);
+    if (!c.far) return DONE;
+#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (c.units > 1)
+    for (int u = 0; u < c.units; u++)
+        if (!build_lists(c.unit[u], p)) status = NO_MEMORY;
+    return status;
+}
+
+static void release_units(Call &c) {
+    for (int u = 0; c.unit && u < c.units; u++) {
+        Unit &x = c.unit[u];
+        for (void *each : {(void *)x.query_groups, (void *)x.key_groups, (void *)x.key_at,
+                           (void *)x.key_offset, (void *)x.query_at, (void *)x.query_high,
+                           (void *)x.query_offset, (void *)x.key_words[0], (void *)x.key_words[1],
+                           (void *)x.slot_words[0], (void *)x.slot_words[1]})
+            free(each);
     }
-    return bad;
+    free(c.unit);
 }

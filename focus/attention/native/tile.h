@@ -84,8 +84,8 @@ struct Tile {
     uint64_t earlier;  // groups before the one at hand
 };
 
-template <Rule RULE>
-static inline Ints kept(const Tile &tile, const Keys &keys, int row, int first) {
+template <Rule RULE, class AnyTile, class AnyKeys>
+static inline Ints kept(const AnyTile &tile, const AnyKeys &keys, int row, int first) {
     Ints at = counting() + first;
     Ints in = (at >= tile.low[row]) & (at < tile.high[row]);
     if constexpr (RULE != RANGE) {

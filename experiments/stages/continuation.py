@@ -1,0 +1,103 @@
+"""Stage continuation: tokens generated after a context by the recipe, against the pretrained model.
+
+In one run, taking turns at every context: greedy generation with a filled cache by the pretrained
+model and by ``FocusConfig.recipe()`` in hard mode on the same weights (:mod:`experiments.whole`).
+Filling the caches is not timed. The pretrained model's holds random keys and values, since their
+size alone decides its time; the recipe's is filled by reading test books, one after the other.
+
+`python -m experiments.stages.continuation` writes results/continuation/table.csv and metrics.json.
+
+Shapes: T tokens of the context.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+
+from experiments import settings, whole
+from experiments.record import Run
+from experiments.settings import Settings
+from focus.cache import FocusCache
+
+
+def main() -> None:
+    """Command line of the stage."""
+    chosen = settings.load()
+    torch.set_num_threads(chosen.threads)
+    with Run("continuation", None, chosen) as run:
+        continuation(run, chosen)
+
+
+@torch.no_grad()
+def continuation(run: Run, chosen: Settings) -> None:
+    """Times every context of ``continuation``."""
+    plan, rows = chosen.continuation, []
+    run.dtype = plan.dtype
+    text = whole.text(max(plan.contexts) + 1, "continuation.contexts")
+    both = whole.load(chosen, plan)
+    for context in plan.contexts:
+        # No progress bar here: its thread takes turns with the one that is timed.
+        print(f"continuation: {context} tokens", flush=True)
+        rows.append(compare(both, text[:, : context + 1].to(both.full.device), chosen))
+    run.table(pd.DataFrame(rows), "table.csv")
+    for row in rows:
+        run.metric(f"{row['length']}.speedup", row["speedup"], row["speedup_low"],
+                   row["speedup_high"], row["repetitions"])  # fmt: skip
+    run.note("seed", chosen.seed)
+
+
+def compare(both: whole.Both, ids: Tensor, chosen: Settings) -> dict[str, Any]:
+    """One row: tokens generated after ids (1, T + 1), all but the last of which are cached."""
+    plan, context = chosen.continuation, ids.shape[1] - 1
+    runs = {
+        whole.FULL: partial(timed, both.full, ids, drawn(both, context, chosen), plan.new_tokens),
+        whole.OURS: partial(timed, both.ours, ids, read(both.ours, ids), plan.new_tokens),
+    }
+    found = whole.compared(whole.take_turns(runs, plan), chosen)
+    return {"device": ids.device.type, "length": context, "new_tokens": plan.new_tokens,
+            "dtype": plan.dtype, **found}  # fmt: skip
+
+
+def drawn(both: whole.Both, context: int, chosen: Settings) -> Cache:
+    """The pretrained model's cache with random keys and values for a context."""
+    model, cache = both.full, DynamicCache(config=both.full.config)
+    generator = torch.Generator().manual_seed(chosen.seed)
+    for index, layer in both.ours.focus_state.layers.items():
+        size = (1, layer.key_heads, context, layer.module.head_dim)
+        key, value = (
+            torch.randn(size, generator=generator).to(model.device, model.dtype) for _ in range(2)
+        )
+        cache.update(key, value, index)
+    return cache
+
+
+def read(model: PreTrainedModel, ids: Tensor) -> Cache:
+    """The recipe's cache after all but the last of ids (1, T + 1)."""
+    cache = FocusCache()
+    model(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return cache
+
+
+def timed(model: PreTrainedModel, ids: Tensor, cache: Cache, count: int) -> float:
+    """Seconds to generate ``count`` tokens after ids (1, T + 1) with a cache of T tokens or more,
+    whatever follows those."""
+    cache.crop(ids.shape[1] - 1 - cache.get_seq_length())
+    return whole.seconds(partial(generate, model, ids, cache, count), ids.device)
+
+
+def generate(model: PreTrainedModel, ids: Tensor, cache: Cache, count: int) -> Tensor:
+    """Greedy tokens (1, T + 1 + count), whatever the model says."""
+    return model.generate(
+        ids, attention_mask=torch.ones_like(ids), past_key_values=cache, max_new_tokens=count,
+        min_new_tokens=count, do_sample=False, pad_token_id=0,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The whole model by ``FocusConfig.recipe()`` beside the pretrained model, taking turns in one run.
+
+Routing, further keys and all that Python adds are in the recipe's time. Its routers are random,
+with potentials found on training windows: groups of keys are then about equally full, as those of
+trained routers are, and what a group means costs nothing.
+
+Shapes: T tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import focus
+from experiments import evaluation, models, timing
+from experiments.controls import calibrate
+from experiments.data import WindowSequence, load_split
+from experiments.decode_settings import ContinuationSettings, PrefillSettings
+from experiments.settings import Settings
+
+FULL, OURS = "full", "ours"
+FEWEST = 2  # rounds, whatever they take
+
+
+@dataclass(frozen=True)
+class Both:
+    """The pretrained model, and the same weights with the recipe's routers."""
+
+    full: PreTrainedModel
+    ours: PreTrainedModel
+
+
+def load(chosen: Settings, plan: PrefillSettings | ContinuationSettings) -> Both:
+    """The model of params.yaml in the plan's number format, and a copy that shares its weights."""
+    full, _ = models.load(chosen.model.name, plan.dtype)
+    weights = {id(each): each for each in (*full.parameters(), *full.buffers())}
+    ours = focus.attach(copy.deepcopy(full, weights), focus.FocusConfig.recipe(), seed=chosen.seed)
+    drawn = WindowSequence(load_split("train"), chosen.protocol.context, plan.calibration,
+                           chosen.seed)  # fmt: skip
+    calibrate(ours, [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))])
+    return Both(full, ours)
+
+
+def text(tokens: int, setting: str) -> Tensor:
+    """The first tokens (1, T) of the test books, one book after the other.
+
+    Raises:
+        ValueError: they are shorter; ``setting`` is what asks for too much.
+    """
+    every = torch.cat([document.tokens for document in load_split("test")])
+    if len(every) < tokens:
+        raise ValueError(f"{setting}: the test books have only {len(every)} tokens in all")
+    return every[:tokens].unsqueeze(0)
+
+
+def seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call."""
+    timing.wait(device)
+    started = time.perf_counter()
+    run()
+    timing.wait(device)
+    return time.perf_counter() - started
+
+
+def take_turns(
+    runs: Mapping[str, Callable[[], float]], plan: PrefillSettings | ContinuationSettings
+) -> dict[str, list[float]]:
+    """Seconds of every method by round. Who goes first goes last in the next round; the first round
+    warms up, and counts only where there is no time for more than two.
+
+    Args:
+        runs: calls that tell their own seconds.
+        plan: gives the time and the most rounds.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    end = time.perf_counter() + plan.seconds
+    for number in range(plan.most_repetitions + 1):
+        started = time.perf_counter()
+        for name in list(runs)[:: -1 if number % 2 else 1]:
+            taken[name].append(runs[name]())
+        now = time.perf_counter()
+        if number + 1 >= FEWEST and now + (now - started) > end:
+            break
+    warm = len(taken[FULL]) > FEWEST
+    return {name: own[1:] if warm else own for name, own in taken.items()}
+
+
+def compared(taken: Mapping[str, list[float]], chosen: Settings) -> dict[str, Any]:
+    """Medians, and the median of how many times as fast as the pretrained model the recipe was,
+    round by round, with an interval over rounds."""
+    ratios = [a / b for a, b in zip(taken[FULL], taken[OURS], strict=True)]
+    found = evaluation.median_interval(ratios, chosen.bootstrap, chosen.seed)
+    return {
+        "full_s": median(taken[FULL]), "ours_s": median(taken[OURS]), "speedup": found.value,
+        "speedup_low": found.low, "speedup_high": found.high, "repetitions": len(ratios),
+    }  # fmt: skip

@@ -1,0 +1,143 @@
+// A tile of queries against the keys that it meets, backwards: five products, the weights again from
+// the log-sum-exp.
+#pragma once
+
+#include "tile.h"
+
+enum { GRAD_TILE = 16 * STRIP };  // queries of a tile: more than forwards, as keys' sums are loaded too
+
+// Keys of a tile and where their gradients go; all rows are `stride` (of keys) or dim floats apart.
+struct GradKeys {
+    const float *panels, *value_panels;  // each dim x PANEL
+    const float *rows;                   // keys again, row by row
+    ptrdiff_t stride;
+    const uint32_t *groups, *more;  // as in Keys
+    float *d_keys, *d_values;
+};
+
+// GRAD_TILE queries. Row i sees the keys low[i] to high[i] - 1; lse is of base 2.
+struct GradTile {
+    float *query, *grad, *sums;     // (GRAD_TILE, dim): scaled to base 2; of the output; of the query
+    float *weights, *d_logits;      // (GRAD_TILE, BLOCK)
+    float lse[GRAD_TILE], delta[GRAD_TILE];
+    int low[GRAD_TILE], high[GRAD_TILE], position[GRAD_TILE];
+    uint64_t groups[GRAD_TILE];
+    int dim, window, sinks;
+    uint64_t earlier;
+};
+
+// Turns logits into weights and gradients of weights into those of logits, for keys start..stop
+// (whole vectors) of a block; what else the block has of this row is cleared.
+template <Rule RULE>
+static inline void logits_back(const GradTile &tile, const GradKeys &keys, int row, int block,
+                               int start, int stop, int end) {
+    float *weights = tile.weights + row * BLOCK - block, *d_logits = tile.d_logits + row * BLOCK - block;
+    const Vec lse = all(tile.lse[row]), delta = all(tile.delta[row]);
+    const size_t before = (start - block) * sizeof(float), after = (end - stop) * sizeof(float);
+    memset(weights + block, 0, before), memset(d_logits + block, 0, before);
+    for (int j = start; j < stop; j += LANES) {
+        Vec weight = exp2_of(load(weights + j) - lse);
+        Vec d_logit = weight * (load(d_logits + j) - delta);
+        if (RULE != RANGE || j < tile.low[row] || j + LANES > tile.high[row]) {
+            const Ints in = kept<RULE>(tile, keys, row, j);
+            weight = select(in, weight, Vec{}), d_logit = select(in, d_logit, Vec{});
+        }
+        store(weights + j, weight), store(d_logits + j, d_logit);
+    }
+    if (end > stop) memset(weights + stop, 0, after), memset(d_logits + stop, 0, after);
+}
+
+// sums (KEYS, VECTORS of columns) += weights (rows, KEYS), transposed, times values (rows, dim).
+template <int KEYS, int VECTORS>
+static inline void add_keys(const float *weights, const float *values, int rows, float *sums, int dim) {
+    Vec sum[KEYS][VECTORS];
+    for (int k = 0; k < KEYS; k++)
+        for (int v = 0; v < VECTORS; v++) sum[k][v] = load(sums + k * dim + v * LANES);
+    for (int r = 0; r < rows; r++) {
+        Vec row[VECTORS];
+        for (int v = 0; v < VECTORS; v++) row[v] = load(values + r * dim + v * LANES);
+        for (int k = 0; k < KEYS; k++) {
+            Vec w = all(weights[r * BLOCK + k]);
+            for (int v = 0; v < VECTORS; v++) sum[k][v] += w * row[v];
+        }
+    }
+    for (int k = 0; k < KEYS; k++)
+        for (int v = 0; v < VECTORS; v++) store(sums + k * dim + v * LANES, sum[k][v]);
+}
+
+template <int KEYS, int VECTORS>
+static inline void add_some_keys(const float *weights, const float *values, int rows, float *sums,
+                                 int dim, int keys, int columns) {
+    if constexpr (KEYS > 1)
+        if (keys < KEYS)
+            return add_some_keys<KEYS - 1, VECTORS>(weights, values, rows, sums, dim, keys, columns);
+    if constexpr (VECTORS > 1)
+        if (columns < VECTORS)
+            return add_some_keys<KEYS, VECTORS - 1>(weights, values, rows, sums, dim, keys, columns);
+    add_keys<KEYS, VECTORS>(weights, values, rows, sums, dim);
+}
+
+// The keys' and values' gradients of keys first..last of a block.
+static inline void add_to_keys(const GradTile &tile, const GradKeys &keys, int block, int first, int last,
+                               int strips, const int *from, const int *to) {
+    const int dim = tile.dim;
+    for (int j = first; j < last; j += STRIP) {
+        const int count = min_of(STRIP, last - j);
+        int top = 0, bottom = strips;  // strips of queries that see any of these keys
+        while (top < strips && (to[top] <= j || from[top] >= j + count)) top++;
+        while (bottom > top && (to[bottom - 1] <= j || from[bottom - 1] >= j + count)) bottom--;
+        const int row = top * STRIP, rows = (bottom - top) * STRIP;
+        const ptrdiff_t at = (ptrdiff_t)row * BLOCK + (j - block);
+        for (int column = 0; rows && column < dim; column += LANES * COLUMNS) {
+            const int columns = min_of(COLUMNS, (dim - column) / LANES);
+            add_some_keys<STRIP, COLUMNS>(tile.weights + at, tile.grad + row * dim + column, rows,
+                                          keys.d_values + (ptrdiff_t)j * dim + column, dim, count,
+                                          columns);
+            add_some_keys<STRIP, COLUMNS>(tile.d_logits + at, tile.query + row * dim + column, rows,
+                                          keys.d_keys + (ptrdiff_t)j * dim + column, dim, count,
+                                          columns);
+        }
+    }
+}
+
+template <Rule RULE>
+static void attend_back(GradTile &tile, const GradKeys &keys, int rows) {
+    static const float one[STRIP] = {1, 1, 1, 1, 1, 1};
+    const int dim = tile.dim, strips = (rows + STRIP - 1) / STRIP;
+    int from[GRAD_TILE / STRIP], to[GRAD_TILE / STRIP], lowest = INT32_MAX, last = 0;
+    for (int s = 0; s < strips; s++) {
+        from[s] = INT32_MAX, to[s] = 0;
+        for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
+            if (tile.high[i] > tile.low[i]) {
+                from[s] = min_of(from[s], down(tile.low[i], LANES));
+                to[s] = max_of(to[s], tile.high[i]);
+            }
+        lowest = min_of(lowest, from[s]), last = max_of(last, to[s]);
+    }
+    for (int block = down(lowest, PANEL); block < last; block += BLOCK) {
+        const int end = min_of(block + BLOCK, last);
+        for (int panel = block; panel < end; panel += PANEL)
+            for (int s = 0; s < strips; s++) {
+                const int a = max_of(panel, from[s]), b = min_of(panel + PANEL, to[s]);
+                if (a >= b) continue;
+                const ptrdiff_t at = (ptrdiff_t)panel * dim + (a - panel);
+                const int vectors = (b - a + LANES - 1) / LANES, row = s * STRIP;
+                scores_in<COLUMNS>(tile.query + row * dim, keys.panels + at, dim, vectors,
+                                   tile.weights + row * BLOCK + (a - block));
+                scores_in<COLUMNS>(tile.grad + row * dim, keys.value_panels + at, dim, vectors,
+                                   tile.d_logits + row * BLOCK + (a - block));
+            }
+        for (int s = 0; s < strips; s++) {
+            const int a = min_of(max_of(block, from[s]), end), b = max_of(a, min_of(end, to[s]));
+            const int stop = a + (b - a + LANES - 1) / LANES * LANES;
+            for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
+                logits_back<RULE>(tile, keys, i, block, a, stop, end);
+            for (int column = 0; a < b && column < dim; column += LANES * COLUMNS)
+                add_columns<COLUMNS>(tile.d_logits + s * STRIP * BLOCK + (a - block),
+                                     keys.rows + (ptrdiff_t)a * keys.stride + column, keys.stride,
+                                     b - a, one, tile.sums + s * STRIP * dim + column, dim,
+                                     min_of(COLUMNS, (dim - column) / LANES));
+        }
+        add_to_keys(tile, keys, block, max_of(block, lowest), end, strips, from, to);
+    }
+}

@@ -1,0 +1,55 @@
+"""Calls the compiled routing of a few tokens: memberships from hidden states.
+
+Shape suffixes: B batch, M tokens, E model dimension, Hq and Hr routings of queries and keys, K
+groups.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+from torch import Tensor
+
+from focus.attention.native.build import library
+
+FEW = 16  # tokens; more are routed faster by products of matrices
+_PROBLEM = struct.Struct("=6Q11q")  # as in route.cpp
+
+
+def computes(hidden_BME: Tensor) -> bool:
+    """Whether the kernel takes hidden states of this device, dtype and number."""
+    few = hidden_BME.shape[0] * hidden_BME.shape[1] <= FEW and hidden_BME.device.type == "cpu"
+    known = hidden_BME.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return few and known and not torch.compiler.is_compiling() and library() is not None
+
+
+def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Tensor,
+          query_top: int, key_top: int, cosine: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Memberships (B, Hq, M, K) of queries and (B, Hr, M, K) of keys, bool.
+
+    Args:
+        hidden_BME: such as :func:`computes` allows.
+        weight: (S * Hr * R, E); centroids: (S, Hr, R, K); potentials: (S, Hr, K), all float32.
+        query_top, key_top: groups of a query and of a key.
+        cosine: whether hidden states and projections are normalised.
+
+    Raises:
+        MemoryError: there is no room for the projections.
+    """
+    kernel = library()
+    if kernel is None:
+        raise RuntimeError("there is no compiled kernel; ask computes() first")
+    batch, tokens, width = hidden_BME.shape
+    sides, heads, dim, groups = centroids.shape
+    query = torch.empty(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
+    key = torch.empty(batch, heads, tokens, groups, dtype=torch.bool)
+    tensors = (hidden_BME.float(), weight, centroids, potentials, query, key)
+    held = [each.contiguous() for each in tensors]  # until the call has returned
+    problem = _PROBLEM.pack(
+        *(each.data_ptr() for each in held), batch, tokens, width, sides, heads, dim, groups,
+        query_top, key_top, cosine, torch.get_num_threads(),
+    )  # fmt: skip
+    if kernel.focus_route(problem):
+        raise MemoryError("routing: no memory for the projections; shorten the batch")
+    return query, key

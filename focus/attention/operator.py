@@ -1,0 +1,211 @@
+"""Exact attention over a whole sequence as two operators, ``focus::attention`` and
+``focus::attention_backward``: torch.compile sees one node each, checkpointing frees what they save.
+
+Which path computes a call is found inside, from devices, dtypes and (on CPU) values; the backward
+pass finds the same one from the same tensors.
+
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups, Hm
+routings (1, Hk or H), E further keys of a query.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from focus.attention import stripes, varlen
+from focus.attention.checks import (
+    Inputs,
+    check_contents,
+    check_finite,
+    real_spans,
+    settle,
+)
+from focus.attention.native import call as native
+
+FLASH = 1  # torch's number of its flash attention
+NATIVE = {"native": native.AUTO, "native:lists": native.LISTS, "native:dense": native.DENSE}
+
+
+def attention(x: Inputs, backend: str) -> Tensor:
+    """Output (B, H, T, D) of checked arguments, differentiable once in query, key and value.
+
+    Raises:
+        ValueError: see :func:`focus.attention.focus_attention`.
+    """
+    out: Tensor
+    _refuse_tangents(x)
+    if _plain(x):  # the dispatcher would take half as long as a short call
+        out, _ = _forward(x, backend)
+    else:
+        keys = x.key_membership if x.separate_keys else None
+        out, _ = _attention(x.query, x.key, x.value, x.membership, keys, x.real, x.extra,
+                            min(x.window, x.query.shape[2]), min(x.sinks, x.query.shape[2]),
+                            x.scale, backend)  # fmt: skip
+    return out
+
+
+def _refuse_tangents(x: Inputs) -> None:
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    for name, each in (("query", x.query), ("key", x.key), ("value", x.value)):
+        if forward_ad.unpack_dual(each).tangent is not None:
+            raise ValueError(
+                f"{name}: carries a forward-mode derivative, which only backend='dense' has"
+            )
+
+
+def _plain(x: Inputs) -> bool:
+    tensors = (x.query, x.key, x.value)
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        return False
+    return all(type(each) is Tensor for each in tensors)
+
+
+@torch.library.custom_op("focus::attention", mutates_args=())
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, membership: Tensor, key_membership: Tensor | None,
+    real: Tensor | None, extra: Tensor | None, window: int, sinks: int, scale: float, backend: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x = _inputs(query, key, value, membership, key_membership, real, extra, window, sinks, scale)
+    return _forward(x, backend)
+
+
+@_attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, tokens, dim = query.shape
+    lse_type = torch.promote_types(query.dtype, torch.float32)
+    out = query.new_empty(batch, tokens, heads, dim).transpose(1, 2)
+    return out, query.new_empty(batch, heads, tokens, dtype=lse_type)
+
+
+@torch.library.custom_op("focus::attention_backward", mutates_args=())
+def _attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
+    membership: Tensor, key_membership: Tensor | None, real: Tensor | None, extra: Tensor | None,
+    window: int, sinks: int, scale: float, backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x = _inputs(query, key, value, membership, key_membership, real, extra, window, sinks, scale)
+    with torch.autocast(query.device.type, enabled=False):
+        grads = _backward(grad, settle(x), out, lse, backend)
+    return tuple(each.contiguous() for each in grads)  # type: ignore[return-value]
+
+
+@_attention_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return tuple(each.new_empty(each.shape) for each in (query, key, value))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    # Memberships too, so that one that was refilled in place meanwhile is noticed.
+    ctx.save_for_backward(*inputs[:7], *output)
+    ctx.rest = inputs[7:]
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    query, key, value, *others, out, lse = ctx.saved_tensors
+    grads = _attention_backward(grad, query, key, value, out, lse, *others, *ctx.rest)
+    return (*grads, *(None,) * 8)
+
+
+_attention.register_autograd(_differentiate, setup_context=_save)
+
+
+def _inputs(
+    query: Tensor, key: Tensor, value: Tensor, membership: Tensor, key_membership: Tensor | None,
+    real: Tensor | None, extra: Tensor | None, window: int, sinks: int, scale: float,
+) -> Inputs:  # fmt: skip
+    separate = key_membership is not None
+    keys = membership if key_membership is None else key_membership
+    return Inputs(query, key, value, membership, keys, separate, 0, real, window, sinks, scale,
+                  extra)  # fmt: skip
+
+
+def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
+    with torch.autocast(x.query.device.type, enabled=False):
+        x = settle(x)
+        path, x, spans = _path(x, backend)
+        if path == "native":
+            return native.forward(x, spans, NATIVE.get(backend, native.AUTO))
+        check_finite(x)
+        if path == "full":
+            return _full(x)
+        if path == "stripes":
+            return stripes.forward(x)
+        return varlen.forward(x, path)
+
+
+def _backward(
+    grad: Tensor, x: Inputs, out: Tensor, lse: Tensor, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    path, x, spans = _path(x, backend)
+    if path == "native":
+        return native.backward(grad, x, out, lse, spans, NATIVE.get(backend, native.AUTO))
+    if path == "full":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, x.query, x.key, x.value, out, lse, 0.0, True, scale=x.scale
+        )
+    if path == "stripes":
+        return stripes.backward(grad, x)
+    return varlen.backward(grad, x, out, lse, path)
+
+
+def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
+    """The path, its inputs (memberships brought to one form where it wants that) and its spans.
+
+    ``auto``: where every pair is kept, torch's own causal attention, as the pretrained model calls
+    it; else the compiled kernel on CPU, variable-length FlashAttention in half precision on CUDA;
+    and stripes wherever these cannot compute the call.
+    """
+    if backend == "auto" and _may_keep_all(x):
+        checked = check_contents(x)
+        if keeps_all(checked) and _flash(checked):
+            return "full", checked, None
+    if backend in NATIVE:
+        return "native", x, native.check(x)
+    if backend == "auto" and native.refusal(x) is None:
+        spans = real_spans(x)
+        if spans is not None:
+            return "native", x, spans
+    if backend == "auto":
+        backend = "stripes" if varlen.refusal(x) else "varlen"
+    return backend, check_contents(x), None
+
+
+def keeps_all(x: Inputs) -> bool:
+    """Whether every causal pair of real tokens is kept, of inputs after ``check_contents``: more than K groups of
+    a query and a key together, or a window or sinks that hold every token. False: not known."""
+    tokens, groups = x.membership.shape[2:]
+    return max(x.window, x.sinks) >= tokens or groups == 1 or x.fewest > groups
+
+
+def _may_keep_all(x: Inputs) -> bool:
+    """Whether the last token's groups, or the window, say that every pair may be kept: the others
+    are counted only then."""
+    if x.real is not None or not x.on_cpu:
+        return False
+    tokens, groups = x.membership.shape[2:]
+    last = [each[0, 0, -1] for each in (x.membership, x.key_membership)]
+    return max(x.window, x.sinks) >= tokens or sum(int(each.sum()) for each in last) > groups
+
+
+def _flash(x: Inputs) -> bool:
+    """Whether torch's own attention takes its flash kernel here, whose log-sum-exp can be had."""
+    chosen = torch._fused_sdp_choice(
+        x.query, x.key, x.value, None, 0.0, True, scale=x.scale, enable_gqa=True
+    )
+    return bool(chosen == FLASH)
+
+
+def _full(x: Inputs) -> tuple[Tensor, Tensor]:
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        x.query, x.key, x.value, 0.0, True, scale=x.scale
+    )
+    # Heads beside each other, as every path leaves them and models use them next.
+    return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()

@@ -1,0 +1,109 @@
+"""What travels with one forward pass: its settings and token ids, down to every attention layer.
+
+A hook on the decoder (:mod:`focus.hooks`) makes one :class:`Call`, a snapshot that the model's own
+keyword arguments carry to its attention modules. Nothing about a pass is kept on the model, so that
+threads, nested modes, exceptions half-way and the second forward pass of gradient checkpointing
+cannot mix two passes up.
+
+Shape suffixes: B batch, T tokens, E model dimension, M new tokens, N further keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from focus.config import FocusConfig
+from focus.density import PairCounts
+from focus.routing import Memberships, Router
+
+if TYPE_CHECKING:
+    from focus.cache import FocusCacheLayer
+
+KEYWORD = "focus_call"  # of the model's own keyword arguments
+IMPLEMENTATION = "focus"  # the attention implementation's name in transformers
+
+Tap = Callable[[int, Tensor, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model runs: what :class:`focus.mode` sets.
+
+    mode: ``soft``, ``hard`` or ``full``; backend: of :func:`focus.focus_attention`; tap: shown the
+    index, hidden states, queries and keys of every routed layer's call.
+    """
+
+    mode: str
+    config: FocusConfig
+    backend: str = "auto"
+    tap: Tap | None = None
+
+
+@dataclass
+class LayerRecord:
+    """What one layer's call in hard mode leaves behind: memberships, the padding (B, T) and further
+    keys (B, T, N) that go with them; pairs are counted when somebody asks."""
+
+    memberships: Memberships
+    count: Callable[[], PairCounts]
+
+    @cached_property
+    def pairs(self) -> PairCounts:
+        """Pairs of the call."""
+        return self.count()
+
+
+@dataclass
+class Record:
+    """What a forward pass leaves behind; written by its layers, read when it is over.
+
+    layers: of those that have run in hard mode; learned: whose potentials have taken this batch in
+    (a layer that gradient checkpointing runs again must not do so twice); further: the keys found
+    word for word (B, M, N), the same in every layer.
+    """
+
+    layers: dict[int, LayerRecord] = field(default_factory=dict)
+    learned: set[int] = field(default_factory=set)
+    further: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One forward pass of the model: its settings, token ids (B, M) or None, and its record."""
+
+    settings: Settings
+    ids: Tensor | None
+    implementation: str  # the pretrained model's own
+    interleaved: bool  # some layers have a sliding window and stay as they are
+    record: Record = field(default_factory=Record)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCall:
+    """The same for one attention layer: its index, router, hidden states (B, M, E) and cache."""
+
+    call: Call
+    index: int
+    router: Router | None
+    hidden: Tensor
+    cache: FocusCacheLayer | None
+
+
+_running: ContextVar[Call | None] = ContextVar("focus_running", default=None)
+
+
+def running() -> Call | None:
+    """The forward pass that is under way in this thread, for what gets no keyword arguments: the
+    mask function, and the cache."""
+    return _running.get()
+
+
+def set_running(call: Call | None) -> None:
+    """Begins a forward pass in this thread, or ends it."""
+    _running.set(call)

@@ -1,0 +1,73 @@
+"""A fingerprint of a base model's weights: are these the ones that an adapter was trained on?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+VALUES = 64  # of each weight
+WEIGHTS = 1024  # at most, evenly over the model
+FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+FULL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
+    """Hashes of evenly spaced values of every matrix of a model's decoder, adapters of peft aside.
+
+    Values are rounded to bfloat16 for one hash and to float16 for another, so that a checkpoint has
+    a hash in common with itself loaded in float32, bfloat16 or float16 (:func:`same`); one that was
+    fine-tuned, or has a LoRA merged into it, has none. What is read is 64 values of at most 1,024
+    matrices, so that it takes a fraction of a second whatever the model's size.
+
+    Returns:
+        Hashes by format, or None with the reason: weights that are quantised, not there, or
+        spread over several processes.
+    """
+    weights = list(_matrices(model.get_decoder()))
+    for weight in weights:
+        if weight.is_meta:
+            return None, "weights are offloaded or on the meta device"
+        if hasattr(weight, "full_tensor"):
+            return None, "weights are spread over several processes"
+        if weight.dtype not in FULL:
+            return None, f"weights are quantised ({weight.dtype})"
+    if not weights:
+        return None, "the model has no weight matrix"
+    values = _sample(weights)
+    hashes = {}
+    for name, dtype in FORMATS.items():
+        rounded = values.to(dtype).view(torch.int16).numpy()
+        hashes[name] = hashlib.sha256(rounded.tobytes()).hexdigest()
+    return hashes, ""
+
+
+def same(one: dict[str, str], other: dict[str, str]) -> bool:
+    """Whether two fingerprints are of the same checkpoint."""
+    return any(one.get(name) == other.get(name) is not None for name in FORMATS)
+
+
+def _sample(weights: list[Tensor]) -> Tensor:
+    """float32 values of all weights, on the CPU."""
+    taken = []
+    for weight in weights[:: -(-len(weights) // WEIGHTS)]:
+        flat = weight.detach().reshape(-1)
+        taken.append(flat[:: max(1, flat.numel() // VALUES)][:VALUES].float().cpu())
+    return torch.cat(taken)
+
+
+def _matrices(module: nn.Module) -> Iterator[Tensor]:
+    """Weights of two or more dimensions in the order of the modules; of a layer that peft wraps,
+    those of the layer inside."""
+    for name in ("base_layer", "original_module"):
+        inside = getattr(module, name, None)
+        if isinstance(inside, nn.Module):
+            yield from _matrices(inside)
+            return
+    yield from (p for p in module._parameters.values() if p is not None and p.dim() > 1)
+    for name, child in module.named_children():
+        if name != "focus_router":
+            yield from _matrices(child)

@@ -1,0 +1,74 @@
+"""Hooks on an attached model: what makes a :class:`focus.call.Call`, and hands it on.
+
+Classes, not closures, so that a model with hooks can be copied and pickled.
+
+Shape suffixes: B batch, M new tokens, E model dimension.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from focus.cache import adopt, release
+from focus.call import KEYWORD, Call, LayerCall, running, set_running
+
+if TYPE_CHECKING:
+    from focus.state import FocusState
+
+
+class DecoderHook:
+    """On the decoder: begins a call, and ends it."""
+
+    def __init__(self, state: FocusState) -> None:
+        self.state = state
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...],
+              kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+        """Forward pre-hook."""
+        self.state.check(module)
+        ids = args[0] if args else kwargs.get("input_ids")
+        settings = self.state.settings
+        call = Call(settings, ids, self.state.implementation, self.state.interleaved)
+        if settings.mode == "soft" and torch.is_grad_enabled():
+            self.state.check_trainable(module)
+        set_running(call)
+        return args, {**kwargs, KEYWORD: call}
+
+    def end(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Forward hook, also after an error."""
+        call = running()
+        set_running(None)
+        if call is not None:
+            self.state.last = call.record
+
+
+class LayerHook:
+    """On an attention module: its hidden states and cache go along with the call."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+        """Forward pre-hook."""
+        call = kwargs.get(KEYWORD)
+        if call is None:
+            raise ValueError(
+                f"{type(module).__name__}: was called outside its model's forward pass, which says "
+                "how it is to attend; call the model, or focus.detach(model) first"
+            )
+        hidden = args[0] if args else kwargs["hidden_states"]
+        if hidden.shape[1] == 0:
+            raise ValueError("input_ids: no tokens; give at least one")
+        router = getattr(module, "focus_router", None)
+        cache, place = kwargs.get("past_key_values"), None
+        if cache is not None and router is not None:
+            if call.settings.mode == "hard":
+                place = adopt(cache, self.index)
+            else:
+                release(cache, self.index)
+        own = LayerCall(call, self.index, router, hidden, place)
+        return args, {**kwargs, KEYWORD: own}

@@ -1,0 +1,258 @@
+"""The attention function that transformers calls in place of a model's own.
+
+Every call goes one of four ways: ``full`` (the model's own function), ``soft`` (the training gate),
+``hard`` over a whole sequence, and ``cached``, which continues from a key/value cache.
+
+Shape suffixes: B batch, T tokens, M new tokens, E model dimension, H query heads, Hk key heads, D
+head dimension, K groups, N further keys of a query.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from focus.attention import focus_attention
+from focus.attention.decode import decode_attention
+from focus.attention.past import Past, Rule
+from focus.attention.train.operator import masked_attention
+from focus.call import KEYWORD, LayerCall, LayerRecord
+from focus.config import FocusConfig
+from focus.density import PairCounts, count_pairs
+from focus.gates import gated_attention
+from focus.masks import read_mask
+from focus.ngrams import keys_after_ngrams
+from focus.routing import Memberships, Router, assignments_of, memberships_of
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """One attention call: query (B, H, M, D), key and value (B, Hk, M, D) of one dtype; real (B, T)
+    bool of all tokens so far or None; own_window: tokens of the model's own sliding window, or
+    None; limit: of it or of the mask's, where either removes a pair."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float
+    real: Tensor | None
+    own_window: int | None
+    limit: int | None
+    softcap: float | None
+    dropout: float
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """transformers' attention function: query (B, H, M, D) in, (B, M, H, D) out."""
+    layer = kwargs.pop(KEYWORD, None)
+    if not isinstance(layer, LayerCall):
+        raise ValueError(
+            f"{type(module).__name__}: attention implementation 'focus' is set but Focus is not "
+            "attached to this module; call focus.attach(model, config)"
+        )
+    settings = layer.call.settings
+    if settings.mode == "full" or layer.router is None:
+        own = _own_function(module, layer.call.implementation)
+        out, weights = own(module, query, key, value, attention_mask, dropout=dropout,
+                           scaling=scaling, **kwargs)  # fmt: skip
+        return out, weights
+    _refuse(kwargs)
+    if settings.tap is not None:
+        settings.tap(layer.index, layer.hidden, query, key)
+    seen = 0 if layer.cache is None else layer.cache.get_seq_length()
+    tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
+    real, limit = read_mask(attention_mask, query.shape[2], tokens)
+    if own_window is not None:
+        limit = own_window if limit is None else min(limit, own_window)
+    if limit is not None and limit >= tokens and not seen:
+        limit = None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    x = Inputs(*_one_dtype(query, key, value), scale, real, own_window, limit,
+               kwargs.get("softcap"), dropout)  # fmt: skip
+    run = soft if settings.mode == "soft" else cached if seen else hard
+    return run(x, layer, layer.router).transpose(1, 2).contiguous(), None
+
+
+def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple[Tensor, Any]]:
+    """The function that the module would call without Focus."""
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", attention)
+    found: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
+        implementation, eager
+    )
+    return found
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    if kwargs.get("output_attentions"):
+        raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
+    for name in ("position_bias", "s_aux"):
+        if kwargs.get(name) is not None:
+            raise ValueError(f"{name}: is part of this model's logits and not supported by Focus")
+
+
+def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As torch's own attention has them: under autocast in its dtype (rotary positions come in
+    float32), else in the widest."""
+    device = query.device.type
+    if torch.is_autocast_enabled(device) and query.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+    else:
+        dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
+    """The training gate: (B, H, T, D)."""
+    config, record = layer.call.settings.config, layer.call.record
+    if x.key.shape[2] != x.query.shape[2]:
+        raise ValueError(
+            f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys: soft mode "
+            "cannot continue from a key/value cache; pass the whole sequence with use_cache=False, "
+            "or generate in hard or full mode"
+        )
+    learn = router.training and torch.is_grad_enabled() and layer.index not in record.learned
+    if learn:
+        record.learned.add(layer.index)
+    balance = config.balance
+    if balance == "causal" and router.training:
+        balance = "sinkhorn"
+    logits = router(layer.hidden, x.real, balance=balance, temperature=config.temperature,
+                    learn=learn)  # fmt: skip
+    return gated_attention(
+        x.query, x.key, x.value, assignments_of(logits), gate=config.gate, window=config.window,
+        sinks=config.sinks, top_k=config.top_k, key_top_k=config.key_top_k,
+        probes=router.config.probes, hard_keys=router.config.hard_keys, scale=x.scale, real=x.real,
+        limit=x.limit, softcap=x.softcap, dropout=x.dropout,
+    )  # fmt: skip
+
+
+def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
+    """The hard mask over a whole sequence: (B, H, T, D); begins the cache, where there is one."""
+    settings = layer.call.settings
+    config = settings.config
+    of_model = x.limit is not None or x.softcap is not None
+    whole = layer.cache is None and x.query.shape[2] <= config.window and settings.backend == "auto"
+    if whole and x.real is None and not of_model and not x.dropout:
+        return scaled_dot_product_attention(  # the window holds every pair: nothing to route
+            x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+        )
+    found = _route(layer, router, x.real)
+    further = _further_keys(x, layer, x.real)
+    layer.call.record.layers[layer.index] = LayerRecord(
+        found, lambda: count_pairs(*found, config.window, config.sinks, x.real, further, x.limit)
+    )
+    if of_model and not x.dropout and _no_gradient(x) and settings.backend != "dense":
+        attend = partial(decode_attention, past=Past(_rule(x, config)))
+        if layer.cache is not None:
+            attend = partial(layer.cache.attend, _rule(x, config))
+        return attend(
+            x.query, x.key, x.value, found.query, found.of_keys, real=x.real, scale=x.scale,
+            softcap=x.softcap, extra_keys=further,
+        )[0]  # fmt: skip
+    if layer.cache is not None:
+        layer.cache.begin(_rule(x, config), x.key, x.value, found.of_keys, x.real)
+    if of_model or x.dropout:
+        return masked_attention(
+            x.query, x.key, x.value, found.query, found.of_keys, window=config.window,
+            sinks=config.sinks, scale=x.scale, real=x.real, limit=x.limit, softcap=x.softcap,
+            dropout=x.dropout, further=further,
+        )  # fmt: skip
+    return focus_attention(
+        x.query, x.key, x.value, found.query, window=config.window, sinks=config.sinks,
+        scale=x.scale, key_padding_mask=x.real, key_membership=found.key, extra_keys=further,
+        backend=settings.backend,
+    )  # fmt: skip
+
+
+def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
+    """The hard mask of new tokens over a cache: (B, H, M, D)."""
+    cache, config = layer.cache, layer.call.settings.config
+    if cache is None:
+        raise RuntimeError("there is no cache to continue from")
+    _refuse_to_continue(x, layer, router)
+    rule = _rule(x, config)
+    cache.check(rule)
+    real = cache.new_real(x.real)
+    found = router.step(layer.hidden, cache.ready(router), config)
+    out, kept = cache.attend(
+        rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
+        softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
+    )  # fmt: skip
+    layer.call.record.layers[layer.index] = LayerRecord(found, lambda: PairCounts(*kept.counts()))
+    return out
+
+
+def _route(layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
+    """Hard memberships of the call's tokens."""
+    config = layer.call.settings.config
+    with torch.no_grad():
+        logits = router(layer.hidden, real, balance=config.balance, temperature=config.temperature)
+        return memberships_of(logits, config)
+
+
+def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | None:
+    """Keys (B, M, N) that the call's tokens meet word for word, the same in every layer; None where
+    n-grams are not matched."""
+    config, call, cache = layer.call.settings.config, layer.call, layer.cache
+    if not config.ngram:
+        return None
+    if call.ids is None or call.ids.shape != (len(x.query), x.query.shape[2]):
+        raise ValueError(
+            "ngram: n-grams are matched by token ids, and this forward pass was given none; pass "
+            "input_ids instead of inputs_embeds, or set ngram=0"
+        )
+    if call.record.further is None:
+        how = config.ngram, config.ngram_keys, config.window
+        if cache is None:
+            found = keys_after_ngrams(call.ids, *how, x.query.shape[2], real)
+        else:
+            found = cache.further_keys(call.ids, real, *how)
+        call.record.further = found
+    return call.record.further.to(x.query.device)  # layers may be on several
+
+
+def _rule(x: Inputs, config: FocusConfig) -> Rule:
+    """What the cache must know, and go on with."""
+    return Rule(config.window, config.sinks, x.own_window, config.num_groups, config.top_k,
+                config.key_top_k, config.balance, config.ngram > 0)  # fmt: skip
+
+
+def _no_gradient(x: Inputs) -> bool:
+    tensors = (x.query, x.key, x.value)
+    return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
+
+
+def _refuse_to_continue(x: Inputs, layer: LayerCall, router: Router) -> None:
+    if layer.call.settings.config.balance == "sinkhorn":
+        raise ValueError(
+            "balance: 'sinkhorn' looks at the whole sequence, so past tokens would change their "
+            "groups at every step; generate with balance='causal' "
+            "(focus.mode(model, 'hard', balance='causal')), or pass use_cache=False"
+        )
+    if router.training or x.dropout:
+        raise ValueError(
+            "past_key_values: the model is in training mode, whose dropout differs from one call "
+            "to the next; call model.eval() before generating"
+        )
+    if x.limit != x.own_window:
+        raise ValueError(
+            "attention_mask: a custom 4D mask cannot be combined with a key/value cache; pass a "
+            "(batch, tokens) mask of all tokens so far"
+        )

@@ -1,0 +1,168 @@
+"""Focus on a transformers causal language model: attach, density, detach.
+
+Routers are submodules of the attention modules, so that devices, shards and optimisers find them; a
+hook on the decoder makes a snapshot of the settings for each forward pass (:mod:`focus.hooks`), and
+a registered attention function routes and attends (:mod:`focus.interface`). In ``full`` mode the
+model's own attention function runs: its outputs are the pretrained model's, bit for bit.
+
+Shape suffixes: B batch, T tokens, H query heads, Hr routers (1, or the key heads), K groups.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import TypeVar
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from focus.architectures import attention_layers, probe
+from focus.call import IMPLEMENTATION
+from focus.config import FocusConfig
+from focus.density import PairCounts
+from focus.hooks import DecoderHook, LayerHook
+from focus.interface import attention
+from focus.masks import focus_mask
+from focus.named import Adapter, activate, new_routers, refuse_sharded
+from focus.routing import Memberships
+from focus.state import DEFAULT, FocusState, attached, transformers_model
+
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
+
+# At import, so that a model that was attached in another process finds them.
+AttentionInterface.register(IMPLEMENTATION, attention)
+AttentionMaskInterface.register(IMPLEMENTATION, focus_mask)
+
+
+def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> AnyModel:
+    """Adds routers to a model in place, freezes every original weight, and sets ``hard`` mode.
+
+    Args:
+        model: a transformers causal LM (see ``focus.architectures``), also one that peft wraps:
+            the parameters of its adapters keep their ``requires_grad``.
+        config: what is routed and how.
+        seed: of the routers' random initialisation; None uses torch's global generator.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: the model is attached already or its architecture is not supported.
+    """
+    if not isinstance(config, FocusConfig):
+        raise ValueError(f"config: must be a FocusConfig, got {type(config).__name__}")
+    inner = transformers_model(model)
+    if "focus_state" in inner.__dict__:
+        raise ValueError("model: Focus is attached already; call focus.detach(model) first")
+    layers = attention_layers(inner)
+    refuse_sharded(layers)
+    probe(inner)
+    state = FocusState(config, inner)
+    _own_config(inner)
+    adapters = _adapter_parameters(inner)
+    for parameter in inner.parameters():
+        if id(parameter) not in adapters:
+            parameter.requires_grad_(False)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    state.layers = {layer.index: layer for layer in layers}
+    for index, layer in state.layers.items():
+        hook = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
+        state.handles.append(hook)
+    state.adapters[DEFAULT] = Adapter(config, new_routers(config, layers, generator))
+    activate(state, DEFAULT)
+    decoder_hook = DecoderHook(state)
+    decoder = inner.get_decoder()
+    state.handles += [
+        decoder.register_forward_pre_hook(decoder_hook.begin, with_kwargs=True, prepend=True),
+        decoder.register_forward_hook(decoder_hook.end, always_call=True),
+    ]
+    inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
+    inner.set_attn_implementation(IMPLEMENTATION)
+    return model
+
+
+def _own_config(model: PreTrainedModel) -> None:
+    """Gives the model a config of its own: two models may have been built from one object."""
+    former = model.config
+    own = copy.deepcopy(former)
+    for module in model.modules():
+        if module.__dict__.get("config") is former:
+            module.__dict__["config"] = own
+
+
+def _adapter_parameters(model: nn.Module) -> set[int]:
+    """Of peft's layers: their parameters beside the base layer's."""
+    found: set[int] = set()
+    for module in model.modules():
+        if hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names"):
+            base = {id(p) for p in module.get_submodule("base_layer").parameters()}
+            found |= {id(p) for p in module.parameters()} - base
+    return found
+
+
+def detach(model: AnyModel) -> AnyModel:
+    """Removes routers and hooks; weights, ``requires_grad`` flags and outputs are as before.
+
+    Parameters that came after ``attach`` (an adapter of peft) are left as they are.
+    """
+    state, inner = attached(model), transformers_model(model)
+    for handle in state.handles:
+        handle.remove()
+    for layer in state.layers.values():
+        if not layer.local:
+            del layer.module.focus_router
+    for name, parameter in inner.named_parameters():
+        before = state.required_grad.get(name.replace(".base_layer.", "."))
+        if before is not None:
+            parameter.requires_grad_(before)
+    del inner.__dict__["focus_state"]
+    inner.set_attn_implementation(state.implementation)
+    return model
+
+
+def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The routers' parameters, layer by layer; those that something has frozen since ``attach``
+    (as peft does) require grad again."""
+    for router in attached(model).routers.values():
+        for parameter in router.parameters():
+            parameter.requires_grad_()
+            yield parameter
+
+
+def density(model: nn.Module) -> dict[int, float]:
+    """Kept over causal pairs of the last forward pass: layer index -> share in (0, 1].
+
+    Exact, counted over real tokens, batch and routings; 1.0 where every pair was computed
+    (soft and full mode). Layers that stay local are left out.
+
+    Raises:
+        ValueError: Focus is not attached or no forward pass has run.
+    """
+    counted = pair_counts(model)
+    return {index: 1.0 if c is None else c.density for index, c in counted.items()}
+
+
+def memberships(model: nn.Module) -> dict[int, Memberships]:
+    """Groups of the tokens of the last hard forward pass: layer index -> (B, Hr, T, K) bool;
+    of queries (B, H, T, K) where query heads have groups of their own.
+
+    Raises:
+        ValueError: Focus is not attached or no hard forward pass has run.
+    """
+    state = attached(model)
+    layers = {} if state.last is None else state.last.layers
+    found = {i: layers[i].memberships for i in state.routers if i in layers}
+    if len(found) != len(state.routers) or None in found.values():
+        raise ValueError("memberships: no hard forward pass has run; run the model once")
+    return {i: each for i, each in found.items() if each is not None}
+
+
+def pair_counts(model: nn.Module) -> dict[int, PairCounts | None]:
+    """Pairs of the last forward pass for each routed layer; None: every pair was computed."""
+    state = attached(model)
+    if state.last is None:
+        raise ValueError("density: no forward pass has run since attach; run the model once")
+    layers = state.last.layers
+    return {i: layers[i].pairs if i in layers else None for i in state.routers}

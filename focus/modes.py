@@ -1,0 +1,78 @@
+"""``focus.mode``: how a model runs, for as long as a ``with`` lasts.
+
+Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key heads, D head dimension.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextvars import Token
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+
+from focus.attention.api import BACKENDS
+from focus.call import Tap
+from focus.state import Mode, attached, modes
+
+MODES = ("soft", "hard", "full")
+FIXED = ("num_groups", "routing_dim", "routers", "sinkhorn_iterations")
+
+
+class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
+    """As a context manager, has the model run in a mode; nothing is set on the model itself.
+
+    ``soft``: the training gate, all pairs. ``hard``: the top-k mask, which is what holds outside of
+    any ``with``. ``full``: the pretrained model, bit for bit.
+
+    The mode holds for the thread that entered it. A thread started inside does not inherit it: give
+    it the context (``Thread(target=contextvars.copy_context().run, args=(model.generate, ...))``).
+
+    Args:
+        model: an attached model.
+        name: ``soft``, ``hard`` or ``full``.
+        backend: of ``focus.focus_attention`` in hard mode.
+        tap: called with the index, hidden states (B, T, E), queries (B, H, T, D) and keys
+            (B, Hk, T, D) of each routed layer.
+        changes: fields of the config in place of its own (``top_k``, ``probe``, ``window``,
+            ``sinks``, ``gate``, ``balance``, ``temperature``, ``ngram``, ``ngram_keys``), so that
+            one set of routers can be read several ways.
+
+    Raises:
+        ValueError: unknown names, or what the routers cannot do (another number of groups, say).
+    """
+
+    def __init__(self, model: nn.Module, name: str, *, backend: str | None = None,
+                 tap: Tap | None = None, **changes: Any) -> None:  # fmt: skip
+        self.unused = False  # until it is ready to be used
+        self.model, self.state = model, attached(model)
+        self.entered: list[Token[dict[int, Mode]]] = []
+        if name not in MODES:
+            raise ValueError(f"mode: must be one of {', '.join(MODES)}, got {name!r}")
+        if backend is not None and backend not in BACKENDS:
+            raise ValueError(f"backend: must be one of {', '.join(BACKENDS)}, got {backend!r}")
+        for each in changes:
+            if each in FIXED:
+                raise ValueError(f"{each}: belongs to the routers and cannot be changed by a mode")
+        self.name, self.backend, self.tap = name, backend, tap
+        self.changes = {field: value for field, value in changes.items() if value is not None}
+        self.state.settings.config.replace(**self.changes)  # refuses what is no setting
+        self.unused = True
+
+    def __enter__(self) -> nn.Module:
+        self.unused = False
+        outer = self.state.mode
+        inner = Mode(self.name, self.backend or outer.backend, self.tap or outer.tap,
+                     {**outer.changes, **self.changes})  # fmt: skip
+        self.entered.append(modes.set({**modes.get({}), id(self.state): inner}))
+        return self.model
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        modes.reset(self.entered.pop())
+
+    def __del__(self) -> None:
+        if self.unused:
+            warnings.warn("focus.mode: has no effect by itself; write `with focus.mode(...):`",
+                          stacklevel=2)  # fmt: skip

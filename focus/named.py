@@ -1,0 +1,143 @@
+"""Several adapters on one attached model, by name; one of them is active.
+
+The active adapter's routers sit in the attention modules as ``focus_router``, where devices, shards
+and optimisers find them. The others wait in the model's state and follow it to its device when they
+are switched in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from focus.architectures import AttentionLayer
+from focus.config import FocusConfig
+from focus.routing import Router
+
+if TYPE_CHECKING:
+    from focus.state import FocusState
+
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A config and the routers that go with it, by layer index."""
+
+    config: FocusConfig
+    routers: dict[int, Router]
+
+
+def new_routers(config: FocusConfig, layers: Iterable[AttentionLayer],
+                generator: torch.Generator | None = None) -> dict[int, Router]:  # fmt: skip
+    """Randomly initialised routers of the layers that are not local, on the default device."""
+    return {
+        layer.index: Router(
+            config, layer.hidden_size, layer.key_heads, layer.query_heads, generator
+        )
+        for layer in layers
+        if not layer.local
+    }
+
+
+def routers_of(config: FocusConfig, layers: Iterable[AttentionLayer],
+               tensors: Mapping[str, Tensor]) -> dict[int, Router]:  # fmt: skip
+    """Routers that hold saved tensors, ``layers.<index>.<name>``; nothing is initialised first.
+
+    Raises:
+        ValueError: tensors are missing, superfluous, misshapen or not finite.
+    """
+    with torch.device("meta"):
+        routers = new_routers(config, layers)
+    wanted = state_of(routers)
+    _check_tensors(wanted, tensors)
+    for index, router in routers.items():
+        prefix = f"layers.{index}."
+        own = {
+            # A copy: the routers are trained further, what they came from is not.
+            name: tensors[prefix + name].detach().to("cpu", like.dtype, copy=True)
+            for name, like in router.state_dict().items()
+        }
+        router.load_state_dict(own, assign=True)
+    return routers
+
+
+def state_of(routers: Mapping[int, Router]) -> dict[str, Tensor]:
+    """The routers' parameters and potentials, ``layers.<index>.<name>``, themselves (no copy)."""
+    return {
+        f"layers.{index}.{name}": tensor
+        for index, router in routers.items()
+        for name, tensor in router.state_dict().items()
+    }
+
+
+def _check_tensors(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    cure = "the adapter is damaged or of another config; save it again"
+    missing, unknown = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
+    if missing or unknown:
+        raise ValueError(f"adapter: missing {missing[:3]}, unknown {unknown[:3]}: {cure}")
+    for name, like in wanted.items():
+        found = tensors[name]
+        if found.shape != like.shape:
+            raise ValueError(
+                f"adapter: {name} is of shape {tuple(found.shape)}, its config and the model ask "
+                f"for {tuple(like.shape)}: {cure}"
+            )
+        if not bool(torch.isfinite(found).all()):
+            raise ValueError(f"adapter: {name} holds NaN or infinite values: {cure}")
+
+
+def activate(state: FocusState, name: str) -> None:
+    """Puts an adapter's routers into the attention modules in place of those that are there.
+
+    Raises:
+        ValueError: the model is sharded; nothing has changed then.
+    """
+    adapter = state.adapters[name]
+    refuse_sharded(state.layers.values())
+    for index, layer in state.layers.items():
+        if layer.local:
+            continue
+        router = adapter.routers[index].to(device_of(layer.module))
+        layer.module.focus_router = router.train(layer.module.training)
+    state.active, state.config = name, adapter.config
+
+
+def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:
+    """Refuses a model that takes no further parameters in: each process would train them apart."""
+    if any(hasattr(p, "full_tensor") for layer in layers for p in layer.module.parameters()):
+        raise ValueError(
+            "model: its weights are spread over several processes (fully_shard), which does not "
+            "take routers in afterwards; attach, load and set adapters before sharding"
+        )
+
+
+def check_new(state: FocusState | None, name: str) -> None:
+    """Refuses a name that is taken, or no name."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name: must be a string that is not empty, got {name!r}")
+    if state is not None and name in state.adapters:
+        raise ValueError(
+            f"name: the model has an adapter {name!r} already; give another name, "
+            f"focus.delete_adapter(model, {name!r}) if it is not in use, or focus.detach(model)"
+        )
+
+
+def check_known(state: FocusState, name: str) -> None:
+    """Refuses a name that no adapter of the model has."""
+    if name not in state.adapters:
+        known = ", ".join(repr(each) for each in state.adapters)
+        raise ValueError(f"name: the model has no adapter {name!r}; it has {known}")
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module computes: what accelerate has offloaded lies on meta until it runs."""
+    hooks = (getattr(each, "_hf_hook", None) for each in module.modules())
+    device = next((hook.execution_device for hook in hooks if hook is not None), None)
+    if device is not None:
+        return torch.device(device)
+    own = (p for name, p in module.named_parameters() if not name.startswith("focus_router."))
+    return next(own).device

@@ -1,0 +1,139 @@
+"""What ``attach`` leaves on a model, and the modes that hold in a thread."""
+
+from __future__ import annotations
+
+import warnings
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from focus.architectures import AttentionLayer
+from focus.call import IMPLEMENTATION, Record, Settings, Tap
+from focus.config import FocusConfig
+from focus.routing import Router
+
+if TYPE_CHECKING:
+    from focus.named import Adapter
+
+DEFAULT = "default"  # name of the adapter that ``attach`` makes
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What the ``with focus.mode(...)`` around a call say together: see :class:`focus.mode`."""
+
+    name: str = "hard"
+    backend: str = "auto"
+    tap: Tap | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+# By model; of this thread (or task) alone.
+modes: ContextVar[dict[int, Mode]] = ContextVar("focus_modes")
+
+
+class FocusState:
+    """What ``attach`` leaves on a model: its config, layers and how to undo it.
+
+    Attributes:
+        config: of the active adapter.
+        adapters: all of the model's by name; active: which of them its modules hold.
+        layers: every attention layer by index; local ones are not routed.
+        implementation: the pretrained model's own attention implementation.
+        last: what the last forward pass left behind.
+    """
+
+    def __init__(self, config: FocusConfig, model: PreTrainedModel) -> None:
+        self.config = config
+        self.adapters: dict[str, Adapter] = {}
+        self.active = DEFAULT
+        self.layers: dict[int, AttentionLayer] = {}
+        self.handles: list[Any] = []
+        self.implementation: str = model.config._attn_implementation
+        self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
+        self.last: Record | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """How a forward pass in this thread runs now."""
+        now = self.mode
+        config = self.config.replace(**now.changes) if now.changes else self.config
+        return Settings(now.name, config, now.backend, now.tap)
+
+    @property
+    def mode(self) -> Mode:
+        """The modes that this thread has entered."""
+        return modes.get({}).get(id(self), Mode())
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether some layers stay local."""
+        return any(each.local for each in self.layers.values())
+
+    @property
+    def routers(self) -> dict[int, Router]:
+        """Routers by layer index."""
+        return {i: each.module.focus_router for i, each in self.layers.items() if not each.local}  # type: ignore[misc]
+
+    def check(self, decoder: nn.Module) -> None:
+        """Before a forward pass.
+
+        Raises:
+            ValueError: something has set another attention implementation since ``attach``.
+        """
+        name = decoder.config._attn_implementation  # type: ignore[union-attr]
+        if name != IMPLEMENTATION:
+            raise ValueError(
+                f"attn_implementation: is {name!r}, set after focus.attach, so Focus would not "
+                f"run; model.set_attn_implementation({IMPLEMENTATION!r}) sets it back, "
+                "focus.mode(model, 'full') gives the pretrained model"
+            )
+
+    def check_trainable(self, decoder: nn.Module) -> None:
+        """Before a forward pass in soft mode with gradients.
+
+        Raises:
+            ValueError: the routers would not learn.
+        """
+        routers = self.routers.values()
+        if not any(p.requires_grad for router in routers for p in router.parameters()):
+            raise ValueError(
+                "routers: none requires grad (peft freezes what it does not know), so they would "
+                "not learn in soft mode; call focus.trainable_parameters(model), which unfreezes "
+                "them, or train other adapters in hard mode"
+            )
+        if not decoder.training and self.settings.config.balance == "causal":
+            warnings.warn(
+                "the model is in evaluation mode: a training step leaves the routers' potentials "
+                "as they are, so groups are not kept from collapsing; call model.train() first",
+                stacklevel=2,
+            )
+
+
+def transformers_model(model: nn.Module) -> PreTrainedModel:
+    """The transformers model, also inside wrappers (peft, DistributedDataParallel, torch.compile).
+
+    Raises:
+        ValueError: there is none.
+    """
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            return module
+    raise ValueError(
+        f"model: {type(model).__name__} is not supported; Focus attaches to transformers models"
+    )
+
+
+def attached(model: nn.Module) -> FocusState:
+    """The model's Focus state.
+
+    Raises:
+        ValueError: Focus is not attached.
+    """
+    state = transformers_model(model).__dict__.get("focus_state")
+    if not isinstance(state, FocusState):
+        raise ValueError("model: Focus is not attached; call focus.attach(model, config) first")
+    return state

@@ -1,0 +1,140 @@
+"""Which models qualify by their structure, and what the others are told."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from focus.architectures import attention_layers, probe
+from tests.models import SUPPORTED, UNSUPPORTED, build, tiny, token_ids
+
+LOCAL = {"gemma2": [0], "gemma3": [0, 1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_a_model_with_self_attention_in_every_layer_qualifies(name: str) -> None:
+    model = build(name)
+    layers = attention_layers(model)
+    text = model.config.get_text_config()
+    assert [layer.index for layer in layers] == list(range(text.num_hidden_layers))
+    assert [layer.index for layer in layers if layer.local] == LOCAL.get(name, [])
+    grouped = name not in ("gpt2", "olmo2")
+    assert {(la.hidden_size, la.query_heads, la.key_heads) for la in layers} == {
+        (64, 4, 2 if grouped else 4)
+    }
+    probe(model)
+
+
+@pytest.mark.parametrize(("name", "reason"), UNSUPPORTED.items())
+def test_the_others_are_told_why(name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)not supported: .*{reason}"):
+        attention_layers(build(name))
+
+
+def test_not_a_transformers_model() -> None:
+    with pytest.raises(ValueError, match="PreTrainedModel is needed, got Linear"):
+        attention_layers(nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_heads_are_those_of_the_layer_itself() -> None:
+    model = build("llama")
+    layer = model.model.layers[1].self_attn
+    layer.q_proj, layer.o_proj = nn.Linear(64, 8 * 16), nn.Linear(8 * 16, 64)
+    assert [found.query_heads for found in attention_layers(model)] == [4, 8]
+    probe(model)
+
+
+def test_the_probe_leaves_no_trace() -> None:
+    model = build("llama").train()
+    model.config.attention_dropout = 0.5
+    ids, interfaces = token_ids(1, 20), set(AttentionInterface._global_mapping)
+    state = torch.get_rng_state()
+    before = copy.deepcopy(model).eval()(ids).logits
+    probe(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert model.config._attn_implementation == "sdpa"
+    assert set(AttentionInterface._global_mapping) == interfaces
+    assert torch.equal(model.eval()(ids).logits, before)
+
+
+def test_nothing_is_run_without_weights() -> None:
+    with torch.device("meta"):
+        model = build("llama")
+    probe(model)
+
+
+def test_a_probe_runs_offloaded_weights() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = build("llama")
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    ran = []
+    model.model.layers[1].register_forward_hook(lambda *_: ran.append(True))
+    probe(model)
+    assert ran == [True]
+
+
+def replaced(forward: Callable[..., tuple[Tensor, Tensor | None]]) -> PreTrainedModel:
+    """A tiny llama whose second attention module runs another forward."""
+    model = build("llama")
+    module = model.model.layers[1].self_attn
+    module.__class__ = type("OtherAttention", (LlamaAttention,), {"forward": forward})
+    return model
+
+
+def test_a_module_that_drops_keywords_is_refused() -> None:
+    def forward(self: LlamaAttention, hidden_states: Tensor, **kwargs: object):
+        kept = {k: v for k, v in kwargs.items() if not k.startswith("focus")}
+        return LlamaAttention.forward(self, hidden_states, **kept)  # type: ignore[arg-type]
+
+    refused(forward, "OtherAttention 1 does not pass further keywords")
+
+
+def test_a_module_that_attends_twice_or_not_at_all_is_refused() -> None:
+    def twice(self: LlamaAttention, hidden_states: Tensor, **kwargs: object):
+        LlamaAttention.forward(self, hidden_states, **kwargs)  # type: ignore[arg-type]
+        return LlamaAttention.forward(self, hidden_states, **kwargs)  # type: ignore[arg-type]
+
+    def never(self: LlamaAttention, hidden_states: Tensor, **kwargs: object):
+        return hidden_states, None
+
+    refused(twice, "OtherAttention 1 called the attention interface 2 times")
+    refused(never, "OtherAttention 1 called the attention interface 0 times")
+
+
+def test_a_further_tensor_is_refused_by_its_name() -> None:
+    def forward(self: LlamaAttention, hidden_states: Tensor, **kwargs: object):
+        bias = torch.zeros(1)
+        return LlamaAttention.forward(self, hidden_states, logit_bias=bias, **kwargs)  # type: ignore[arg-type]
+
+    refused(forward, "further tensors: logit_bias")
+
+
+def test_other_shapes_than_declared_are_refused() -> None:
+    def forward(self: LlamaAttention, hidden_states: Tensor, **kwargs: object):
+        twice = LlamaAttention.forward(self, hidden_states.repeat(2, 1, 1), **kwargs)  # type: ignore[arg-type]
+        return twice[0][:1], None
+
+    refused(forward, r"OtherAttention 1 hands over a query of \(2, 4, 4, 16\)")
+
+
+def refused(forward: Callable[..., tuple[Tensor, Tensor | None]], reason: str) -> None:
+    model = replaced(forward)
+    interfaces = set(AttentionInterface._global_mapping)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("focus.architectures._hands_over", lambda m: isinstance(m, LlamaAttention))
+        with pytest.raises(ValueError, match=reason):
+            probe(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert set(AttentionInterface._global_mapping) == interfaces
+
+
+def test_tiny_models_of_the_suite_qualify() -> None:
+    for name in ("tiny-gpt2", "tiny-mistral", "tiny-gemma2"):
+        probe(tiny(name))
