@@ -1,8 +1,8 @@
-"""Stage decode: the attention of one decoding step over grouped pages, against full attention's.
+"""Stage decode: the attention of one decoding step over lists of keys, against full attention's.
 
 In one run, at every context: torch's SDPA over a contiguous cache and the library's step for each
 routing, taking turns, and right after them transformers' way of appending; seconds and bytes of
-keys and values read. `bound` is full attention's bytes over a method's.
+keys and values. `bound` is full attention's bytes over those that a method has to read.
 
 `python -m experiments.stages.decode` writes results/decode/table.csv and metrics.json.
 """

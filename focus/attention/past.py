@@ -11,6 +11,8 @@ a buffer, D head dimension, K groups, W words of 64 bits, L positions a list, S 
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 ROOM = 128  # free rows of a new buffer, beside a quarter of what it holds
+LARGE = 2**21  # bytes of a large page
 REFRESH = 256  # tokens after which a device is asked again for the length of its longest list
 
 
@@ -171,7 +174,7 @@ class Past:
             self.first = max(first, self.seen - limit + 1)
         held = self.seen - self.first
         number = (held + count) * 5 // 4 + ROOM
-        rows = key.new_empty(batch, heads, number, 2, dim)
+        rows = _in_large_pages(key.new_empty(batch, heads, number, 2, dim))
         words = -(-groups.shape[3] // 64)
         bits = rows.new_zeros(batch, groups.shape[1], number, words, dtype=torch.int64)
         if self.rows is not None and self.bits is not None:
@@ -272,6 +275,17 @@ class Past:
             held = getattr(self, name)
             if held is not None:
                 setattr(self, name, held.index_select(0, index.to(held.device)))
+
+
+def _in_large_pages(tensor: Tensor) -> Tensor:
+    """Asks Linux for large pages under a new tensor: rows far apart are then found faster."""
+    size = tensor.numel() * tensor.element_size()
+    if tensor.device.type == "cpu" and size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        whole = (tensor.data_ptr() + size - start) // mmap.PAGESIZE * mmap.PAGESIZE
+        advise = ctypes.CDLL(None).madvise
+        advise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_HUGEPAGE)
+    return tensor
 
 
 def pack(groups: Tensor) -> Tensor:

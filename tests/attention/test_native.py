@@ -319,7 +319,7 @@ for dim in (16, 64, 80):
             check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), way)
     test_gate.test_outputs_and_gradients_are_those_of_float64(test_gate.Case(dim=dim))
 test_gate.test_bfloat16_loses_no_more_than_its_rounding()
-test_step.test_compiled_steps_over_long_pages()
+test_step.test_compiled_steps_over_long_lists()
 print(call.limits(build.load())[0])
 """
 

@@ -385,15 +385,13 @@ int step(const StepProblem &p) {
     std::vector<float> partials(count * room);
     bool good = true;
     const int threads = (int)std::max<int64_t>(1, std::min(p.threads, count / 2));
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(dynamic) reduction(+ : kept)
-        for (int64_t n = 0; n < count; n++) kept += read<T>(p, jobs[n], &partials[n * room]);
-#pragma omp for reduction(&& : good)
-        for (int64_t u = 0; u < units; u++)
-            for (int64_t q = 0; q < jobs[u].heads; q++)
-                good = merge<T>(p, &jobs[u], spans, units, q, &partials[u * room]) && good;
-    }
+#pragma omp parallel for schedule(dynamic) num_threads(threads) reduction(+ : kept)
+    for (int64_t n = 0; n < count; n++) kept += read<T>(p, jobs[n], &partials[n * room]);
+    // A few queries are merged sooner than threads would have met again.
+#pragma omp parallel for num_threads(threads) reduction(&& : good) if (units > 64)
+    for (int64_t u = 0; u < units; u++)
+        for (int64_t q = 0; q < jobs[u].heads; q++)
+            good = merge<T>(p, &jobs[u], spans, units, q, &partials[u * room]) && good;
     *p.kept = kept;
     return good ? DONE : NOT_FINITE;
 }
