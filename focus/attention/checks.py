@@ -24,10 +24,11 @@ class Inputs:
     real (B, T) bool, False for padding, or None when every token is real; extra (B, T, E) int64
     further keys of each query, -1: none, or None.
 
-    As :func:`check_arguments` gives them nothing is known of values. :func:`settle` then leaves real
-    None where it can, and extra without the keys that every head has anyway (:func:`distinct`);
-    :func:`check_contents` leaves memberships with one Hm for both, rows of padding cleared, and
-    ``fewest``, the least number of groups of a query and of a key together (0: not counted).
+    As :func:`check_arguments` gives them, nothing is known of values. :func:`settle` then leaves
+    real None where it can, and extra without the keys that every head has anyway
+    (:func:`distinct`); :func:`check_contents` leaves memberships with one Hm for both, rows of
+    padding cleared, and ``fewest``, the least number of groups of a query and of a key together
+    (0: not counted).
     """
 
     query: Tensor

@@ -1,11 +1,12 @@
-"""Variable-length FlashAttention: segments laid end to end, causal within each, optionally windowed.
+"""Variable-length FlashAttention: segments laid end to end, causal within each, maybe windowed.
 
-By torch's own operators on CUDA, by the flash-attn package where the user asks for it, and by a loop
-over segments on CPU, which rehearses what is built on them. Each backward takes the out and lse to
-differentiate with: a caller that merges several calls sets them to the merged ones (no kernel
-differentiates its log-sum-exp).
+By torch's own operators on CUDA, by the flash-attn package where the user asks for it, and by a
+loop over segments on CPU, which rehearses what is built on them. Each backward takes the out and
+lse to differentiate with: a caller that merges several calls sets them to the merged ones (no
+kernel differentiates its log-sum-exp).
 
-Shape suffixes: N packed rows, H query heads, Hk key heads, D head dimension, S segments.
+Shape suffixes: N packed rows, H query heads, Hk key heads, D head dimension, S segments; in the
+loop B batch, M queries, N keys.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-
-from focus.attention.kernels import cpu_backward, cpu_forward, mask_dtype
 
 MOST_DIM = 256
 
@@ -113,7 +112,7 @@ def _loop_forward(query: Tensor, key: Tensor, value: Tensor, segments: Segments,
     for own in _slices(segments):
         q, k, v = (x[own].transpose(0, 1).unsqueeze(0) for x in (query, key, value))
         mask = _band(own, segments.window, query.dtype)
-        part, part_lse = cpu_forward(q, k, v, scale, causal=True, mask=mask)
+        part, part_lse = _cpu_forward(q, k, v, scale, causal=True, mask=mask)
         out[own], lse[:, own] = part[0].transpose(0, 1), part_lse[0]
     return out, lse
 
@@ -127,7 +126,7 @@ def _loop_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out:
             x[own].transpose(0, 1).unsqueeze(0) for x in (grad, query, key, value, out)
         )
         mask = _band(own, segments.window, query.dtype)
-        parts = cpu_backward(g, q, k, v, o, lse[None, :, own], scale, causal=True, mask=mask)
+        parts = _cpu_backward(g, q, k, v, o, lse[None, :, own], scale, causal=True, mask=mask)
         for total, part in zip(totals, parts, strict=True):
             total[own] = part[0].transpose(0, 1)
     return totals
@@ -141,5 +140,39 @@ def _band(own: slice, window: int | None, dtype: torch.dtype) -> Tensor | None:
     if window is None:
         return None
     row = torch.arange(own.stop - own.start)
-    mask = torch.zeros(len(row), len(row), dtype=mask_dtype(dtype))
+    mask = torch.zeros(len(row), len(row), dtype=_mask_dtype(dtype))
     return mask.masked_fill_(row[:, None] - row >= window, -torch.inf)
+
+
+def _mask_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Dtype of an additive mask for the CPU kernel.
+
+    The kernel reads a float32 mask under float64 queries as garbage, without an error.
+    """
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _cpu_forward(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool = False,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """query (B, H, M, D), key and value (B, Hk, N, D) of any strides -> (B, H, M, D), (B, H, M).
+
+    A row whose mask is -inf throughout has lse 0 here (other kernels: +inf or -inf), so callers
+    mark such rows themselves. ``causal`` lets query m see the keys up to m.
+    """
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+    )
+    return out, lse
+
+
+def _cpu_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
+    scale: float, *, causal: bool = False, mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of :func:`_cpu_forward` in query, key and value; a row with lse +inf gives none."""
+    d_query, d_key, d_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad, query, key, value, out, lse, 0.0, causal, attn_mask=mask, scale=scale
+    )
+    return d_query, d_key, d_value

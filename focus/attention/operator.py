@@ -179,8 +179,9 @@ def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
 
 
 def keeps_all(x: Inputs) -> bool:
-    """Whether every causal pair of real tokens is kept, of inputs after ``check_contents``: more than K groups of
-    a query and a key together, or a window or sinks that hold every token. False: not known."""
+    """Whether every causal pair of real tokens is kept, of inputs after ``check_contents``: more
+    than K groups of a query and a key together, or a window or sinks that hold every token.
+    False: not known."""
     tokens, groups = x.membership.shape[2:]
     return max(x.window, x.sinks) >= tokens or groups == 1 or x.fewest > groups
 

@@ -25,8 +25,13 @@ from focus.attention.extra import add_extra, add_extra_grads
 from focus.attention.flash import Segments
 
 MERGE_ROWS = 1 << 16  # merged at once: in float32, whatever the length
-REPEATED = 32.0  # lowers a logit whose pair another call counts with its full weight: exp(-32) of it
+REPEATED = (
+    32.0  # lowers a logit whose pair another call counts with its full weight: exp(-32) of it
+)
 NO_KEY = 1024.0  # lowers a logit whose pair is counted nowhere
+
+
+Operands = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Call:
     key_codes: Tensor | None
     segments: Segments
 
-    def operands(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def operands(self, query: Tensor, key: Tensor, value: Tensor) -> Operands:
         """The call's rows, with codes."""
         return (
             self.take(query, self.query_codes),
@@ -62,7 +67,7 @@ class Plan:
 
     groups: Call
     local: Call
-    results_MX: Tensor
+    results: Tensor
     drop: Tensor
 
 
@@ -99,7 +104,7 @@ def forward(x: Inputs, package: str = "varlen") -> tuple[Tensor, Tensor]:
     query, key, value = plan.groups.operands(*rows)
     part_NHD, part_HN = flash.forward(query, key, value, plan.groups.segments, x.scale, package)
     out_XHD = out_XHD[..., :dim].contiguous()
-    for entry_X in plan.results_MX:
+    for entry_X in plan.results:
         lse_HX = _merge(out_XHD, lse_HX, part_NHD[..., :dim], part_HN, entry_X)
     out, lse = _unrows(out_XHD, x), _unrows(lse_HX.T.unsqueeze(-1), x).squeeze(-1).contiguous()
     if x.real is not None:
@@ -239,8 +244,9 @@ def _merge(out_XHD: Tensor, lse_HX: Tensor, part_NHD: Tensor, part_HN: Tensor,
 
 def _whole_heads(x: Inputs) -> Inputs:
     """With keys and values for every routing, and zeros in padding, which may hold anything."""
-    query, key, value = x.query, *(
-        for_query_heads(each, x.membership.shape[1]) for each in (x.key, x.value)
+    query, key, value = (
+        x.query,
+        *(for_query_heads(each, x.membership.shape[1]) for each in (x.key, x.value)),
     )
     if x.real is not None:
         query, key, value = (
@@ -249,7 +255,7 @@ def _whole_heads(x: Inputs) -> Inputs:
     return replace(x, query=query, key=key, value=value)
 
 
-def _operands(x: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+def _operands(x: Inputs) -> Operands:
     return _rows(x.query, x), _rows(x.key, x), _rows(x.value, x)
 
 

@@ -353,9 +353,7 @@ def told(code: str, **environment: str) -> tuple[str, str]:
 def test_without_a_compiler_attention_goes_another_way_and_tells_once(
     cxx: str, tmp_path: Path
 ) -> None:
-    said, warned = told(
-        USE + USE, PATH=str(tmp_path), CXX=cxx, FOCUS_CACHE=str(tmp_path / "cache")
-    )
+    said, warned = told(USE + USE, PATH=str(tmp_path), CXX=cxx, FOCUS_CACHE=str(tmp_path / "cache"))
     assert said.split() == ["done", "done"]
     assert warned.count("there is no C++ compiler on the path; install one") == 1
 
@@ -376,9 +374,7 @@ def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path) -> No
     real = build.compiler()
     assert real is not None
     fake = tmp_path / "c++"
-    fake.write_text(
-        f'#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec {real[0]} "$@"\n'
-    )
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec {real[0]} "$@"\n')
     fake.chmod(0o755)
     said, warned = told(
         ASK + "\nfrom tests.attention.cases import Case, check\ncheck(Case(300, 8), 'lists')",

@@ -29,7 +29,9 @@ GROUPS_AND_K = [(1, 1), (2, 1), (4, 1), (4, 2), (4, 3), (4, 4), (8, 1), (8, 2), 
 @pytest.mark.parametrize(("groups", "top_k"), GROUPS_AND_K)
 @pytest.mark.parametrize("window", [1, 64, 128, 150])
 @pytest.mark.parametrize("sinks", [0, 4])
-def test_groups_windows_and_sinks(groups: int, top_k: int, window: int, sinks: int, backend: str) -> None:
+def test_groups_windows_and_sinks(
+    groups: int, top_k: int, window: int, sinks: int, backend: str
+) -> None:
     check(Case(150, groups, top_k, window=window, sinks=sinks), backend)
 
 
@@ -51,7 +53,9 @@ def test_odd_lengths(tokens: int, backend: str, key_top_k: int | None) -> None:
 @pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (4, 4), (6, 2), (4, 1)])
 @pytest.mark.parametrize("routers", ["layer", "kv_head", "query_head"])
 @pytest.mark.parametrize("layout", ["heads", "tokens"])
-def test_grouped_queries(heads: int, key_heads: int, routers: str, layout: str, backend: str) -> None:
+def test_grouped_queries(
+    heads: int, key_heads: int, routers: str, layout: str, backend: str
+) -> None:
     case = Case(100, 4, 2, heads=heads, key_heads=key_heads, routers=routers, layout=layout,
                 sinks=3, batch=2)  # fmt: skip
     check(case, backend)
@@ -61,7 +65,9 @@ def test_grouped_queries(heads: int, key_heads: int, routers: str, layout: str, 
 @pytest.mark.parametrize(("top_k", "key_top_k"), [(1, 1), (2, 1), (3, 1), (2, 2), (1, 3), (4, 2)])
 @pytest.mark.parametrize("sinks", [0, 4])
 @pytest.mark.parametrize("kind", ["balanced", "empty", "ragged"])
-def test_separate_key_memberships(top_k: int, key_top_k: int, sinks: int, kind: str, backend: str) -> None:
+def test_separate_key_memberships(
+    top_k: int, key_top_k: int, sinks: int, kind: str, backend: str
+) -> None:
     case = Case(140, 5, top_k, key_top_k, sinks=sinks, kind=kind, routers="kv_head")
     check(case, backend)
 

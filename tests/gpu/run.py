@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,8 +38,8 @@ from experiments import timing
 from experiments.synthetic import draw_membership, draw_tensors, relative_error
 from experiments.timing import Shape, Timed, full
 from focus import dense_attention, focus_attention
-from focus.attention import packed
-from focus.attention.checks import validate
+from focus.attention import flash, operator, varlen
+from focus.attention.checks import check_arguments, validate
 
 KERNELS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 LENGTHS = (1024, 4096, 16384, 65536, 262144, 1048576)
@@ -68,7 +69,7 @@ class Budget:
 class Check:
     """One case that a path is checked on."""
 
-    backend: str = "decomposed"
+    backend: str = "varlen"
     tokens: int = 517
     groups: int = 8
     top_k: int = 1
@@ -87,7 +88,7 @@ class Check:
 
 def checks() -> Iterator[Check]:
     """Every path and what it must handle."""
-    for backend in ("decomposed", "auto", "flex"):
+    for backend in ("varlen", "auto", "stripes"):
         for dim in (64, 128):
             yield Check(backend, dim=dim)
             yield Check(backend, dim=dim, dtype="float16", top_k=2, sinks=4)
@@ -99,7 +100,9 @@ def checks() -> Iterator[Check]:
         yield Check(backend, groups=4, top_k=2, padding="left", per_head=True, extra=2)
         yield Check(backend, tokens=63, window=64, kind="one")
         yield Check(backend, tokens=1)
-    yield Check("flex", dtype="float32", top_k=2, sinks=4)
+    yield Check("stripes", dtype="float32", top_k=2, sinks=4)
+    if flash.installed():
+        yield Check("flash-attn", top_k=2, sinks=4)
     yield Check("auto", tokens=4099, top_k=1, sinks=4)
     yield Check("auto", tokens=4099, groups=4, top_k=2)
 
@@ -147,16 +150,10 @@ def run_check(check: Check, device: torch.device) -> dict[str, Any]:
     """Errors against the float64 definition, and the limits: twice full attention's in half
     precision."""
     row: dict[str, Any] = {**asdict(check), "passed": False}
-    forward_only = check.backend == "flex" and device.type == "cpu"
     try:
         tensors, options = draw(check, device)
         dtype = tensors[0].dtype
-        attention = focus_attention
-        if forward_only:
-            with torch.no_grad():
-                found = [attention(*tensors, backend=check.backend, **options)]
-        else:
-            found = with_gradients(attention, tensors, dtype, backend=check.backend, **options)
+        found = with_gradients(_attention_of(check.backend, device), tensors, dtype, **options)
         exact = with_gradients(dense_attention, tensors, torch.float64, **options)
         errors = [relative_error(a, b) for a, b in zip(found, exact, strict=False)]
         limits = [1e-5, 1e-4, 1e-4, 1e-4] if dtype == torch.float32 else _half_limits(tensors)
@@ -165,6 +162,15 @@ def run_check(check: Check, device: torch.device) -> dict[str, Any]:
     row |= {"errors": errors, "limits": limits[: len(errors)]}
     row["passed"] = all(a <= b for a, b in zip(errors, limits, strict=False))
     return row
+
+
+def _attention_of(backend: str, device: torch.device) -> Callable[..., Tensor]:
+    """A public backend; its rehearsal on CPU for the one that is for CUDA alone."""
+    if backend != "varlen" or device.type == "cuda":
+        return partial(focus_attention, backend=backend)
+    return lambda *tensors, **options: operator.attention(
+        check_arguments(*tensors, **options), backend
+    )
 
 
 def _half_limits(tensors: list[Tensor]) -> list[float]:
@@ -215,10 +221,10 @@ def guess_seconds(rows: list[dict[str, Any]], shape: Shape, backward: bool) -> f
 
 
 def time_shape(shape: Shape, backward: bool, seconds: float, seed: int) -> list[dict[str, Any]]:
-    """Rows of one length: the fastest full attention and the decomposition for every K."""
+    """Rows of one length: the fastest full attention and ours for every K."""
     kernel, run = fastest_full(shape, seed)
     routings = [timing.route(shape, groups, 1, "symmetric", seed) for groups in GROUPS]
-    timed = [Timed("full", None, run, []), *timing.methods(shape, routings, ["ours", "decomposed"])]
+    timed = [Timed("full", None, run, []), *timing.methods(shape, routings, ["ours"])]
     timing.time_methods(shape, timed, backward, seconds, 10, seed)
     return [{**row, "kernel": kernel} for row in timing.rows(shape, timed, backward)]
 
@@ -230,7 +236,7 @@ def parts(shape: Shape, seed: int) -> dict[str, Any]:
         1, shape.heads, shape.key_heads, shape.tokens, shape.head_dim, shape.dtype,
         torch.Generator().manual_seed(seed))]  # fmt: skip
     inside: list[float] = []
-    kernel = packed.packed_forward
+    kernel = flash.forward
 
     def watched(*args: Any, **options: Any) -> Any:
         timing.wait(shape.device)
@@ -241,23 +247,18 @@ def parts(shape: Shape, seed: int) -> dict[str, Any]:
         return result
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return packed.packed_attention(x := packed_inputs(q, k, v, routed, shape.window),
-                                       packed.make_packed_plan(x))  # fmt: skip
+        return varlen.forward(validate(q, k, v, routed.membership, shape.window, 0, None, None,
+                                       routed.key_membership))[0]  # fmt: skip
 
-    packed.packed_forward = watched
+    flash.forward = watched
     try:
         wholes = [timing.once(run, tensors, False, shape.device) for _ in range(4)][1:]
     finally:
-        packed.packed_forward = kernel
+        flash.forward = kernel
     calls = median(a + b for a, b in zip(inside[2::2], inside[3::2], strict=True))
     whole = median(wholes)
     return {"length": shape.tokens, "heads": shape.heads, "head_dim": shape.head_dim, "K": 8,
             "seconds": whole, "calls": calls, "other_share": 1 - calls / whole}  # fmt: skip
-
-
-def packed_inputs(q: Tensor, k: Tensor, v: Tensor, routed: timing.Routed, window: int) -> Any:
-    """Validated inputs of one call."""
-    return validate(q, k, v, routed.membership, window, 0, None, None, routed.key_membership)
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -39,12 +39,12 @@ def test_guess_grows_with_the_square_of_the_length() -> None:
 
 def test_checks_cover_every_path_and_feature() -> None:
     cases = list(run.checks())
-    assert {case.backend for case in cases} == {"decomposed", "auto", "flex"}
+    assert {case.backend for case in cases} == {"varlen", "auto", "stripes"}
     assert {case.dim for case in cases} == {64, 128}
     assert any(case.padding == "left" for case in cases)
     assert any(case.key_top_k for case in cases)
     assert any(case.sinks for case in cases)
-    assert {case.backend for case in cases if case.extra} == {"decomposed", "auto", "flex"}
+    assert {case.backend for case in cases if case.extra} == {"varlen", "auto", "stripes"}
 
 
 def test_a_kernel_that_fails_is_a_failed_check() -> None:
@@ -53,10 +53,11 @@ def test_a_kernel_that_fails_is_a_failed_check() -> None:
     assert "Error" in row["error"]
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
 def test_rehearsal_on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "SHAPES", ((4, 2, 16),))
-    monkeypatch.setattr(run, "checks", lambda: iter([run.Check(tokens=63), run.Check("flex", 40)]))
+    monkeypatch.setattr(
+        run, "checks", lambda: iter([run.Check(tokens=63), run.Check("stripes", 40)])
+    )
     status = run.main(["--device", "cpu", "--longest", "1024", "--out", str(tmp_path)])
     (path,) = tmp_path.glob("*.json")
     report = json.loads(path.read_text())
@@ -64,7 +65,7 @@ def test_rehearsal_on_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert report["rehearsal"]
     assert report["finished"]
     assert all(row["passed"] for row in report["checks"])
-    assert {row["method"] for row in report["speed"]} == {"full", "ours", "decomposed"}
+    assert {row["method"] for row in report["speed"]} == {"full", "ours"}
     assert {"device", "length", "speedup", "bound", "kernel", "tflops"} <= set(report["speed"][0])
 
 
