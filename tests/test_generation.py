@@ -356,7 +356,7 @@ class TestErrors:
                 model(token, past_key_values=cache, attention_mask=wrong)
         with pytest.raises(ValueError, match="covers 1 tokens where"):
             model(token, past_key_values=cache, attention_mask=mask[:, -1:])
-        with pytest.raises(ValueError, match="4D mask"):
+        with pytest.raises(ValueError, match="attention_mask: says of earlier tokens"):
             model(self.ids[:, :2], past_key_values=cache,
                   attention_mask=torch.ones(1, 1, 2, 42, dtype=torch.bool).tril(40))  # fmt: skip
         model(token, past_key_values=cache, attention_mask=mask)

@@ -194,7 +194,6 @@ def test_mode_is_restored_also_after_an_error() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
     state = model.focus_state
     with pytest.raises(KeyError), focus.mode(model, "soft", balance="sinkhorn", top_k=2):
-        assert (state.settings.mode, state.settings.config.top_k) == ("soft", 2)
         raise KeyError
     assert (state.settings.mode, state.settings.config) == ("hard", CONFIG)
     with focus.mode(model, "full"), focus.mode(model, "soft", top_k=2):
