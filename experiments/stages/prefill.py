@@ -11,7 +11,7 @@ would reach if a kept pair cost it what a pair costs full attention, and nothing
 from __future__ import annotations
 
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pandas as pd
@@ -24,7 +24,6 @@ from experiments import settings, whole
 from experiments.attending import attending
 from experiments.record import Run
 from experiments.settings import Settings
-from focus.density import PairCounts
 
 OUTSIDE = "outside"
 
@@ -68,7 +67,7 @@ def compare(both: whole.Both, tokens: Tensor, chosen: Settings) -> dict[str, Any
         chosen.prefill,
     )
     forward(both.ours, tokens)  # whose pairs are counted, untimed
-    density = PairCounts.total(focus.pair_counts(both.ours).values()).density
+    density = fmean(focus.density(both.ours).values())
     found, outside = whole.compared(taken, chosen), median(taken[OUTSIDE])
     apart = min(outside, found["full_s"])  # of a short text, attention is less than the noise
     bound = found["full_s"] / (apart + density * (found["full_s"] - apart))
