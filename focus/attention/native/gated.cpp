@@ -8,7 +8,6 @@
 // values and assignments come for every query head; the caller adds up those that share. Padding
 // before and after a sequence's span is not read, and nothing is written there.
 
-#include <omp.h>
 
 #include "gated.h"
 

@@ -6,7 +6,6 @@
 // span leaves its own maximum, norm and sum of values, merged by query at the end. Keys and values
 // are float32 or bfloat16, sums float32.
 
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
