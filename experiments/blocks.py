@@ -100,12 +100,8 @@ class RetrofitSettings:
         warmup_steps: steps of the linear rise.
         gradient_clip: largest gradient norm.
         checkpoint_every: steps between two checkpoints (what a killed run loses at most).
-        loss: ``next_token``; ``distil``: the divergence of the model's predictions from those of
-            the pretrained one; or ``mass``: how much of full attention's weights, layer by layer,
-            a token's groups leave out.
-        start: ``random`` routers, or from the model's own ``attention``, or from clusters of its
-            ``hidden`` states (focus.initialise).
-        start_windows: training windows that the latter two look at.
+        loss: ``next_token``, or ``distil``: the divergence of the model's predictions from those of
+            the pretrained one.
         temperature_start: the routers' temperature at the first step, from which it goes
             geometrically to the variant's own at the last (null: it stays).
         hard_from: share of the steps after which the model runs under the hard mask itself (gate
@@ -124,9 +120,7 @@ class RetrofitSettings:
     warmup_steps: int = 10
     gradient_clip: float = 1.0
     checkpoint_every: int = 10
-    loss: Literal["next_token", "distil", "mass"] = "next_token"
-    start: Literal["random", "attention", "hidden"] = "random"
-    start_windows: int = 8
+    loss: Literal["next_token", "distil"] = "next_token"
     temperature_start: float | None = None
     hard_from: float | None = None
     hard_top_ks: tuple[int, ...] = (1, 2, 4)
@@ -137,13 +131,11 @@ class RetrofitSettings:
         at_least(1, steps=self.steps, batch_size=self.batch_size)
         if self.hard_from is not None and not 0 <= self.hard_from <= 1:
             raise ValueError(f"hard_from: must be between 0 and 1, got {self.hard_from}")
-        if self.hard_from is not None and self.loss == "mass":
-            raise ValueError("hard_from: the loss 'mass' runs no gate; leave it out")
         if not 0 <= self.copies <= 1:
             raise ValueError(f"copies: must be between 0 and 1, got {self.copies}")
         if not self.hard_top_ks or min(self.hard_top_ks) < 1:
             raise ValueError(f"hard_top_ks: must name numbers >= 1, got {list(self.hard_top_ks)}")
-        at_least(1, checkpoint_every=self.checkpoint_every, start_windows=self.start_windows)
+        at_least(1, checkpoint_every=self.checkpoint_every)
         if self.temperature_start is not None:
             positive(temperature_start=self.temperature_start)
         at_least(2, context=self.context)

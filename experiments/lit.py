@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments.mass import mass_loss
 from experiments.settings import RetrofitSettings
 from focus.adapter import adapter_state
 
@@ -166,4 +165,4 @@ def gate_at(step: int, settings: RetrofitSettings, final: float) -> dict[str, An
     return {**how, "gate": "straight_through", "top_k": top_k, "probe": "multi_probe"}
 
 
-LOSSES = {"next_token": gated_next_token_loss, "distil": distillation_loss, "mass": mass_loss}
+LOSSES = {"next_token": gated_next_token_loss, "distil": distillation_loss}

@@ -16,7 +16,6 @@ from focus.attention import dense_attention, focus_attention
 from focus.cache import FocusCache
 from focus.config import FocusConfig
 from focus.hub import FocusAdapter
-from focus.initial import initialise
 from focus.model import (
     attach,
     density,
@@ -43,7 +42,6 @@ __all__ = [
     "density",
     "detach",
     "focus_attention",
-    "initialise",
     "load_adapter",
     "memberships",
     "mode",

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 import focus
 from experiments import models, settings
-from experiments.data import TRAINING, BooksDataModule, WindowSequence, load_split, manifest
+from experiments.data import TRAINING, BooksDataModule, manifest
 from experiments.lit import Centroids
 from experiments.record import Run
 from experiments.settings import RetrofitSettings, Settings
@@ -84,11 +84,6 @@ def train(model: PreTrainedModel, config: focus.FocusConfig, training: RetrofitS
     focus.attach(model, config, seed=seed)
     resumed = latest(folder)
     texts = TRAINING[training.texts]
-    if training.start != "random" and resumed is None:
-        documents = load_split("train", texts)
-        first = WindowSequence(documents, training.context, training.start_windows, seed)
-        batches = [first[i]["input_ids"].unsqueeze(0) for i in range(len(first))]
-        focus.initialise(model, batches, seed=seed, space=training.start)
     module = Centroids(model, training)
     data = BooksDataModule(training.context, training.batch_size, training.steps, seed, texts,
                            training.copies)  # fmt: skip

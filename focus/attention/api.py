@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from focus.attention import varlen
 from focus.attention.checks import Inputs, check_arguments, check_contents, check_finite, settle
 from focus.attention.dense import attend, pairs_kept
-from focus.attention.operator import attention
+from focus.attention.operator import attention, causal
 
 BACKENDS = ("auto", "dense", "stripes", "native", "varlen", "flash-attn")
 
@@ -70,9 +69,7 @@ def focus_attention(
         if why is not None:
             raise ValueError(why)
     if backend == "auto" and not x.on_cpu and _keeps_all_shapes(x):
-        return scaled_dot_product_attention(
-            x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
-        )
+        return causal(x)
     return attention(x, backend)
 
 

@@ -127,6 +127,8 @@ def settle(x: Inputs) -> Inputs:
         ValueError: on CPU, a further key that is none of the query's earlier tokens.
     """
     real, extra = x.real, x.extra
+    if real is None and extra is None:
+        return x
     if real is not None and x.on_cpu and bool(real.all()):
         real = None
     if extra is not None:

@@ -10,11 +10,14 @@ routings (1, Hk or H), E further keys of a query.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
+from torch.nn.functional import scaled_dot_product_attention
 
 from focus.attention import stripes, varlen
 from focus.attention.checks import (
@@ -37,34 +40,45 @@ def attention(x: Inputs, backend: str) -> Tensor:
         ValueError: see :func:`focus.attention.focus_attention`.
     """
     out: Tensor
-    _refuse_tangents(x)
-    if _plain(x):  # the dispatcher would take half as long as a short call
-        out, _ = _forward(x, backend)
-    else:
-        keys = x.key_membership if x.separate_keys else None
-        out, _ = _attention(x.query, x.key, x.value, x.membership, keys, x.real, x.extra,
-                            min(x.window, x.query.shape[2]), min(x.sinks, x.query.shape[2]),
-                            x.scale, backend)  # fmt: skip
+    tensors = (x.query, x.key, x.value)
+    if not _traced(tensors):  # the dispatcher would take half as long as a short call
+        _refuse_tangents(x)
+        if backend == "auto" and _may_keep_all(x):
+            checked = check_contents(settle(x))
+            if keeps_all(checked):
+                check_finite(checked)
+                return causal(checked)
+        if not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors)):
+            return _forward(x, backend)[0]
+    keys = x.key_membership if x.separate_keys else None
+    out, _ = _attention(*tensors, x.membership, keys, x.real, x.extra,
+                        min(x.window, x.query.shape[2]), min(x.sinks, x.query.shape[2]),
+                        x.scale, backend)  # fmt: skip
     return out
 
 
+def causal(x: Inputs) -> Tensor:
+    """Every causal pair, by the call that the pretrained model makes: the same bits."""
+    return scaled_dot_product_attention(
+        x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+    )
+
+
+def _traced(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether values may not be looked at outside of an operator."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    return any(type(each) not in (Tensor, Parameter) for each in tensors)
+
+
 def _refuse_tangents(x: Inputs) -> None:
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+    if forward_ad._current_level < 0:
         return
     for name, each in (("query", x.query), ("key", x.key), ("value", x.value)):
         if forward_ad.unpack_dual(each).tangent is not None:
             raise ValueError(
                 f"{name}: carries a forward-mode derivative, which only backend='dense' has"
             )
-
-
-def _plain(x: Inputs) -> bool:
-    tensors = (x.query, x.key, x.value)
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-        return False
-    return all(type(each) is Tensor for each in tensors)
 
 
 @torch.library.custom_op("focus::attention", mutates_args=())
@@ -91,7 +105,7 @@ def _attention_backward(
     window: int, sinks: int, scale: float, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     x = _inputs(query, key, value, membership, key_membership, real, extra, window, sinks, scale)
-    with torch.autocast(query.device.type, enabled=False):
+    with _no_autocast(x):
         grads = _backward(grad, settle(x), out, lse, backend)
     return tuple(each.contiguous() for each in grads)  # type: ignore[return-value]
 
@@ -128,7 +142,7 @@ def _inputs(
 
 
 def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
-    with torch.autocast(x.query.device.type, enabled=False):
+    with _no_autocast(x):
         x = settle(x)
         path, x, spans = _path(x, backend)
         if path == "native":
@@ -139,6 +153,13 @@ def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
         if path == "stripes":
             return stripes.forward(x)
         return varlen.forward(x, path)
+
+
+def _no_autocast(x: Inputs) -> AbstractContextManager[Any]:
+    """What is computed here has its dtype already."""
+    device = x.query.device.type
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
 def _backward(

@@ -311,14 +311,14 @@ print("done")
 NARROWER = """
 import torch
 from focus.attention.native import build, call
-from tests.attention import test_gate, test_step
+from tests.attention import test_step
 from tests.attention.cases import Case, check
+from tests.attention.train import test_kernel as train
 for dim in (16, 64, 80):
     for key_top_k in (None, 1):
         for way in ("lists", "dense test"):
             check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), way)
-    test_gate.test_outputs_and_gradients_are_those_of_float64(test_gate.Case(dim=dim))
-test_gate.test_bfloat16_loses_no_more_than_its_rounding()
+    train.test_outputs_and_gradients_are_the_definitions(train.Case(dim=dim))
 test_step.test_compiled_steps_over_long_lists()
 print(call.limits(build.load())[0])
 """

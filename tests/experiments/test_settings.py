@@ -102,11 +102,6 @@ BAD = [
     ("transfer.context", 4096, "transfer.context: 4096 is above mixture.piece = 2048"),
     ("retrofit.copies", 1.5, "retrofit.copies: must be between 0 and 1"),
     ("retrofit.hard_from", 1.5, "retrofit.hard_from: must be between 0 and 1"),
-    (
-        "recipe.trials.broad.retrofit.loss",
-        "mass",
-        "recipe.trials.broad.retrofit.hard_from: the loss",
-    ),
     ("retrofit.hard_top_ks", [], "retrofit.hard_top_ks: must name numbers >= 1"),
     (
         "recipe.trials.broad.retrofit",
@@ -118,8 +113,7 @@ BAD = [
     ("mixture.piece", 1, "mixture.piece: must be >= 2"),
     ("mixture.piece", 512, "recipe.trials.broad.retrofit.context: 1024 is above mixture.piece"),
     ("mixture.tokens", 1000, "mixture.tokens: must be >= 2048"),
-    ("retrofit.loss", "luck", "retrofit.loss: must be one of next_token, distil, mass"),
-    ("retrofit.start", "luck", "retrofit.start: must be one of random, attention"),
+    ("retrofit.loss", "luck", "retrofit.loss: must be one of next_token, distil"),
     ("retrofit.temperature_start", 0.0, "retrofit.temperature_start: must be > 0"),
     ("recipe", 3, "recipe: must be a mapping, got 3"),
     ("recipe.trial", {}, "recipe.trial: unknown setting; did you mean trials?"),

@@ -40,6 +40,8 @@ from experiments.timing import Shape, Timed, full
 from focus import dense_attention, focus_attention
 from focus.attention import flash, operator, varlen
 from focus.attention.checks import check_arguments, validate
+from focus.config import GATES
+from tests.gpu import steps
 
 KERNELS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 LENGTHS = (1024, 4096, 16384, 65536, 262144, 1048576)
@@ -319,12 +321,13 @@ def main(arguments: list[str] | None = None) -> int:
         print("no CUDA device here; --device cpu rehearses the harness", file=sys.stderr)
         return 2
     device, budget = torch.device(chosen.device), Budget(chosen.seconds)
-    report = {**environment(device), "rehearsal": device.type == "cpu", "checks": [], "speed": [],
-              "parts": [], "left_out": []}  # fmt: skip
+    report = {**environment(device), "rehearsal": device.type == "cpu", "checks": [], "steps": [],
+              "speed": [], "parts": [], "left_out": []}  # fmt: skip
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     name = report["hardware"]["device"].replace(" ", "-").replace("/", "-").lower()
     path = chosen.out / f"{name}-{stamp}.json"
     check_all(report, path, device, budget)
+    run_steps(report, path, device, budget)
     time_all(report, path, device, budget, chosen.longest)
     report["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     write(path, report)
@@ -345,6 +348,28 @@ def check_all(report: dict[str, Any], path: Path, device: torch.device, budget: 
         row = run_check(check, device)
         print("pass" if row["passed"] else "FAIL", row, flush=True)
         report["checks"].append(row)
+        write(path, report)
+
+
+def run_steps(report: dict[str, Any], path: Path, device: torch.device, budget: Budget) -> None:
+    """A training step's gates and a decoding step: checked, then timed."""
+    half = torch.bfloat16 if device.type == "cuda" else torch.float32
+    found = [partial(steps.check_training, gate, dtype, device)
+             for gate in GATES for dtype in (torch.float32, half)]  # fmt: skip
+    found += [partial(steps.check_decode, 2049, dtype, device) for dtype in (torch.float32, half)]
+    if device.type == "cuda":
+        found += [partial(steps.time_training, n, half, device) for n in (4096, 16384)]
+        found += [partial(steps.time_decode, n, half, device) for n in (2048, 32768, 131072)]
+    for step in found:
+        if not budget.allows(20.0):
+            report["left_out"].append(f"{step.func.__name__} {step.args}")
+            continue
+        try:
+            row = step()
+        except Exception as error:  # a step that fails is a result of this harness
+            row = {"step": step.func.__name__, "passed": False, "error": str(error)[:500]}
+        print(row, flush=True)
+        report["checks" if "passed" in row else "steps"].append(row)
         write(path, report)
 
 
