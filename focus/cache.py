@@ -96,8 +96,7 @@ class FocusCacheLayer(CacheLayerMixin):
         return key_states, value_states
 
     def ready(self, router: Router) -> Prepared:
-        """The router's parameters as the steps read them: kept as long as this cache goes on, so
-        that no change of the weights between two uses is missed."""
+        """The router's parameters as the steps read them: as they were when this cache began."""
         if self._ready is None:
             with torch.no_grad():
                 self._ready = router.prepared()

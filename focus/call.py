@@ -81,6 +81,7 @@ class Call:
     ids: Tensor | None
     implementation: str  # the pretrained model's own
     interleaved: bool  # some layers have a sliding window and stay as they are
+    outer: Call | None = None  # the pass within which this one runs
     record: Record = field(default_factory=Record)
 
 

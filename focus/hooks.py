@@ -14,6 +14,7 @@ from torch import nn
 
 from focus.cache import adopt, release
 from focus.call import KEYWORD, Call, LayerCall, running, set_running
+from focus.routing import Router
 
 if TYPE_CHECKING:
     from focus.state import FocusState
@@ -31,7 +32,12 @@ class DecoderHook:
         self.state.check(module)
         ids = args[0] if args else kwargs.get("input_ids")
         settings = self.state.settings
-        call = Call(settings, ids, self.state.implementation, self.state.interleaved)
+        if getattr(module, "_is_replica", False) and not self.state.entered:
+            raise ValueError(
+                "DataParallel: its threads do not see the mode that another has entered; use "
+                "DistributedDataParallel, or one device"
+            )
+        call = Call(settings, ids, self.state.implementation, self.state.interleaved, running())
         if settings.mode == "soft" and torch.is_grad_enabled():
             self.state.check_trainable(module)
         set_running(call)
@@ -40,8 +46,8 @@ class DecoderHook:
     def end(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forward hook, also after an error."""
         call = running()
-        set_running(None)
         if call is not None:
+            set_running(call.outer)
             self.state.last = call.record
 
 
@@ -64,6 +70,12 @@ class LayerHook:
         if hidden.shape[1] == 0:
             raise ValueError("input_ids: no tokens; give at least one")
         router = getattr(module, "focus_router", None)
+        if router is not None and not isinstance(router, Router):
+            raise ValueError(
+                f"focus_router: was wrapped in {type(router).__name__} (peft's modules_to_save?), "
+                "whose copy Focus would not save; leave it out there: focus.trainable_parameters "
+                "and focus.save_adapter are for the routers"
+            )
         cache, place = kwargs.get("past_key_values"), None
         if cache is not None and router is not None:
             if call.settings.mode == "hard":

@@ -189,7 +189,8 @@ def own_folder(folder: Path) -> Path:
 def _is_ours(path: Path) -> bool:
     """Another library's file names its own type of adapter; a damaged one is not theirs."""
     with suppress(ValueError):
-        return _read_json(path).get("peft_type", PEFT_TYPE) == PEFT_TYPE
+        found = _read_json(path)
+        return found.get("peft_type") == PEFT_TYPE or "focus" in found
     return True
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus.attention import focus_attention
-from focus.attention.decode import decode_attention
+from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
 from focus.attention.train.operator import masked_attention
 from focus.call import KEYWORD, LayerCall, LayerRecord
@@ -37,7 +37,7 @@ from focus.routing import Memberships, Router, assignments_of, memberships_of
 class Inputs:
     """One attention call: query (B, H, M, D), key and value (B, Hk, M, D) of one dtype; real (B, T)
     bool of all tokens so far or None; own_window: tokens of the model's own sliding window, or
-    None; limit: of it or of the mask's, where either removes a pair."""
+    None; limit: the same where it removes a pair."""
 
     query: Tensor
     key: Tensor
@@ -78,11 +78,13 @@ def attention(
         settings.tap(layer.index, layer.hidden, query, key)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
-    real, limit = read_mask(attention_mask, query.shape[2], tokens)
-    if own_window is not None:
-        limit = own_window if limit is None else min(limit, own_window)
-    if limit is not None and limit >= tokens and not seen:
-        limit = None
+    real, band = read_mask(attention_mask, query.shape[2], tokens)
+    if band is not None and band != own_window:
+        raise ValueError(
+            f"attention_mask: a 4D mask with a sliding window of {band} tokens, which is not the "
+            "model's own; Focus does not support it: pass a (batch, tokens) mask"
+        )
+    limit = own_window if own_window is not None and (seen or own_window < tokens) else None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     x = Inputs(*_one_dtype(query, key, value), scale, real, own_window, limit,
                kwargs.get("softcap"), dropout)  # fmt: skip
@@ -127,10 +129,11 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             "cannot continue from a key/value cache; pass the whole sequence with use_cache=False, "
             "or generate in hard or full mode"
         )
-    learn = router.training and torch.is_grad_enabled() and layer.index not in record.learned
+    balance = config.balance
+    learn = router.training and torch.is_grad_enabled() and balance != "softmax"
+    learn = learn and layer.index not in record.learned
     if learn:
         record.learned.add(layer.index)
-    balance = config.balance
     if balance == "causal" and router.training:
         balance = "sinkhorn"
     logits = router(layer.hidden, x.real, balance=balance, temperature=config.temperature,
@@ -156,18 +159,23 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     found = _route(layer, router, x.real)
     further = _further_keys(x, layer, x.real)
     layer.call.record.layers[layer.index] = LayerRecord(
-        found, lambda: count_pairs(*found, config.window, config.sinks, x.real, further, x.limit)
+        found, partial(count_pairs, *found, config.window, config.sinks, x.real, further, x.limit)
     )
+    if of_model and settings.backend not in ("auto", "dense"):
+        raise ValueError(
+            f"backend: {settings.backend!r} knows no sliding window or soft-cap of the model's "
+            "own; use 'auto' or 'dense'"
+        )
     if of_model and not x.dropout and _no_gradient(x) and settings.backend != "dense":
-        attend = partial(decode_attention, past=Past(_rule(x, config)))
+        attend = partial(decode_attention, past=Past(_rule(x, config, router)))
         if layer.cache is not None:
-            attend = partial(layer.cache.attend, _rule(x, config))
+            attend = partial(layer.cache.attend, _rule(x, config, router))
         return attend(
             x.query, x.key, x.value, found.query, found.of_keys, real=x.real, scale=x.scale,
             softcap=x.softcap, extra_keys=further,
         )[0]  # fmt: skip
     if layer.cache is not None:
-        layer.cache.begin(_rule(x, config), x.key, x.value, found.of_keys, x.real)
+        layer.cache.begin(_rule(x, config, router), x.key, x.value, found.of_keys, x.real)
     if of_model or x.dropout:
         return masked_attention(
             x.query, x.key, x.value, found.query, found.of_keys, window=config.window,
@@ -187,7 +195,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     if cache is None:
         raise RuntimeError("there is no cache to continue from")
     _refuse_to_continue(x, layer, router)
-    rule = _rule(x, config)
+    rule = _rule(x, config, router)
     cache.check(rule)
     real = cache.new_real(x.real)
     found = router.step(layer.hidden, cache.ready(router), config)
@@ -195,8 +203,12 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
     )  # fmt: skip
-    layer.call.record.layers[layer.index] = LayerRecord(found, lambda: PairCounts(*kept.counts()))
+    layer.call.record.layers[layer.index] = LayerRecord(found, partial(_counted, kept))
     return out
+
+
+def _counted(kept: Kept) -> PairCounts:
+    return PairCounts(*kept.counts())
 
 
 def _route(layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
@@ -228,10 +240,10 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
     return call.record.further.to(x.query.device)  # layers may be on several
 
 
-def _rule(x: Inputs, config: FocusConfig) -> Rule:
+def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     """What the cache must know, and go on with."""
     return Rule(config.window, config.sinks, x.own_window, config.num_groups, config.top_k,
-                config.key_top_k, config.balance, config.ngram > 0)  # fmt: skip
+                config.key_top_k, config.balance, config.ngram > 0, router.name)  # fmt: skip
 
 
 def _no_gradient(x: Inputs) -> bool:
@@ -248,11 +260,5 @@ def _refuse_to_continue(x: Inputs, layer: LayerCall, router: Router) -> None:
         )
     if router.training or x.dropout:
         raise ValueError(
-            "past_key_values: the model is in training mode, whose dropout differs from one call "
-            "to the next; call model.eval() before generating"
-        )
-    if x.limit != x.own_window:
-        raise ValueError(
-            "attention_mask: a custom 4D mask cannot be combined with a key/value cache; pass a "
-            "(batch, tokens) mask of all tokens so far"
+            "past_key_values: the model is in training mode; call model.eval() before generating"
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import Adapter, activate, new_routers, refuse_sharded
 from focus.routing import Memberships
-from focus.state import DEFAULT, FocusState, attached, transformers_model
+from focus.state import DEFAULT, FocusState, attached, plain, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -59,37 +59,60 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     layers = attention_layers(inner)
     refuse_sharded(layers)
     probe(inner)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    first = Adapter(config, new_routers(config, layers, generator))
     state = FocusState(config, inner)
+    state.layers = {layer.index: layer for layer in layers}
+    state.adapters[DEFAULT] = first
+    try:
+        _install(state, inner)
+    except BaseException:  # out of memory, say: the model is left as it was
+        _remove(state, inner)
+        raise
+    return model
+
+
+def _install(state: FocusState, inner: PreTrainedModel) -> None:
     _own_config(inner)
     adapters = _adapter_parameters(inner)
     for parameter in inner.parameters():
         if id(parameter) not in adapters:
             parameter.requires_grad_(False)
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-    state.layers = {layer.index: layer for layer in layers}
     for index, layer in state.layers.items():
         hook = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
         state.handles.append(hook)
-    state.adapters[DEFAULT] = Adapter(config, new_routers(config, layers, generator))
     activate(state, DEFAULT)
-    decoder_hook = DecoderHook(state)
-    decoder = inner.get_decoder()
+    hook_of_decoder, decoder = DecoderHook(state), inner.get_decoder()
     state.handles += [
-        decoder.register_forward_pre_hook(decoder_hook.begin, with_kwargs=True, prepend=True),
-        decoder.register_forward_hook(decoder_hook.end, always_call=True),
+        decoder.register_forward_pre_hook(hook_of_decoder.begin, with_kwargs=True, prepend=True),
+        decoder.register_forward_hook(hook_of_decoder.end, always_call=True),
     ]
     inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
-    inner.set_attn_implementation(IMPLEMENTATION)
-    return model
+    decoder.set_attn_implementation(IMPLEMENTATION)
+
+
+def _remove(state: FocusState, inner: PreTrainedModel) -> None:
+    for handle in state.handles:
+        handle.remove()
+    for layer in state.layers.values():
+        if hasattr(layer.module, "focus_router"):
+            del layer.module.focus_router
+    for name, parameter in inner.named_parameters():
+        before = state.required_grad.get(plain(name))
+        if before is not None:
+            parameter.requires_grad_(before)
+    inner.__dict__.pop("focus_state", None)
+    inner.get_decoder().set_attn_implementation(state.implementation)
 
 
 def _own_config(model: PreTrainedModel) -> None:
     """Gives the model a config of its own: two models may have been built from one object."""
-    former = model.config
-    own = copy.deepcopy(former)
+    copies: dict[int, Any] = {}
+    copy.deepcopy(model.config, copies)
     for module in model.modules():
-        if module.__dict__.get("config") is former:
-            module.__dict__["config"] = own
+        former = module.__dict__.get("config")
+        if former is not None and id(former) in copies:
+            module.__dict__["config"] = copies[id(former)]
 
 
 def _adapter_parameters(model: nn.Module) -> set[int]:
@@ -99,6 +122,8 @@ def _adapter_parameters(model: nn.Module) -> set[int]:
         if hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names"):
             base = {id(p) for p in module.get_submodule("base_layer").parameters()}
             found |= {id(p) for p in module.parameters()} - base
+        elif hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
+            found |= {id(p) for p in module.get_submodule("modules_to_save").parameters()}
     return found
 
 
@@ -107,28 +132,15 @@ def detach(model: AnyModel) -> AnyModel:
 
     Parameters that came after ``attach`` (an adapter of peft) are left as they are.
     """
-    state, inner = attached(model), transformers_model(model)
-    for handle in state.handles:
-        handle.remove()
-    for layer in state.layers.values():
-        if not layer.local:
-            del layer.module.focus_router
-    for name, parameter in inner.named_parameters():
-        before = state.required_grad.get(name.replace(".base_layer.", "."))
-        if before is not None:
-            parameter.requires_grad_(before)
-    del inner.__dict__["focus_state"]
-    inner.set_attn_implementation(state.implementation)
+    _remove(attached(model), transformers_model(model))
     return model
 
 
 def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     """The routers' parameters, layer by layer; those that something has frozen since ``attach``
     (as peft does) require grad again."""
-    for router in attached(model).routers.values():
-        for parameter in router.parameters():
-            parameter.requires_grad_()
-            yield parameter
+    routers = attached(model).routers.values()
+    return iter([p.requires_grad_() for router in routers for p in router.parameters()])  # type: ignore[misc]
 
 
 def density(model: nn.Module) -> dict[int, float]:
@@ -155,7 +167,10 @@ def memberships(model: nn.Module) -> dict[int, Memberships]:
     layers = {} if state.last is None else state.last.layers
     found = {i: layers[i].memberships for i in state.routers if i in layers}
     if len(found) != len(state.routers) or None in found.values():
-        raise ValueError("memberships: no hard forward pass has run; run the model once")
+        raise ValueError(
+            "memberships: the last forward pass routed nothing (none has run, it was not in hard "
+            "mode, or its window held every pair); run the model on a longer text"
+        )
     return {i: each for i, each in found.items() if each is not None}
 
 

@@ -6,7 +6,6 @@ Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key head
 from __future__ import annotations
 
 import warnings
-from contextvars import Token
 from types import TracebackType
 from typing import Any
 
@@ -37,7 +36,9 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
             (B, Hk, T, D) of each routed layer.
         changes: fields of the config in place of its own (``top_k``, ``probe``, ``window``,
             ``sinks``, ``gate``, ``balance``, ``temperature``, ``ngram``, ``ngram_keys``), so that
-            one set of routers can be read several ways.
+            one set of routers can be read several ways. In soft mode ``top_k`` and ``probe`` are of
+            the hard mask in ``straight_through`` alone: how the gate counts keys and probes is the
+            attached config's.
 
     Raises:
         ValueError: unknown names, or what the routers cannot do (another number of groups, say).
@@ -47,7 +48,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
                  tap: Tap | None = None, **changes: Any) -> None:  # fmt: skip
         self.unused = False  # until it is ready to be used
         self.model, self.state = model, attached(model)
-        self.entered: list[Token[dict[int, Mode]]] = []
+        self.entered: list[Mode | None] = []
         if name not in MODES:
             raise ValueError(f"mode: must be one of {', '.join(MODES)}, got {name!r}")
         if backend is not None and backend not in BACKENDS:
@@ -65,12 +66,16 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         outer = self.state.mode
         inner = Mode(self.name, self.backend or outer.backend, self.tap or outer.tap,
                      {**outer.changes, **self.changes})  # fmt: skip
-        self.entered.append(modes.set({**modes.get({}), id(self.state): inner}))
+        self.entered.append(modes.get({}).get(id(self.state)))
+        modes.set({**modes.get({}), id(self.state): inner})
         return self.model
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        modes.reset(self.entered.pop())
+        # Not by a token: a generator may leave in another context than it entered in.
+        former, now = self.entered.pop(), dict(modes.get({}))
+        now.pop(id(self.state), None)
+        modes.set(now if former is None else {**now, id(self.state): former})
 
     def __del__(self) -> None:
         if self.unused:

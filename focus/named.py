@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from focus.state import FocusState
 
 
-
 @dataclass(frozen=True)
 class Adapter:
     """A config and the routers that go with it, by layer index."""

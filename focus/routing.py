@@ -9,6 +9,7 @@ model dimension, R routing dimension, K groups.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -83,16 +84,18 @@ class Router(nn.Module):
                  generator: torch.Generator | None = None) -> None:  # fmt: skip
         super().__init__()
         self.config = config
+        self.name = uuid.uuid4().hex  # tells its cached keys from another's; copies share it
         sides = {"key_head": 2, "query_head": query_heads // key_heads + 1}.get(config.routers, 1)
         heads = key_heads if config.two_sided else 1
-        exact = {"generator": generator, "dtype": torch.float32}
+        device = None if torch.get_default_device().type == "meta" else "cpu"
+        exact = {"generator": generator, "dtype": torch.float32, "device": device}
         shape = (sides, heads, hidden_size, config.routing_dim)
         self.projection = nn.Parameter(torch.randn(shape, **exact) / hidden_size**0.5)  # type: ignore[arg-type]
         shape = (sides, heads, config.num_groups, config.routing_dim)
         self.centroids = nn.Parameter(torch.randn(shape, **exact) / config.routing_dim**0.5)  # type: ignore[arg-type]
-        zeros = torch.zeros(sides, heads, config.num_groups, dtype=torch.float32)
+        zeros = torch.zeros(sides, heads, config.num_groups, dtype=torch.float32, device=device)
         self.register_buffer("potentials", zeros)
-        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64, device=device))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
         # A cast of the model moves the router and leaves its precision: an average that takes a

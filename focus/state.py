@@ -52,9 +52,17 @@ class FocusState:
         self.active = DEFAULT
         self.layers: dict[int, AttentionLayer] = {}
         self.handles: list[Any] = []
-        self.implementation: str = model.config._attn_implementation
-        self.required_grad = {name: p.requires_grad for name, p in model.named_parameters()}
+        self.implementation: str = model.get_decoder().config._attn_implementation
+        self.required_grad = {plain(n): p.requires_grad for n, p in model.named_parameters()}
         self.last: Record | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "last": None}  # what a pass has left is of this process
+
+    @property
+    def entered(self) -> bool:
+        """Whether this thread has entered a mode of the model."""
+        return id(self) in modes.get({})
 
     @property
     def settings(self) -> Settings:
@@ -111,6 +119,11 @@ class FocusState:
                 "as they are, so groups are not kept from collapsing; call model.train() first",
                 stacklevel=2,
             )
+
+
+def plain(name: str) -> str:
+    """A parameter's name as it is without peft's layers."""
+    return name.replace(".base_layer.", ".")
 
 
 def transformers_model(model: nn.Module) -> PreTrainedModel:

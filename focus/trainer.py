@@ -50,12 +50,13 @@ class FocusCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training starts, or goes on from a checkpoint."""
         self._remove()
-        attached(kwargs["model"])  # refuses a model without Focus before the first step
+        state = attached(kwargs["model"])  # refuses a model without Focus before the first step
         inner = transformers_model(kwargs["model"])
         self.handles = [
             inner.register_forward_pre_hook(self._enter, prepend=True),
             inner.register_forward_hook(self._leave, always_call=True),
         ]
+        state.handles += self.handles  # detach removes them, too, where training ended in an error
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The temperature of the step."""

@@ -1,8 +1,15 @@
+import contextvars
 import copy
+import gc
+import pickle
 import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import BertConfig, BertModel
 
 import focus
@@ -355,7 +362,90 @@ def test_seed_decides_the_routers() -> None:
     assert all(torch.equal(a, b) and not torch.equal(a, c) for a, b, c in pairs)
 
 
+def test_a_model_is_pickled_after_a_forward_pass_and_holds_none_of_it() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 60)
+    model.generate(ids, max_new_tokens=2, do_sample=False)
+    before = logits(model, ids)
+    twin = pickle.loads(pickle.dumps(model))
+    assert torch.equal(logits(twin, ids), before)
+    seen: list[weakref.ref] = []
+    with focus.mode(model, "hard", tap=lambda i, h, query, key: seen.append(weakref.ref(query))):
+        logits(model, ids)
+    assert focus.density(model)[0] < 1
+    gc.collect()
+    assert [each() for each in seen] == [None, None]
+
+
+def test_an_attach_that_fails_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    model, ids = tiny("tiny-llama"), token_ids(1, 60)
+    before = logits(model, ids)
+    monkeypatch.setattr("focus.model.activate", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        focus.attach(model, CONFIG)
+    assert all(p.requires_grad for p in model.parameters())
+    assert torch.equal(logits(model, ids), before)
+    monkeypatch.undo()
+    focus.attach(model, CONFIG)
+
+
+def test_a_mode_may_be_left_in_another_context_than_it_was_entered_in() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+
+    def steps() -> Iterator[str]:
+        with focus.mode(model, "full"):
+            yield model.focus_state.settings.mode
+
+    generator = steps()
+    assert contextvars.copy_context().run(next, generator) == "full"
+    assert next(generator, "over") == "over"
+    assert model.focus_state.settings.mode == "hard"
+
+
+def test_a_cache_is_of_one_adapter(tmp_path: Path) -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 60)
+    focus.save_adapter(focus.attach(tiny("tiny-llama"), CONFIG, seed=1), tmp_path)
+    focus.load_adapter(model, tmp_path, name="other")
+    with torch.no_grad():
+        cache = model(ids).past_key_values
+        focus.set_adapter(model, "other")
+        with pytest.raises(ValueError, match="start with a new cache"):
+            model(ids[:, :1], past_key_values=cache)
+
+
+def test_routers_in_anothers_wrapper_are_refused() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    lora = LoraConfig(target_modules=["q_proj"], modules_to_save=["focus_router"])
+    wrapped = get_peft_model(model, lora)
+    with pytest.raises(ValueError, match=r"^focus_router: was wrapped in ModulesToSaveWrapper"):
+        wrapped(token_ids(1, 60))
+
+
+def test_what_peft_saves_beside_its_adapters_goes_on_learning() -> None:
+    lora = LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    wrapped = focus.attach(get_peft_model(tiny("tiny-llama"), lora), CONFIG, seed=0)
+    learning = {n for n, p in wrapped.named_parameters() if p.requires_grad}
+    assert any("lm_head.modules_to_save" in name for name in learning)
+    assert any("lora_A" in name for name in learning)
+    assert not any("original_module" in name or "embed_tokens" in name for name in learning)
+
+
 class TestErrors:
+    def test_a_window_of_the_masks_own(self) -> None:
+        model, position = focus.attach(tiny("tiny-llama"), CONFIG), torch.arange(40)
+        distance = position[:, None] - position
+        mask = ((distance >= 0) & (distance < 16))[None, None]
+        with pytest.raises(ValueError, match="a sliding window of 16 tokens, which is not"):
+            model(token_ids(1, 40), attention_mask=mask)
+
+    def test_a_backend_that_knows_no_window_of_the_models_own(self) -> None:
+        model = focus.attach(tiny("tiny-mistral"), CONFIG)
+        refused = pytest.raises(ValueError, match=r"^backend: 'stripes' knows no sliding window")
+        with focus.mode(model, "hard", backend="stripes"), refused:
+            model(token_ids(1, 90))
+
     def test_attach_twice(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG)
         with pytest.raises(ValueError, match="attached already"):

@@ -30,7 +30,7 @@ class Rule:
 
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
     None; groups: K; query_groups, key_groups: how many a query and a key belong to; balance: of the
-    routers; ngrams: whether token ids are kept for n-grams.
+    routers; ngrams: whether token ids are kept for n-grams; router: which one gave the groups.
     """
 
     window: int
@@ -41,6 +41,7 @@ class Rule:
     key_groups: int
     balance: str = "causal"
     ngrams: bool = False
+    router: str = ""
 
     @property
     def reach(self) -> int:

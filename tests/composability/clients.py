@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextIteratorStreamer
 
@@ -219,6 +220,7 @@ with torch.no_grad(), focus.mode(model, sys.argv[2]):
 
 def new_process(mode: str) -> Found:
     model = attached()
+    plain = logits(model, mode)  # what a pass has left on it is no hindrance
     with tempfile.TemporaryDirectory() as folder:
         model_file, ids_file, out = (str(Path(folder) / name) for name in ("m.pt", "i.pt", "o.pt"))
         torch.save(model, model_file)
@@ -226,7 +228,7 @@ def new_process(mode: str) -> Found:
         command = [sys.executable, "-c", LOADER, model_file, mode, ids_file, out]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
-        return torch.load(out), logits(model, mode)
+        return torch.load(out), plain
 
 
 def save_pretrained(mode: str) -> Found:
@@ -235,8 +237,11 @@ def save_pretrained(mode: str) -> Found:
     model = attached()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        written = set(load_file(Path(folder) / "model.safetensors"))
         loaded = AutoModelForCausalLM.from_pretrained(folder)
-    assert set(loaded.state_dict()) == set(tiny("tiny-llama").state_dict())
+    base = set(tiny("tiny-llama").state_dict())
+    assert set(loaded.state_dict()) == base
+    assert all("focus_router" in name for name in written - base)  # so that Trainer can resume
     assert loaded.config._attn_implementation == tiny("tiny-llama").config._attn_implementation
     focus.attach(loaded.eval(), CONFIG, seed=0)
     _restore(loaded, model)

@@ -60,7 +60,7 @@ CONTRACT: dict[str, tuple[str, tuple[Cell, Cell, Cell]]] = {
     "peft_after": ("`attach`, then LoRA", (EXACT, EXACT, EXACT)),
     "deepcopy": ("`copy.deepcopy`", (EXACT, EXACT, EXACT)),
     "new_process": ("`torch.save`, then `torch.load` in a new process", (EXACT, EXACT, EXACT)),
-    "save_pretrained": ("`save_pretrained` of an attached model: the base model alone",
+    "save_pretrained": ("`save_pretrained` of an attached model, loaded again as the base model",
                         (EXACT, EXACT, EXACT)),
     "two_threads": ("two threads, each with a mode of its own", (EXACT, EXACT, EXACT)),
     "offload": ("accelerate: weights offloaded to the CPU's memory", (EXACT, EXACT, EXACT)),

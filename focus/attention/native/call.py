@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
 from focus.attention.checks import (
     Inputs,
@@ -79,26 +77,6 @@ def refusal(x: Inputs) -> str | None:
     if x.membership.shape[-1] > groups:
         return f"membership: the compiled kernel takes up to {groups} groups"
     return None
-
-
-def in_a_way(tensors: Iterable[Tensor]) -> str | None:
-    """Why code that torch cannot look into may not be called with these now, or None."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return "backend: the compiled kernel cannot be traced"
-    if any(unpack_dual(each).tangent is not None for each in tensors):
-        return "backend: the compiled kernel has no forward-mode derivative"
-    return None
-
-
-def usable(tensors: Sequence[Tensor]) -> ctypes.CDLL | None:
-    """The compiled kernel, where it takes the device, dtype and head dimension of the first of the
-    tensors and none of them is traced; else None."""
-    query = tensors[0]
-    if query.device.type != "cpu" or query.dtype not in DTYPES or in_a_way(tensors) is not None:
-        return None
-    kernel = library()
-    whole = kernel is not None and query.shape[-1] % limits(kernel)[0] == 0
-    return kernel if whole else None
 
 
 @functools.cache
