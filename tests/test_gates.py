@@ -146,7 +146,6 @@ BAND = (torch.arange(75)[:, None] - torch.arange(75) < 30)[None, None]
     ({}, {}),
     ({"limit": 30}, {"pair_mask": BAND}),
     ({"limit": 75}, {}),
-    ({"pair_mask": BAND}, {"pair_mask": BAND}),
     ({"softcap": 2.0}, {"softcap": 2.0}),
     ({"scale": 0.7}, {"scale": 0.7}),
     ({"real": torch.arange(75).expand(2, -1) >= 9},
@@ -234,7 +233,6 @@ def bad(what: str) -> tuple[list[Tensor], Assignments, dict[str, Any]]:
         "softcap": ([q, k, v], groups, {**how, "softcap": 0.0}),
         "dropout": ([q, k, v], groups, {**how, "dropout": 1.0}),
         "real": ([q, k, v], groups, {**how, "real": torch.ones(2, 75)}),
-        "pair_mask": ([q, k, v], groups, {**how, "pair_mask": torch.ones(2, 75, 75).bool()}),
     }
     return changed[what]
 
@@ -242,7 +240,7 @@ def bad(what: str) -> tuple[list[Tensor], Assignments, dict[str, Any]]:
 @pytest.mark.parametrize("what", [
     "key: is torch.float32", "value: is", "query: must be floating", "key: (2, 2, 74",
     "value: shape", "key: (2, 3", "assignments.query", "assignments.key", "assignments.key: must",
-    "gate", "window", "sinks", "limit", "scale", "softcap", "dropout", "real", "pair_mask",
+    "gate", "window", "sinks", "limit", "scale", "softcap", "dropout", "real",
 ])  # fmt: skip
 def test_bad_arguments_are_named(what: str) -> None:
     drawn, groups, how = bad(what)

@@ -69,8 +69,7 @@ def called(case: Case, tensors: list[Tensor], **more: Any) -> Tensor:
 
 def by_definition(tensors: list[Tensor], *, gate: str, window: int, sinks: int,
                   scale: float | None = None, real: Tensor | None = None, limit: int | None = None,
-                  pair_mask: Tensor | None = None, softcap: float | None = None,
-                  **_: Any) -> Tensor:  # fmt: skip
+                  softcap: float | None = None, **_: Any) -> Tensor:  # fmt: skip
     """Every head with keys and assignments of its own, every pair at once."""
     heads, tokens, dim = tensors[0].shape[1:]
     query, key, value, of_queries, of_keys = (
@@ -81,7 +80,6 @@ def by_definition(tensors: list[Tensor], *, gate: str, window: int, sinks: int,
     real = torch.ones(len(query), tokens, dtype=torch.bool) if real is None else real
     allowed = (distance >= 0) & real[:, None, :, None] & real[:, None, None, :]
     allowed = allowed & (distance < (limit or tokens))
-    allowed = allowed if pair_mask is None else allowed & pair_mask
     is_sink = real & (real.cumsum(-1) <= sinks)
     distant = allowed & (distance >= window) & ~is_sink[:, None, None, :]
     logits = query @ key.transpose(-1, -2) * (dim**-0.5 if scale is None else scale)

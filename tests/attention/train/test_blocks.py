@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from focus import dense_attention
 from focus.attention.train import blocks, kernel, operator
 from focus.attention.train.blocks import ROWS
+from focus.attention.train.operator import masked_attention
+from focus.routing import top_k_groups
 from tests.attention.train.definition import (
     Case,
     by_definition,
@@ -59,14 +62,39 @@ def test_every_dtype_loses_no_more_than_its_rounding(
     check(Case(gate=gate), dtype, tolerance)
 
 
-@pytest.mark.parametrize("gate", ["log", "eq2"])
-def test_a_models_own_pairs_are_heeded(gate: str) -> None:
-    """Two texts packed into a row, and a query without any key."""
-    text = torch.arange(333) // 150
-    mask = (text[:, None] == text).expand(2, 1, -1, -1).clone()
-    mask[1, :, 40] = False
-    check(Case(gate=gate), torch.float64, 1e-12, pair_mask=mask)
-    check(Case(gate=gate), torch.float64, 1e-12, pair_mask=mask[:1])
+@pytest.mark.parametrize("limit", [None, 60])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("padded", [False, True])
+def test_masked_attention_is_the_definition(
+    limit: int | None, softcap: float | None, padded: bool
+) -> None:
+    """The hard mask with what a model adds, and keys that were found word for word."""
+    generator, tokens = torch.Generator().manual_seed(0), 300
+    query, key, value = (
+        torch.randn(2, heads, tokens, 16, generator=generator, dtype=torch.float64).requires_grad_()
+        for heads in (4, 2, 2)
+    )
+    groups = [torch.rand(2, heads, tokens, 6, generator=generator) for heads in (4, 2)]
+    own, others = (top_k_groups(each, top) for each, top in zip(groups, (2, 1), strict=True))
+    position = torch.arange(tokens)
+    further = (torch.rand(2, tokens, 3, generator=generator) * (position[:, None] + 1)).long()
+    further[:, ::3] = -1
+    real = None
+    if padded:
+        real = torch.ones(2, tokens, dtype=torch.bool)
+        real[0, :40] = real[1, 100:110] = False
+    found = masked_attention(query, key, value, own, others, window=20, sinks=2, scale=0.3,
+                             real=real, limit=limit, softcap=softcap, further=further)  # fmt: skip
+    band = (position[:, None] - position < (limit or tokens))[None, None]
+    wanted = dense_attention(
+        query, key, value, own, key_membership=others, window=20, sinks=2, scale=0.3,
+        key_padding_mask=real, softcap=softcap, extra_keys=further, pair_mask=band,
+    )  # fmt: skip
+    slope, tensors = torch.randn(found.shape, generator=generator).double(), (query, key, value)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+    for one, other in zip(torch.autograd.grad(found, tensors, slope),
+                          torch.autograd.grad(wanted, tensors, slope), strict=True):  # fmt: skip
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("gate", ["log", "eq2", "straight_through"])
