@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from focus.attention import focus_attention
+from focus.attention.checks import as_autocast
 from focus.attention.train.blocks import wide_dtype
 from focus.attention.train.operator import gated_attention_op
 from focus.config import GATES
@@ -73,7 +74,7 @@ def gated_attention(
     Raises:
         ValueError: which argument is wrong, and what to do.
     """
-    tensors = _as_autocast((query_BHTD, key_BHkTD, value_BHkTD))
+    tensors = as_autocast(query_BHTD, key_BHkTD, value_BHkTD)
     scale = query_BHTD.shape[-1] ** -0.5 if scale is None else float(scale)
     _check_tensors(*tensors, assignments)
     _check_padding(tensors[0], real)
@@ -140,16 +141,6 @@ def _hard(tensors: tuple[Tensor, Tensor, Tensor], groups: Assignments, top_k: in
                                scale=scale)  # fmt: skip
     wide = groups.query.dtype
     return gated_attention_op(*tensors, query.to(wide), key.to(wide), *masks, "hard", *rule)[0]
-
-
-def _as_autocast(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``scaled_dot_product_attention`` takes them under autocast: all but float64 narrowed."""
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
-    query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
-    return query, key, value
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor, assignments: Assignments) -> None:

@@ -21,6 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus.attention import focus_attention
+from focus.attention.checks import as_autocast
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
 from focus.attention.train.operator import masked_attention
@@ -110,14 +111,10 @@ def _refuse(kwargs: dict[str, Any]) -> None:
 
 
 def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As torch's own attention has them: under autocast in its dtype (rotary positions come in
-    float32), else in the widest."""
-    device = query.device.type
-    if torch.is_autocast_enabled(device) and query.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(device)
-    else:
-        dtype = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
-    return query.to(dtype), key.to(dtype), value.to(dtype)
+    """In autocast's dtype (rotary positions come in float32), or else in the widest."""
+    query, key, value = as_autocast(query, key, value)
+    widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    return query.to(widest), key.to(widest), value.to(widest)
 
 
 def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:

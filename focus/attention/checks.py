@@ -95,7 +95,7 @@ def check_arguments(
     Raises:
         ValueError: what is wrong with which argument, and what to do.
     """
-    query, key, value = _autocast(query, key, value)
+    query, key, value = as_autocast(query, key, value)
     _check_heads(query, key, value)
     _check_number("window", window, 1)
     _check_number("sinks", sinks, 0)
@@ -178,13 +178,15 @@ def check_finite(x: Inputs) -> None:
             )
 
 
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    device = tensors[0].device.type
+def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``scaled_dot_product_attention`` takes them under autocast: all but float64 narrowed."""
+    device = query.device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
-        return tensors
+        return query, key, value
     dtype = torch.get_autocast_dtype(device)
     cast = (torch.float16, torch.bfloat16, torch.float32)
-    return tuple(each.to(dtype) if each.dtype in cast else each for each in tensors)
+    query, key, value = (x.to(dtype) if x.dtype in cast else x for x in (query, key, value))
+    return query, key, value
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
