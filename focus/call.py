@@ -47,10 +47,10 @@ class Settings:
 
 @dataclass
 class LayerRecord:
-    """What one layer's call in hard mode leaves behind: memberships, the padding (B, T) and further
-    keys (B, T, N) that go with them; pairs are counted when somebody asks."""
+    """What one layer's call in hard mode leaves behind: memberships, None where the window held
+    every pair; pairs are counted when somebody asks."""
 
-    memberships: Memberships
+    memberships: Memberships | None
     count: Callable[[], PairCounts]
 
     @cached_property

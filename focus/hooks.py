@@ -39,7 +39,7 @@ class DecoderHook:
             )
         call = Call(settings, ids, self.state.implementation, self.state.interleaved, running())
         if settings.mode == "soft" and torch.is_grad_enabled():
-            self.state.check_trainable(module)
+            self.state.check_trainable()
         set_running(call)
         return args, {**kwargs, KEYWORD: call}
 

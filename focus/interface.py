@@ -31,7 +31,7 @@ from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
 from focus.masks import read_mask
 from focus.ngrams import keys_after_ngrams
-from focus.routing import Memberships, Router, assignments_of, memberships_of
+from focus.routing import Memberships, Prepared, Router, assignments_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +150,10 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     of_model = x.limit is not None or x.softcap is not None
     whole = layer.cache is None and x.query.shape[2] <= config.window and settings.backend == "auto"
     if whole and x.real is None and not of_model and not x.dropout:
+        pairs = len(x.query) * x.query.shape[2] * (x.query.shape[2] + 1) // 2
+        layer.call.record.layers[layer.index] = LayerRecord(
+            None, partial(PairCounts, pairs, pairs, 0, 0)
+        )
         return scaled_dot_product_attention(  # the window holds every pair: nothing to route
             x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
         )
@@ -195,7 +199,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     rule = _rule(x, config, router)
     cache.check(rule)
     real = cache.new_real(x.real)
-    found = router.step(layer.hidden, cache.ready(router), config)
+    found = _route(layer, router, None, cache.ready(router))
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
@@ -208,12 +212,11 @@ def _counted(kept: Kept) -> PairCounts:
     return PairCounts(*kept.counts())
 
 
-def _route(layer: LayerCall, router: Router, real: Tensor | None) -> Memberships:
+def _route(layer: LayerCall, router: Router, real: Tensor | None,
+           ready: Prepared | None = None) -> Memberships:  # fmt: skip
     """Hard memberships of the call's tokens."""
-    config = layer.call.settings.config
-    with torch.no_grad():
-        logits = router(layer.hidden, real, balance=config.balance, temperature=config.temperature)
-        return memberships_of(logits, config)
+    found: Memberships = router(layer.hidden, real, mask=layer.call.settings.config, ready=ready)
+    return found
 
 
 def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | None:

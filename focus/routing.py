@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -108,9 +108,10 @@ class Router(nn.Module):
 
     def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None, *,
                 balance: str | None = None, temperature: float | None = None,
-                learn: bool = False, ready: Prepared | None = None) -> Tensor:  # fmt: skip
+                learn: bool = False, ready: Prepared | None = None,
+                mask: FocusConfig | None = None) -> Tensor | Memberships:  # fmt: skip
         """Balanced logits (scores + potentials) / temperature, (B, S, Hr, T, K): soft assignments
-        are their softmax, hard memberships their largest entries.
+        are their softmax, hard memberships their largest entries. Or the memberships themselves.
 
         Args:
             hidden_BTE: input of the attention layer, any floating dtype.
@@ -119,10 +120,14 @@ class Router(nn.Module):
             learn: the potentials that Sinkhorn finds on this batch also enter the running average
                 of the frozen ones (over all processes, where torch.distributed runs).
             ready: the parameters from :meth:`prepared`, where many calls share them.
+            mask: a config of this router: gives :func:`memberships_of` the logits by it, without
+                gradients, on a CPU by a compiled call (the same to rounding).
 
         Raises:
             ValueError: Sinkhorn is to balance more groups than the sequence has tokens.
         """
+        if mask is not None:
+            return self._memberships(hidden_BTE, real_BT, mask, ready)
         balance = balance or self.config.balance
         temperature = temperature or self.config.temperature
         with torch.autocast(hidden_BTE.device.type, enabled=False):
@@ -137,6 +142,23 @@ class Router(nn.Module):
             if balance == "causal":
                 scores = scores + self.potentials.to(scores.dtype).unsqueeze(-2)
             return scores / temperature
+
+    @torch.no_grad()
+    def _memberships(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
+                     ready: Prepared | None) -> Memberships:  # fmt: skip
+        if config.balance == "sinkhorn" or not route.computes(hidden_BTE):
+            logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
+            return memberships_of(cast(Tensor, logits), config)
+        ready = self.prepared() if ready is None else ready
+        potentials = ready.potentials
+        if config.balance != "causal":
+            potentials = torch.zeros_like(potentials)
+        with torch.autocast("cpu", enabled=False):
+            query, key = route.route(
+                hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k,
+                config.key_top_k, self.config.routers != "paper",
+            )  # fmt: skip
+        return Memberships(query, key if config.separate_keys else None)
 
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
         """Similarity of tokens and centroids, (B, S, Hr, T, K), float32 or wider.
@@ -161,22 +183,6 @@ class Router(nn.Module):
         cosine = self.config.routers != "paper"
         centroids = F.normalize(self.centroids, dim=-1) if cosine else self.centroids
         return Prepared(weight, centroids.transpose(-1, -2).contiguous(), self.potentials)
-
-    @torch.no_grad()
-    def step(self, hidden_BTE: Tensor, ready: Prepared, config: FocusConfig) -> Memberships:
-        """Hard memberships of a few tokens, as :meth:`forward` and :func:`memberships_of` give
-        them to rounding; ``config``: of this router, its balance any but ``sinkhorn``."""
-        if not route.computes(hidden_BTE):
-            logits = self.forward(hidden_BTE, balance=config.balance, ready=ready)
-            return memberships_of(logits, config)
-        potentials = ready.potentials
-        if config.balance != "causal":
-            potentials = torch.zeros_like(potentials)
-        query, key = route.route(
-            hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k, config.key_top_k,
-            config.routers != "paper",
-        )  # fmt: skip
-        return Memberships(query, key if config.separate_keys else None)
 
     def balanced(self, scores: Tensor, temperature: float | None = None,
                  real_BT: Tensor | None = None) -> Tensor:  # fmt: skip

@@ -100,7 +100,7 @@ class FocusState:
                 "focus.mode(model, 'full') gives the pretrained model"
             )
 
-    def check_trainable(self, decoder: nn.Module) -> None:
+    def check_trainable(self) -> None:
         """Before a forward pass in soft mode with gradients.
 
         Raises:
@@ -113,10 +113,11 @@ class FocusState:
                 "not learn in soft mode; call focus.trainable_parameters(model), which unfreezes "
                 "them, or train other adapters in hard mode"
             )
-        if not decoder.training and self.settings.config.balance == "causal":
+        learning = all(router.training for router in routers)
+        if not learning and self.settings.config.balance == "causal":
             warnings.warn(
-                "the model is in evaluation mode: a training step leaves the routers' potentials "
-                "as they are, so groups are not kept from collapsing; call model.train() first",
+                "the routers are in evaluation mode: a training step leaves their potentials as "
+                "they are, so groups are not kept from collapsing; call model.train() first",
                 stacklevel=2,
             )
 

@@ -172,6 +172,24 @@ def test_query_heads_of_their_own_are_not_balanced() -> None:
     assert not torch.allclose(scores[:, -1], causal[:, -1])
 
 
+@pytest.mark.parametrize("routers", ["layer", "key_head", "query_head", "paper"])
+@pytest.mark.parametrize(("top_k", "probe"), [(1, "symmetric"), (3, "symmetric"),
+                                              (2, "multi_probe")])  # fmt: skip
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+@pytest.mark.parametrize("balance", ["causal", "softmax"])
+def test_compiled_memberships_are_those_of_the_logits(
+    routers: str, top_k: int, probe: str, tokens: int, balance: str
+) -> None:
+    config = FocusConfig(num_groups=7, top_k=top_k, probe=probe, routers=routers, balance=balance)  # type: ignore[arg-type]
+    layer = Router(config, HIDDEN, 2, 6, torch.Generator().manual_seed(0))
+    layer.potentials.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.2)
+    states = hidden(3, tokens)
+    found, wanted = layer(states, mask=config), memberships_of(layer(states), config)
+    assert torch.equal(found.query, wanted.query)
+    assert torch.equal(found.of_keys, wanted.of_keys)
+    assert (found.key is None) == (wanted.key is None)
+
+
 def test_scores_are_float32_or_wider_under_any_cast() -> None:
     assert router().scores(hidden().bfloat16()).dtype == torch.float32
     assert router().scores(hidden().double()).dtype == torch.float64

@@ -1,11 +1,13 @@
-// Routing of a few tokens: layer norm, projection, cosine with the centroids, the largest groups.
+// Routing: layer norm, projection, cosine with the centroids, the largest groups.
 //
 // What focus.routing does in a dozen calls, which cost more than the work where a step has one token.
+// Of many tokens the projections come ready, as one product of matrices.
 
 #include "vectors.h"
 
 extern "C" struct RouteProblem {
-    const float *hidden;      // (batch, tokens, width)
+    const float *hidden;      // (batch, tokens, width); or NULL
+    const float *projected;   // NULL, or (batch, tokens, sides * heads * dim)
     const float *weight;      // (sides * heads * dim, width)
     const float *centroids;   // (sides, heads, dim, groups)
     const float *potentials;  // (sides, heads, groups)
@@ -55,9 +57,10 @@ static void route_token(const RouteProblem &p, int64_t b, int64_t t, const float
             float norm = p.cosine ? sqrtf(dot(own, own, p.dim)) : 1;
             norm = norm > 1e-12f ? norm : 1e-12f;  // as torch's normalize
             for (int64_t g = 0; g < p.groups; g++) scores[g] = p.potentials[unit * p.groups + g];
-            for (int64_t d = 0; d < p.dim; d++)
-                for (int64_t g = 0; g < p.groups; g++)
-                    scores[g] += own[d] / norm * centroids[d * p.groups + g];
+            for (int64_t d = 0; d < p.dim; d++) {
+                const float share = own[d] / norm;
+                for (int64_t g = 0; g < p.groups; g++) scores[g] += share * centroids[d * p.groups + g];
+            }
             if (side < query_sides) {
                 const int64_t row = b * p.heads * query_sides + head * query_sides + side;
                 mark_largest(scores, p.groups, p.query_top, p.query + (row * p.tokens + t) * p.groups);
@@ -68,13 +71,8 @@ static void route_token(const RouteProblem &p, int64_t b, int64_t t, const float
         }
 }
 
-// 0, or 1: no memory.
-extern "C" int focus_route(const RouteProblem *problem) {
-    const RouteProblem &p = *problem;
+static void project(const RouteProblem &p, float *states, float *routed) {
     const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
-    float *states = (float *)malloc((tokens * (p.width + rows) + p.groups) * sizeof(float));
-    if (!states) return 1;
-    float *routed = states + tokens * p.width;
     for (int64_t n = 0; n < tokens; n++) {
         const float *from = p.hidden + n * p.width;
         if (p.cosine)
@@ -86,8 +84,22 @@ extern "C" int focus_route(const RouteProblem *problem) {
     for (int64_t row = 0; row < rows; row++)
         for (int64_t n = 0; n < tokens; n++)
             routed[n * rows + row] = dot(states + n * p.width, p.weight + row * p.width, p.width);
-    for (int64_t n = 0; n < tokens; n++)
-        route_token(p, n / p.tokens, n % p.tokens, routed + n * rows, routed + tokens * rows);
-    free(states);
+}
+
+// 0, or 1: no memory.
+extern "C" int focus_route(const RouteProblem *problem) {
+    const RouteProblem &p = *problem;
+    const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
+    const int64_t own = p.projected ? 0 : tokens * (p.width + rows);
+    float *room = (float *)malloc((own + p.threads * p.groups) * sizeof(float));
+    if (!room) return 1;
+    const float *routed = p.projected ? p.projected : room + tokens * p.width;
+    if (!p.projected) project(p, room, room + tokens * p.width);
+    const int64_t share = (tokens + p.threads - 1) / p.threads;
+#pragma omp parallel for schedule(static) num_threads((int)p.threads) if (tokens > 16)
+    for (int64_t part = 0; part < p.threads; part++)
+        for (int64_t n = part * share; n < tokens && n < (part + 1) * share; n++)
+            route_token(p, n / p.tokens, n % p.tokens, routed + n * rows, room + own + part * p.groups);
+    free(room);
     return 0;
 }

@@ -1,7 +1,7 @@
-"""Calls the compiled routing of a few tokens: memberships from hidden states.
+"""Calls the compiled routing: memberships from hidden states.
 
-Shape suffixes: B batch, M tokens, E model dimension, Hq and Hr routings of queries and keys, K
-groups.
+Shape suffixes: B batch, M tokens, E model dimension, S sides, R routing dimension, Hq and Hr
+routings of queries and keys, K groups.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import struct
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from focus.attention.native.build import library
 
-FEW = 16  # tokens; more are routed faster by products of matrices
-_PROBLEM = struct.Struct("=6Q11q")  # as in route.cpp
+FEW = 16  # tokens; of more, a product of matrices makes the projections
+_PROBLEM = struct.Struct("=7Q11q")  # as in route.cpp
 
 
 def computes(hidden_BME: Tensor) -> bool:
-    """Whether the kernel takes hidden states of this device, dtype and number."""
-    few = hidden_BME.shape[0] * hidden_BME.shape[1] <= FEW and hidden_BME.device.type == "cpu"
+    """Whether the kernel takes hidden states of this device and dtype."""
     known = hidden_BME.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return few and known and not torch.compiler.is_compiling() and library() is not None
+    here = hidden_BME.device.type == "cpu" and not torch.compiler.is_compiling()
+    return known and here and library() is not None
 
 
 def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Tensor,
@@ -44,11 +45,15 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
     sides, heads, dim, groups = centroids.shape
     query = torch.empty(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
     key = torch.empty(batch, heads, tokens, groups, dtype=torch.bool)
-    tensors = (hidden_BME.float(), weight, centroids, potentials, query, key)
-    held = [each.contiguous() for each in tensors]  # until the call has returned
+    hidden, projected = hidden_BME.float(), None
+    if batch * tokens > FEW:
+        states = F.layer_norm(hidden, (width,)) if cosine else hidden
+        projected = F.linear(states, weight)
+    tensors = (hidden, projected, weight, centroids, potentials, query, key)
+    held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     problem = _PROBLEM.pack(
-        *(each.data_ptr() for each in held), batch, tokens, width, sides, heads, dim, groups,
-        query_top, key_top, cosine, torch.get_num_threads(),
+        *(0 if x is None else x.data_ptr() for x in held), batch, tokens, width, sides, heads, dim,
+        groups, query_top, key_top, cosine, torch.get_num_threads(),
     )  # fmt: skip
     if kernel.focus_route(problem):
         raise MemoryError("routing: no memory for the projections; shorten the batch")
