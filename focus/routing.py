@@ -146,7 +146,8 @@ class Router(nn.Module):
     @torch.no_grad()
     def _memberships(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
                      ready: Prepared | None) -> Memberships:  # fmt: skip
-        if config.balance == "sinkhorn" or not route.computes(hidden_BTE):
+        own_scores = type(self).scores is not Router.scores  # a subclass has another rule
+        if own_scores or config.balance == "sinkhorn" or not route.computes(hidden_BTE):
             logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
             return memberships_of(cast(Tensor, logits), config)
         ready = self.prepared() if ready is None else ready
