@@ -1,0 +1,126 @@
+"""The library itself: learned routers under the hard mask."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from typing import Any
+
+from pydantic import create_model, model_validator
+from transformers import PreTrainedModel
+
+import focus as library
+from experiments.methods.base import Counting, Method
+from experiments.settings.experiment import Budget, Centroids, Mask, Training
+from experiments.settings.schema import Frozen
+from focus.density import PairCounts
+
+
+class _Base(Frozen):
+    @property
+    def config(self) -> library.FocusConfig:
+        """The library's own."""
+        return library.FocusConfig(**self.model_dump())
+
+    @model_validator(mode="after")
+    def _valid(self) -> Any:
+        self.config  # noqa: B018 - it checks its values
+        return self
+
+
+_hints = typing.get_type_hints(library.FocusConfig)
+FocusSettings: Any = create_model(
+    "FocusSettings", __base__=_Base,
+    **{field.name: (_hints[field.name], field.default) for field in fields(library.FocusConfig)},
+)  # fmt: skip
+
+
+class Focus(Method):
+    """Routers that the regime ``centroids`` trains.
+
+    A share of the distant pairs becomes the most groups a query that balanced groups allow: one
+    symmetrically, several by multi-probe.
+    """
+
+    name = "focus"
+    Settings = FocusSettings
+
+    @property
+    def config(self) -> library.FocusConfig:
+        """Of the routers."""
+        return self.settings.config
+
+    def install(self, model: PreTrainedModel) -> None:
+        """Attaches routers, drawn by the seed."""
+        library.attach(model, self.config, seed=self.seed)
+
+    def training(self, model: PreTrainedModel, step: int,
+                 regime: Training) -> AbstractContextManager[Any]:  # fmt: skip
+        """Soft mode, cooled and in its last steps by the hard mask; hard mode where the routers
+        are not what is trained."""
+        if not isinstance(regime, Centroids):
+            return library.mode(model, "hard", **mask_of(self.config, None))
+        return library.mode(model, "soft", **gate_at(step, regime, self.config.temperature))
+
+    @contextmanager
+    def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
+        """Hard mode."""
+        with library.mode(model, "hard", **mask_of(self.config, budget)):
+            yield lambda: PairCounts.total(library.pair_counts(model).values())
+
+    def soft(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
+        """The soft gate at its last temperature, under the config's own balance."""
+        return library.mode(model, "soft", balance=self.config.balance)
+
+    def describe(self, budget: Budget | None) -> dict[str, Any]:
+        """K and the mask."""
+        known = {"K": self.config.num_groups, "window": self.config.window,
+                 "sinks": self.config.sinks}  # fmt: skip
+        return known | mask_of(self.config, budget)
+
+    @classmethod
+    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
+        """Shares below one group of K, and more groups than there are, are refused."""
+        groups = settings.num_groups
+        if isinstance(budget, Mask) and budget.top_k > groups:
+            raise ValueError(f"{path}.top_k: {budget.top_k} is above num_groups = {groups}")
+        if isinstance(budget, float) and budget * groups < 1:
+            raise ValueError(f"{path}: one of num_groups = {groups} groups is more than {budget}")
+
+
+def mask_of(config: library.FocusConfig, budget: Budget | None) -> dict[str, Any]:
+    """What a budget overrides of the config."""
+    if isinstance(budget, Mask):
+        return budget.model_dump()
+    own = {"top_k": config.top_k, "probe": config.probe}
+    if budget is not None:
+        top_k = int(budget * config.num_groups)
+        own = {"top_k": top_k, "probe": "symmetric" if top_k == 1 else "multi_probe"}
+    return {**own, "balance": "causal", "ngram": config.ngram}
+
+
+def gate_at(step: int, regime: Centroids, final: float) -> dict[str, Any]:
+    """What overrides the config at a training step: a temperature that ends at ``final``, and from
+    ``hard_from`` on the gate by the hard mask itself.
+
+    Those steps take ``hard_top_ks`` in turn: routers that are read with one, two and four groups a
+    query then know what each of them leaves out.
+    """
+    how: dict[str, Any] = {"temperature": cooled(step, regime, final)}
+    if regime.hard_from is None or step < regime.hard_from * regime.steps:
+        return how
+    top_k = regime.hard_top_ks[step % len(regime.hard_top_ks)]
+    return {**how, "gate": "straight_through", "top_k": top_k, "probe": "multi_probe"}
+
+
+def cooled(step: int, regime: Centroids, final: float) -> float:
+    """The routers' temperature at a step: geometric from ``temperature_start`` to ``final``."""
+    start = regime.temperature_start
+    if start is None or step >= regime.steps - 1:
+        return final
+    return start * (final / start) ** (step / (regime.steps - 1))
+
+
+METHOD = Focus

@@ -1,1 +1,0 @@
-"""Other attention methods, one function a file, for comparison."""

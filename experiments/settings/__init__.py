@@ -1,0 +1,40 @@
+"""params.yaml as frozen, validated values: the one place where settings are read.
+
+`python -m experiments.settings` validates the file and says what it holds; every stage calls
+:func:`load` before it does anything else, so nonsense is refused before anything runs.
+"""
+
+from experiments.settings.blocks import (
+    Copying,
+    Generation,
+    Intervals,
+    Leak,
+    Perplexity,
+    Reading,
+    Texts,
+    Windows,
+)
+from experiments.settings.experiment import (
+    Budget,
+    Centroids,
+    Experiment,
+    Full,
+    Lora,
+    Mask,
+    MethodBlock,
+    Nothing,
+    Regime,
+    Scratch,
+    Training,
+)
+from experiments.settings.file import SCALES, Settings, load, parse
+from experiments.settings.measurements import (
+    Continuation,
+    Decode,
+    DecodeRouting,
+    Exactness,
+    Prefill,
+    Speed,
+    Whole,
+)
+from experiments.settings.schema import Frozen, explain, read_yaml

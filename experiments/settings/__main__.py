@@ -1,0 +1,39 @@
+"""Validates params.yaml: `python -m experiments.settings [--scale NAME] [--targets core]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from experiments import settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 and the field's name where the file is wrong; `--targets core` prints what
+    `dvc repro` takes to run the experiments of `make reproduce`."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.settings", description=__doc__)
+    parser.add_argument("--scale", help="instead of the file's own")
+    parser.add_argument("--targets", choices=["core"], help="print DVC targets instead")
+    options = parser.parse_args(arguments)
+    try:
+        chosen = settings.load(scale=options.scale)
+    except ValueError as error:
+        print(f"params.yaml: {error}", file=sys.stderr)
+        return 1
+    if options.targets:
+        print(*core_targets(chosen))
+        return 0
+    print(f"params.yaml is valid: scale {chosen.scale}, seeds {', '.join(map(str, chosen.seeds))}")
+    for block, cells in chosen.experiments.items():
+        print(f"  {block}: {', '.join(cells) if len(cells) > 1 else next(iter(cells.values())).method.name}")
+    return 0
+
+
+def core_targets(chosen: settings.Settings) -> list[str]:
+    """DVC's names of the stages that read the core's experiments; training comes before them."""
+    return [f"read@{block}" for block, cells in chosen.experiments.items()
+            if any(cell.core for cell in cells.values())]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

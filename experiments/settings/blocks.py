@@ -1,0 +1,136 @@
+"""Texts, readings, intervals and tolerances: the blocks that experiments name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from experiments.settings.schema import Count, Distinct, Frozen, ModelDtype, Size
+
+Side = Literal["train", "validation", "test"]
+
+
+class Texts(Frozen):
+    """Documents of one kind, and how they go to three sides.
+
+    Attributes:
+        source: a name in sources.yaml with role corpus, or a folder of $FOCUS_DATA.
+        test_every, validation_every: every n-th document, in a fixed order, is held out; a source
+            with sides of its own keeps them.
+        min_characters: shorter documents are left out.
+        max_overlap: two documents that share more than this part of the smaller one's 8-word
+            sequences count as one.
+        train_tokens: at most so many training tokens, whole pieces of ``piece`` tokens evenly from
+            every document (null: all).
+        development: sides of the source that were looked at while choosing: they are validation.
+    """
+
+    source: str
+    test_every: Annotated[int, Field(ge=2)] = 4
+    validation_every: Annotated[int, Field(ge=2)] = 9
+    min_characters: Count = 18000
+    max_overlap: Annotated[float, Field(gt=0, le=1)] = 0.05
+    train_tokens: Count | None = None
+    piece: Count = 2048
+    development: bool = False
+
+
+class Windows(Frozen):
+    """Which documents a reading takes, and which windows of each.
+
+    Attributes:
+        texts: names under ``texts``; side: of each.
+        final: opens test documents, which its run.json then tells. Choices are made without.
+        documents: of each kind; windows: of each document, side by side; context: tokens of one.
+        score_from: first position of a window that is scored.
+        batch_rows: rows written between two saves (what a killed run loses).
+    """
+
+    texts: Distinct[str]
+    side: Side = "validation"
+    final: bool = False
+    documents: Annotated[int, Field(ge=2)] = 6
+    windows: Count = 1
+    context: Annotated[int, Field(ge=2)] = 1024
+    score_from: Count = 1
+
+    @model_validator(mode="after")
+    def _open(self) -> Windows:
+        if self.side == "test" and not self.final:
+            raise ValueError("side: test documents are opened by a final reading alone: final: true")
+        if self.score_from >= self.context:
+            raise ValueError(f"score_from: must be below context = {self.context}")
+        return self
+
+
+class Perplexity(Windows):
+    """Loss of every document under the method at every budget, and under its training gate."""
+
+    kind: Literal["perplexity"] = "perplexity"
+    soft: bool = True
+
+
+class Copying(Windows):
+    """Passages that a window holds twice.
+
+    Attributes:
+        passage: tokens that come again, at the window's end; ``lead`` of them are not scored.
+        distances: tokens from the first reading to the second.
+    """
+
+    kind: Literal["copying"] = "copying"
+    passage: Count = 256
+    lead: Count = 8
+    distances: Distinct[int] = (512, 1536)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Copying:
+        if not self.lead < self.passage < self.context:
+            raise ValueError(f"passage: must be above lead = {self.lead} and below context")
+        farthest = self.context - self.passage
+        if min(self.distances) < self.passage or max(self.distances) > farthest:
+            raise ValueError(f"distances: must be from passage = {self.passage} to {farthest}")
+        return self
+
+
+class Leak(Windows):
+    """Whether a later token changes an earlier one's group, by balance."""
+
+    kind: Literal["leak"] = "leak"
+    balances: Distinct[Literal["sinkhorn", "causal"]] = ("sinkhorn", "causal")
+
+
+class Generation(Windows):
+    """Greedy chains of thought on GSM8K questions with the cache, beside the full model's.
+
+    Attributes:
+        questions, batch_size, new_tokens: questions of the test set, generated together, tokens of
+            each, whatever they say.
+        long_tokens: generated after the first window of each document.
+    """
+
+    kind: Literal["generation"] = "generation"
+    dtype: ModelDtype = "float32"
+    questions: Annotated[int, Field(ge=2)] = 8
+    batch_size: Count = 4
+    new_tokens: Count = 64
+    long_tokens: Size = 256
+
+
+Reading = Annotated[Perplexity | Copying | Leak | Generation, Field(discriminator="kind")]
+
+
+class Intervals(Frozen):
+    """Intervals of all figures; ``samples``: of bootstraps, where one is drawn."""
+
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
+    samples: Annotated[int, Field(ge=100)] = 10000
+
+
+class Fetching(Frozen):
+    """``also``: further sources to fetch; ``allow_unpinned``: hub sources whose revision is a
+    branch."""
+
+    also: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    allow_unpinned: bool = False

@@ -1,0 +1,172 @@
+"""One experiment: a model, a method, how it is trained and on what, and how it is read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from experiments.settings.schema import Count, Distinct, Frozen, Listed, ModelDtype, Share, Size
+from focus.config import BALANCES, PROBES
+
+
+class Mask(Frozen):
+    """A hard mask by name, instead of a share of the pairs: fields of :class:`focus.FocusConfig`
+    that a call can override."""
+
+    top_k: Count
+    probe: Literal[PROBES] = PROBES[0]  # type: ignore[valid-type]
+    balance: Literal[BALANCES] = "causal"  # type: ignore[valid-type]
+    ngram: Size = 0
+
+    def __str__(self) -> str:
+        words = f".n{self.ngram}" if self.ngram else ""
+        return f"k{self.top_k}.{self.probe}{words}.{self.balance}"
+
+
+# A share of the distant pairs is a cap: what a method keeps is counted and stands in every row.
+Budget = Annotated[Share | Mask, Field(union_mode="left_to_right")]
+
+
+class MethodBlock(Frozen):
+    """A method's name, and the fields of its own settings (``experiments/methods/<name>.py``)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What the method's own settings are built from."""
+        return dict(self.model_extra or {})
+
+
+class Training(Frozen):
+    """What every regime that trains has.
+
+    Attributes:
+        steps, batch_size, context: optimiser steps, windows a step, tokens of a window.
+        accumulate: batches a step.
+        learning_rate: highest rate, after a linear warm-up, then a cosine down to zero.
+        gradient_clip: largest gradient norm.
+        checkpoint_every: steps between checkpoints: what a killed run loses at most.
+        validate_every: steps between losses on validation windows (0: none).
+        copies: share of windows in which a passage comes twice, far apart.
+        strategy, devices, precision: of the Lightning trainer.
+        checkpoint_activations: computes activations again in the backward pass, to save memory.
+    """
+
+    steps: Count
+    batch_size: Count = 1
+    context: Count = 1024
+    accumulate: Count = 1
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    warmup_steps: Size = 5
+    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
+    checkpoint_every: Count = 10
+    validate_every: Size = 0
+    copies: Annotated[float, Field(ge=0, le=1)] = 0.0
+    strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
+    devices: Count = 1
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    checkpoint_activations: bool = False
+
+
+class Centroids(Training):
+    """Routers alone, by the loss of the next token under the training gate.
+
+    Attributes:
+        temperature_start: of the routers at the first step; geometrically to the method's own at
+            the last (null: it stays).
+        hard_from: share of the steps after which the forward pass is that of the hard mask (null:
+            never); those steps take ``hard_top_ks`` groups a query in turn.
+        loss: ``next_token``, or ``distil``: divergence from the frozen model's predictions.
+        shuffled: gates of another text's routing: a control that trains as many numbers without
+            routing by content.
+    """
+
+    name: Literal["centroids"] = "centroids"
+    temperature_start: Annotated[float, Field(gt=0)] | None = None
+    hard_from: Annotated[float, Field(ge=0, lt=1)] | None = None
+    hard_top_ks: Distinct[int] = (1, 2, 4)
+    loss: Literal["next_token", "distil"] = "next_token"
+    shuffled: bool = False
+
+
+class Lora(Training):
+    """Low-rank updates of the model's own projections (peft), merged when it is read."""
+
+    name: Literal["lora"] = "lora"
+    rank: Count = 30
+    alpha: Count = 60
+    targets: Distinct[str] = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+class Full(Training):
+    """All weights."""
+
+    name: Literal["full"] = "full"
+
+
+class Scratch(Training):
+    """All weights, from random ones."""
+
+    name: Literal["scratch"] = "scratch"
+
+
+class Nothing(Frozen):
+    """Nothing is trained."""
+
+    name: Literal["none"] = "none"
+
+
+Regime = Annotated[Centroids | Lora | Full | Scratch | Nothing, Field(discriminator="name")]
+
+
+class Experiment(Frozen):
+    """One cell: an experiment of params.yaml, or one point of its sweep.
+
+    Attributes:
+        name: of the cell; ``block``: of the experiment in params.yaml.
+        model: a source with role model, or tiny-<architecture>; ``dtype``: of its weights.
+        start: an experiment with whose trained weights the model starts (null: as pretrained).
+        texts: whose training side the regime trains on, and untrained methods calibrate on.
+        budgets: what the method is read at: shares of the distant pairs, or masks.
+        seeds: a subset of the pipeline's.
+        readings: names under ``readings``.
+        against: experiments whose readings it is compared with.
+        core: part of `make reproduce`.
+    """
+
+    name: str
+    block: str
+    model: str
+    dtype: ModelDtype = "auto"
+    start: str | None = None
+    method: MethodBlock
+    regime: Regime = Nothing()
+    texts: str
+    budgets: Listed[Budget] = ()
+    seeds: Distinct[int] = (0,)
+    readings: Distinct[str]
+    against: Listed[str] = ()
+    core: bool = False
+
+    @field_validator("name", "block")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
+            raise ValueError("a name is letters, digits, -, _ and .")
+        return name
+
+    @model_validator(mode="after")
+    def _trainable(self) -> Experiment:
+        routed = self.regime.name == "centroids"
+        if routed and self.method.name != "focus":
+            raise ValueError(f"regime centroids trains routers; method {self.method.name} has none")
+        return self
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are weights of its own."""
+        return not isinstance(self.regime, Nothing)

@@ -1,0 +1,160 @@
+"""The whole of params.yaml under its scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from experiments.settings.blocks import Fetching, Intervals, Reading, Texts
+from experiments.settings.experiment import Experiment, Mask
+from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
+from experiments.settings.resolve import inherited, laid, swept
+from experiments.settings.schema import Count, Distinct, Frozen, Size, parse as parse_block
+from experiments.settings.schema import read_yaml
+
+FILE = Path("params.yaml")
+OVERLAYS = Path("scales")
+DEFAULT = "laptop"
+SCALES = ("smoke", "laptop", "gpu", "cluster")
+Cells = Mapping[str, Experiment]
+
+
+class _File(Frozen):
+    """All blocks but the experiments, which are resolved before they are parsed."""
+
+    scale: str
+    seed: Size
+    seeds: Distinct[Size]
+    threads: Count
+    texts: dict[str, Texts]
+    readings: dict[str, Reading]
+    intervals: Intervals
+    tolerances: dict[str, Annotated[float, Field(ge=0)]]
+    fetch: Fetching
+    exactness: Exactness
+    speed: Speed
+    decode: Decode
+    prefill: Prefill
+    continuation: Continuation
+
+
+class Settings(_File):
+    """All of params.yaml under its scale.
+
+    Attributes:
+        scale: the overlay that was laid over the file.
+        seed: of measurements without training, and of bootstraps; ``seeds``: of experiments.
+        experiments: cells by name, by experiment.
+    """
+
+    experiments: Mapping[str, Cells]
+
+    def cell(self, name: str) -> Experiment:
+        """A cell, or the only cell of an experiment; ValueError with the names that there are."""
+        for block, cells in self.experiments.items():
+            if name in cells:
+                return cells[name]
+            if name == block and len(cells) == 1:
+                return next(iter(cells.values()))
+        known = [each for cells in self.experiments.values() for each in cells]
+        raise ValueError(f"experiments.{name}: no such experiment; there are {', '.join(known)}")
+
+    def cells(self, block: str) -> Cells:
+        """The cells of an experiment; ValueError with the names that there are."""
+        if block not in self.experiments:
+            known = ", ".join(self.experiments)
+            raise ValueError(f"experiments.{block}: no such experiment; there are {known}")
+        return self.experiments[block]
+
+
+def load(path: str | Path = FILE, scale: str | None = None,
+         overlays: str | Path = OVERLAYS) -> Settings:  # fmt: skip
+    """Reads and checks the whole file, with the overlay of its scale laid over it in memory.
+
+    Args:
+        scale: instead of the file's own.
+
+    Raises:
+        ValueError: a setting is missing, unknown, of the wrong type or nonsense; each line starts
+            with a field's full name, e.g. ``experiments.recipe.method.window: must be >= 1``.
+    """
+    values = read_yaml(Path(path))
+    wanted = scale or values.get("scale")
+    if wanted not in SCALES:
+        raise ValueError(f"scale: must be one of {', '.join(SCALES)}, got {wanted!r}")
+    overlay = Path(overlays) / f"{wanted}.yaml"
+    if wanted != DEFAULT:
+        values = laid(read_yaml(overlay), values, new=False)
+    return parse({**values, "scale": wanted})
+
+
+def parse(values: Mapping[str, Any]) -> Settings:
+    """Settings from the mapping that params.yaml holds; see :func:`load`."""
+    rest = {key: value for key, value in values.items() if key not in ("experiments", "bases")}
+    file = parse_block(_File, rest, "")
+    blocks = {**(values.get("bases") or {}), **(values.get("experiments") or {})}
+    if set(values.get("bases") or {}) & set(values.get("experiments") or {}):
+        raise ValueError("bases: a base and an experiment have the same name")
+    found: dict[str, Cells] = {}
+    for name in values.get("experiments") or {}:
+        path = f"experiments.{name}"
+        cells = swept(name, inherited(name, blocks, path), path)
+        found[name] = MappingProxyType({
+            label: parse_block(Experiment, {**cell, "name": label, "block": name}, path)
+            for label, cell in cells.items()
+        })  # fmt: skip
+    settings = Settings.model_construct(**dict(file), experiments=MappingProxyType(found))
+    _check(settings)
+    return settings
+
+
+def _check(settings: Settings) -> None:
+    """What no block can see alone."""
+    for block, cells in settings.experiments.items():
+        for cell in cells.values():
+            path = f"experiments.{block}"
+            _known(f"{path}.texts", [cell.texts], settings.texts)
+            _known(f"{path}.readings", cell.readings, settings.readings)
+            _known(f"{path}.against", cell.against, settings.experiments)
+            if set(cell.seeds) - set(settings.seeds):
+                raise ValueError(f"{path}.seeds: {list(cell.seeds)} are not all in seeds = "
+                                 f"{list(settings.seeds)}")  # fmt: skip
+            _check_start(path, cell, settings)
+            _check_method(path, cell)
+    for name, reading in settings.readings.items():
+        _known(f"readings.{name}.texts", reading.texts, settings.texts)
+    for name in ("prefill", "continuation"):
+        _known(f"{name}.texts", [getattr(settings, name).texts], settings.texts)
+
+
+def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{path}: {name!r} is unknown; there are {', '.join(known)}")
+
+
+def _check_start(path: str, cell: Experiment, settings: Settings) -> None:
+    seen = [cell.block]
+    while cell.start is not None:
+        _known(f"{path}.start", [cell.start], settings.experiments)
+        if cell.start in seen:
+            raise ValueError(f"{path}.start: {' -> '.join([*seen, cell.start])} goes round")
+        above = settings.cell(cell.start)
+        if above.model != cell.model:
+            raise ValueError(f"{path}.start: {cell.start} is of {above.model}, not {cell.model}")
+        seen, cell = [*seen, cell.start], above
+
+
+def _check_method(path: str, cell: Experiment) -> None:
+    from experiments import methods  # methods are built from settings
+
+    kind = methods.find(cell.method.name, f"{path}.method.name")
+    own = parse_block(kind.Settings, cell.method.fields, f"{path}.method")
+    for number, budget in enumerate(cell.budgets):
+        kind.check(own, budget, f"{path}.budgets[{number}]")
+        if isinstance(budget, Mask) and cell.method.name != "focus":
+            raise ValueError(f"{path}.budgets[{number}]: method {cell.method.name} takes a share")

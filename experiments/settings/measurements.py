@@ -1,0 +1,156 @@
+"""The measurements of kernels and of the whole model, which need no trained weights."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from experiments.settings.schema import Count, Distinct, Dtype, Frozen, ModelDtype, Size
+from focus.config import PROBES
+
+GroupKind = Literal["balanced", "unbalanced", "empty", "one", "ragged"]
+Probe = Literal["symmetric", "multi_probe"]
+
+
+def _positive(values: tuple[int, ...]) -> tuple[int, ...]:
+    if min(values) < 1:
+        raise ValueError(f"must all be 1 or more, got {list(values)}")
+    return values
+
+
+Counts = Annotated[Distinct[int], AfterValidator(_positive)]
+
+
+class Heads(Frozen):
+    """The shape of an attention layer."""
+
+    heads: Count = 9
+    key_heads: Count = 3
+    head_dim: Count = 64
+    window: Count = 128
+
+    @model_validator(mode="after")
+    def _divides(self) -> Any:
+        if self.heads % self.key_heads:
+            raise ValueError(f"key_heads: {self.key_heads} does not divide heads = {self.heads}")
+        return self
+
+
+class Exactness(Heads):
+    """Cases of the fast attention against the definition in float64.
+
+    Attributes:
+        groups, top_ks, windows, sinks: values of K, k, w and of the sinks; k = K and the window of
+            the whole length are always among them.
+        lengths: kinds of groups other than balanced run at the longest.
+        kinds: how tokens fall into groups; dtypes: of the fast path.
+    """
+
+    groups: Counts
+    top_ks: Counts
+    windows: Counts
+    sinks: Distinct[Size]
+    lengths: Counts
+    kinds: Distinct[GroupKind] = ("balanced", "unbalanced", "empty", "one")
+    dtypes: Distinct[Dtype] = ("float32", "bfloat16")
+    heads: Count = 4
+    key_heads: Count = 2
+
+
+class Speed(Heads):
+    """Attention of every method by length, side by side in one run.
+
+    Attributes:
+        single_from: lengths from which only symmetric k = 1 is timed.
+        both_until: greatest length whose backward pass is timed too (least k only).
+        quadratic_until: greatest length of methods that form every pair under the mask.
+        seconds: of the repetitions of one length and direction.
+        most_repetitions: of one length; if the time is up, five have to do (two from 16,384 on).
+    """
+
+    lengths: Counts
+    groups: Counts = (4, 8, 16)
+    top_ks: Counts = (1, 2)
+    probes: Distinct[Probe] = PROBES
+    single_from: Count = 65536
+    both_until: Count = 16384
+    quadratic_until: Count = 4096
+    dtype: Dtype = "float32"
+    seconds: Annotated[float, Field(gt=0)] = 20.0
+    most_repetitions: Annotated[int, Field(ge=2)] = 15
+
+    @model_validator(mode="after")
+    def _fits(self) -> Speed:
+        if max(self.top_ks) > min(self.groups):
+            raise ValueError(f"top_ks: {max(self.top_ks)} is above groups = {min(self.groups)}")
+        return self
+
+
+class DecodeRouting(Frozen):
+    """One routing to time: K, k, probe, who has a router, and further keys of each query."""
+
+    groups: Count
+    top_k: Count = 1
+    probe: Probe = "symmetric"
+    routers: Literal["layer", "key_head", "query_head"] = "layer"
+    extra_keys: Size = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> DecodeRouting:
+        if self.top_k > self.groups:
+            raise ValueError(f"top_k: {self.top_k} is above groups = {self.groups}")
+        return self
+
+    @property
+    def key_groups(self) -> int:
+        """Groups that a key joins."""
+        return 1 if self.probe == PROBES[1] else self.top_k
+
+
+class Decode(Heads):
+    """One decoding step of the attention against the length of the context.
+
+    Attributes:
+        megabytes: of caches that take turns, so that no step finds its keys in the processor's
+            cache because the last one left them there.
+    """
+
+    contexts: Counts
+    routings: Distinct[DecodeRouting]
+    dtypes: Distinct[Dtype] = ("float32", "bfloat16")
+    sinks: Size = 4
+    repetitions: Annotated[int, Field(ge=5)] = 60
+    megabytes: Count = 200
+
+
+class Whole(Frozen):
+    """The whole model by the recipe beside the pretrained one.
+
+    Attributes:
+        model: a source with role model; texts: whose documents are read.
+        calibration: training windows on which random routers find their potentials.
+        seconds: of the rounds of one length; most_repetitions: the most rounds of one.
+    """
+
+    model: str
+    texts: str
+    calibration: Count = 2
+    calibration_context: Count = 1024
+    dtype: ModelDtype = "float32"
+    seconds: Annotated[float, Field(gt=0)] = 40.0
+    most_repetitions: Annotated[int, Field(ge=2)] = 25
+
+
+class Prefill(Whole):
+    """A forward pass over texts of so many tokens."""
+
+    lengths: Counts
+
+
+class Continuation(Whole):
+    """Tokens generated after contexts of so many tokens."""
+
+    contexts: Counts
+    new_tokens: Count = 48
+    most_repetitions: Annotated[int, Field(ge=2)] = 9

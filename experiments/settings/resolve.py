@@ -1,0 +1,86 @@
+"""Inheritance, sweeps and overlays: from the mappings of params.yaml to plain cells, in memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+OWN = ("base", "sweep")  # what a block has beside the fields of an experiment
+
+
+def laid(overlay: Mapping[str, Any], onto: Mapping[str, Any], path: str = "",
+         new: bool = True) -> dict[str, Any]:  # fmt: skip
+    """``onto`` with the overlay's values; a mapping goes into a mapping, all else replaces, and
+    null removes a mapping.
+
+    Args:
+        new: whether the overlay may bring keys that ``onto`` does not have.
+
+    Raises:
+        ValueError: it brings one, and may not.
+    """
+    out = dict(onto)
+    for key, value in overlay.items():
+        place = f"{path}.{key}" if path else str(key)
+        if key not in onto and not new:
+            raise ValueError(f"{place}: is in the overlay but not in params.yaml")
+        inner = onto.get(key)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            # Another method or regime has other fields: what the first one's were means nothing.
+            renamed = "name" in value and "name" in inner and value["name"] != inner["name"]
+            out[key] = dict(value) if renamed else laid(value, inner, place, new)
+        else:
+            out[key] = value
+    return out
+
+
+def inherited(name: str, blocks: Mapping[str, Any], path: str,
+              seen: tuple[str, ...] = ()) -> dict[str, Any]:  # fmt: skip
+    """A block over its base's, all the way up.
+
+    Raises:
+        ValueError: a base that there is not, or a circle of bases.
+    """
+    own = blocks[name]
+    if not isinstance(own, Mapping):
+        raise ValueError(f"{path}: must be a mapping, got {own!r}")
+    base = own.get("base")
+    if base is None:
+        return dict(own)
+    if base not in blocks:
+        raise ValueError(f"{path}.base: {base!r} is no block; there are {', '.join(blocks)}")
+    if base in (*seen, name):
+        raise ValueError(f"{path}.base: {base!r} inherits from {name!r} itself")
+    above = inherited(base, blocks, path, (*seen, name))
+    # A base's sweep and place in the core are its own.
+    kept = {key: value for key, value in above.items() if key not in ("sweep", "core")}
+    return laid(own, kept)
+
+
+def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str, Any]]:
+    """Cells by name: one for every point of the block's sweep, or the block itself.
+
+    Raises:
+        ValueError: a sweep that is no mapping of fields to lists.
+    """
+    plain = {key: value for key, value in block.items() if key not in OWN}
+    sweep = block.get("sweep")
+    if not sweep:
+        return {name: plain}
+    if not isinstance(sweep, Mapping) or not all(isinstance(v, list) and v for v in sweep.values()):
+        raise ValueError(f"{path}.sweep: must map fields to lists of values, got {sweep!r}")
+    cells = {}
+    for point in itertools.product(*sweep.values()):
+        label, cell = name, plain
+        for field, value in zip(sweep, point, strict=True):
+            # `window` alone means the method's: that is what ablations are of.
+            parts = field.split(".") if "." in field or field in plain else ["method", field]
+            label += f"-{parts[-1]}{value}"
+            cell = laid(_nested(parts, value), cell)
+        cells[label] = cell
+    return cells
+
+
+def _nested(parts: list[str], value: Any) -> dict[str, Any]:
+    return {parts[0]: _nested(parts[1:], value) if len(parts) > 1 else value}

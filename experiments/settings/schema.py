@@ -1,0 +1,84 @@
+"""What every block of params.yaml is built from, and errors that name the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+Item = TypeVar("Item", bound=Hashable)
+Block = TypeVar("Block", bound="Frozen")
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+ModelDtype = Literal["auto", "float32", "bfloat16", "float16"]
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Frozen(BaseModel):
+    """An immutable block: unknown fields are refused, a text is no number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def plain(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers."""
+        return self.model_dump(mode="json")
+
+
+def _distinct(values: Sequence[Item]) -> Sequence[Item]:
+    if not values or len(set(values)) != len(values):
+        raise ValueError(f"must name at least one value, and none twice, got {list(values)}")
+    return values
+
+
+# params.yaml has lists; what stages hold must not change.
+Distinct = Annotated[tuple[Item, ...], Field(strict=False), AfterValidator(_distinct)]
+Listed = Annotated[tuple[Item, ...], Field(strict=False)]
+
+
+def parse(kind: type[Block], values: Any, path: str) -> Block:
+    """A block from plain values.
+
+    Raises:
+        ValueError: the message starts with the field's full name.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path}: must be a mapping, got {values!r}")
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise ValueError(explain(error, path)) from error
+
+
+def explain(error: ValidationError, path: str) -> str:
+    """Pydantic's findings, a line each, by the names that params.yaml has."""
+    lines = []
+    for found in error.errors():
+        place = ".".join(part for part in (path, *map(str, found["loc"])) if part)
+        what = found["msg"].removeprefix("Value error, ")
+        if re.match(r"[a-z_]+: ", what):  # a check of several fields names the one it means
+            lines.append(f"{place}.{what}")
+            continue
+        if found["type"] == "extra_forbidden":
+            what = "unknown field"
+        got = "" if found["type"] in ("missing", "extra_forbidden") else f", got {found['input']!r}"
+        lines.append(f"{place}: {what}{got if len(got) < 200 else ''}")
+    return "\n".join(lines)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping; ValueError names the file where it does not."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: no valid YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: must hold a mapping")
+    return found
