@@ -74,6 +74,10 @@ class Focus(Method):
         """The soft gate at its last temperature, under the config's own balance."""
         return library.mode(model, "soft", balance=self.config.balance)
 
+    def mask(self, budget: Budget | None) -> dict[str, Any]:
+        """What a budget overrides of the config."""
+        return mask_of(self.config, budget)
+
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """K and the mask."""
         known = {"K": self.config.num_groups, "window": self.config.window,

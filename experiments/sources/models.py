@@ -29,7 +29,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from experiments import sources
+from experiments.sources import catalogue as sources
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 END = "<|endoftext|>"
