@@ -128,6 +128,8 @@ def _check(settings: Settings) -> None:
             _check_readings(path, cell, settings)
     for name, reading in settings.readings.items():
         _known(f"readings.{name}.texts", reading.texts, settings.texts)
+    for name, texts in settings.texts.items():
+        _known(f"texts.{name}.apart", texts.apart, settings.texts)
     for name in ("prefill", "continuation"):
         _known(f"{name}.texts", [getattr(settings, name).texts], settings.texts)
 
