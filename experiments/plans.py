@@ -1,7 +1,7 @@
-"""What each stage's result depends on among the settings, and nothing else.
+"""What each stage's result depends on among settings and code, and nothing else.
 
 The stage ``plan`` writes these mappings as files, which are what dvc.yaml's stages depend on: a
-change elsewhere in params.yaml, or in a scale, makes no stage run again.
+change elsewhere in params.yaml, in a scale or in the code makes no stage run again.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from experiments.settings import Experiment, Settings
+from experiments import imports, trained
+from experiments.settings import Experiment, Reading, Settings
 
 MEASUREMENTS = ("exactness", "speed", "decode", "prefill", "continuation")
-# Of a cell, what its trained weights do not depend on; and of one that is read, its readings.
-UNTRAINED = ("budgets", "seeds", "readings", "against", "core")
-UNREAD = ("readings", "against", "core")
-TIMED = ("decode", "prefill", "continuation", "speed")
+TIMED = ("speed", "decode", "prefill", "continuation")
+WHOLE = ("prefill", "continuation")  # of a model that reads texts
+UNREAD = ("readings", "against", "core")  # of a cell, what no reading's rows depend on
+STAGES = "experiments.stages"
 
 
 def measurement(name: str, chosen: Settings) -> dict[str, Any]:
@@ -24,71 +25,91 @@ def measurement(name: str, chosen: Settings) -> dict[str, Any]:
     own: dict[str, Any] = {"seed": chosen.seed, name: block.plain()}
     if name in TIMED:
         own["threads"] = chosen.threads
-    if name in ("prefill", "continuation"):
+    if name in WHOLE:
         own |= {"intervals": chosen.intervals.plain(), "texts": texts([block.texts], chosen)}
     return own
 
 
-def training(block: str, seed: int, chosen: Settings) -> dict[str, Any]:
-    """What the weights of a seed of an experiment depend on; of one that it does not ask for,
-    nothing."""
-    cells = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
-    if not cells:
-        return {"seed": seed, "asked": False}
-    above = [start for cell in cells for start in starts(cell, seed, chosen)]
-    return {
-        "seed": seed, "asked": True, "cells": {cell.name: trained(cell) for cell in cells},
-        "starts": {f"{cell.name} seed {number}": trained(cell) for cell, number in above},
-        "texts": texts([cell.texts for cell in (*cells, *(each for each, _ in above))], chosen),
-    }  # fmt: skip
+def of_measurement(name: str, chosen: Settings) -> dict[str, Any]:
+    """A measurement's settings and code."""
+    return measurement(name, chosen) | {"code": imports.code([f"{STAGES}.{name}"])}
 
 
-def reading(block: str, chosen: Settings) -> dict[str, Any]:
-    """What the readings of an experiment depend on beside its weights."""
+def of_training(block: str, seed: int, chosen: Settings) -> dict[str, Any]:
+    """What the weights of an experiment's seed depend on: nothing, where it trains none."""
+    asked = [cell for cell in chosen.cells(block).values() if seed in cell.seeds and cell.trains]
+    known = {cell.name: trained.settings_of(cell, seed, chosen) for cell in asked}
+    named = [text for cell in asked for text in trained_on(cell, chosen)]
+    code = imports.code({name for cell in asked for name in trainers(cell, chosen)})
+    return {"cells": known, "texts": texts(named, chosen), "code": code} if asked else {}
+
+
+def of_reading(block: str, chosen: Settings) -> dict[str, Any]:
+    """What an experiment's rows depend on beside its weights."""
     cells = chosen.cells(block)
-    named = {name: chosen.readings[name] for cell in cells.values() for name in cell.readings}
-    texts_of = [*(cell.texts for cell in cells.values()),
-                *(text for each in named.values() for text in each.texts)]  # fmt: skip
-    above = [start for cell in cells.values() for seed in cell.seeds
-             for start in starts(cell, seed, chosen)]  # fmt: skip
+    code = imports.code({name for cell in cells.values() for reading in cell.readings
+                         for name in readers(cell, chosen.readings[reading], chosen)})  # fmt: skip
     return {
         "cells": {name: less(cell, UNREAD) | {"readings": list(cell.readings)}
                   for name, cell in cells.items()},
-        "starts": {f"{cell.name} seed {number}": trained(cell) for cell, number in above},
-        "readings": {name: each.plain() for name, each in named.items()},
-        "texts": texts(texts_of, chosen),
+        "starts": {f"{name}.seed{seed}": trained.settings_of(cell, seed, chosen)["starts"]
+                   for name, cell in cells.items() for seed in cell.seeds},
+        "readings": {name: chosen.readings[name].plain()
+                     for cell in cells.values() for name in cell.readings},
+        "texts": texts(read_on(block, chosen), chosen),
+        "code": code,
     }  # fmt: skip
 
 
-def data(block: str, chosen: Settings) -> dict[str, Any]:
-    """The model, the texts and the benchmarks that an experiment needs."""
+def of_data(block: str, chosen: Settings) -> dict[str, Any]:
+    """The sources and texts that an experiment needs, for training and for reading."""
     cells = chosen.cells(block).values()
-    read = reading(block, chosen)
-    trained_on = [text for cell in cells for seed in cell.seeds
-                  for text in training(block, seed, chosen)["texts"]]  # fmt: skip
-    generated = any(each["kind"] == "generation" for each in read["readings"].values())
+    training = [text for cell in cells if cell.trains for text in trained_on(cell, chosen)]
+    reading = read_on(block, chosen)
+    kinds = {chosen.readings[name].kind for cell in cells for name in cell.readings}
     return {
         "models": sorted({cell.model for cell in cells}),
-        "benchmarks": ["benchmarks"] if generated else [],
-        "training": sorted(set(trained_on)),
-        "reading": sorted(read["texts"]),
-        "texts": texts([*trained_on, *read["texts"]], chosen),
+        "benchmarks": ["benchmarks"] if "generation" in kinds else [],
+        "training": sorted(set(training)),
+        "reading": sorted(set(reading)),
+        "texts": texts([*training, *reading], chosen),
         "allow_unpinned": chosen.fetch.allow_unpinned,
     }
 
 
-def starts(cell: Experiment, seed: int, chosen: Settings) -> Iterator[tuple[Experiment, int]]:
-    """The trained cells that a cell's model starts from, nearest first, each with the seed of it
-    that is taken: the same where it has that, else its first."""
+def trained_on(cell: Experiment, chosen: Settings) -> list[str]:
+    """Names of the texts that a cell's weights have seen, and those that it starts from."""
+    return [cell.texts, *(each.texts for each in above(cell, chosen))]
+
+
+def read_on(block: str, chosen: Settings) -> list[str]:
+    """Names of the texts that an experiment is read on, or calibrated on before."""
+    cells = chosen.cells(block).values()
+    return [*(cell.texts for cell in cells),
+            *(text for cell in cells for name in cell.readings
+              for text in chosen.readings[name].texts)]  # fmt: skip
+
+
+def trainers(cell: Experiment, chosen: Settings) -> Iterator[str]:
+    """Modules that train a cell."""
+    yield f"{STAGES}.train"
+    for each in (cell, *above(cell, chosen)):
+        yield f"experiments.methods.{each.method.name}"
+        if each.trains:
+            yield f"experiments.regimes.{each.regime.name}"
+
+
+def readers(cell: Experiment, reading: Reading, chosen: Settings) -> Iterator[str]:
+    """Modules that do a reading of a cell."""
+    yield from (f"{STAGES}.read", f"experiments.readings.{reading.kind}")
+    yield from (name for name in trainers(cell, chosen) if not name.startswith(STAGES))
+
+
+def above(cell: Experiment, chosen: Settings) -> Iterator[Experiment]:
+    """The cells that a cell's model starts from, nearest first."""
     while cell.start is not None:
         cell = chosen.cell(cell.start)
-        seed = seed if seed in cell.seeds else cell.seeds[0]
-        yield cell, seed
-
-
-def trained(cell: Experiment) -> dict[str, Any]:
-    """A cell's settings, as far as its weights depend on them."""
-    return less(cell, UNTRAINED)
+        yield cell
 
 
 def less(cell: Experiment, fields: Iterable[str]) -> dict[str, Any]:

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import texts
+from experiments import statistics, texts
 from experiments.kernels import timing
 from experiments.methods.random import calibrate
-from experiments.settings import Intervals, Settings, Whole
+from experiments.settings import Settings, Whole
 from experiments.sources import models
 
 FULL, OURS = "full", "ours"
@@ -100,17 +99,9 @@ def compared(taken: Mapping[str, list[float]], chosen: Settings) -> dict[str, An
     """Medians, and the median of how many times as fast as the pretrained model the recipe was,
     round by round, with an interval over rounds."""
     ratios = [a / b for a, b in zip(taken[FULL], taken[OURS], strict=True)]
-    low, high = median_interval(ratios, chosen.intervals, chosen.seed)
+    how = chosen.intervals
+    found = statistics.median(ratios, how.confidence, how.samples, chosen.seed)
     return {
-        "full_s": median(taken[FULL]), "ours_s": median(taken[OURS]), "speedup": median(ratios),
-        "speedup_low": low, "speedup_high": high, "repetitions": len(ratios),
+        "full_s": median(taken[FULL]), "ours_s": median(taken[OURS]), "speedup": found.value,
+        "speedup_low": found.low, "speedup_high": found.high, "repetitions": len(ratios),
     }  # fmt: skip
-
-
-def median_interval(values: Sequence[float], how: Intervals, seed: int) -> tuple[float, float]:
-    """Ends of a percentile interval of the median, over resampled values."""
-    array = np.asarray(values, dtype=float)
-    drawn = np.random.default_rng(seed).integers(len(array), size=(how.samples, len(array)))
-    tail = (1 - how.confidence) / 2
-    low, high = np.quantile(np.median(array[drawn], -1), [tail, 1 - tail])
-    return float(low), float(high)

@@ -53,7 +53,7 @@ def prepare(name: str, chosen: Settings) -> None:
         bring([plan.model], chosen)
         make([plan.texts], chosen)
         return
-    wanted = plans.data(name, chosen)
+    wanted = plans.of_data(name, chosen)
     bring([*wanted["models"], *wanted["benchmarks"]], chosen)
     make(wanted["texts"], chosen)
     fetched = {each: stamp(each) for each in (*wanted["models"], *wanted["benchmarks"])}

@@ -1,4 +1,4 @@
-"""Writes what each stage depends on among the settings: data/plan/.
+"""Writes what each stage depends on among settings and code: data/plan/.
 
 `python -m experiments.stages.plan` resolves params.yaml under its scale (inheritance, sweeps,
 overlay) and writes, with sorted keys,
@@ -36,12 +36,12 @@ def main() -> int:
 
 def planned(chosen: Settings) -> dict[str, dict[str, Any]]:
     """What the files hold, by name."""
-    files = {f"{name}.json": plans.measurement(name, chosen) for name in plans.MEASUREMENTS}
+    files = {f"{name}.json": plans.of_measurement(name, chosen) for name in plans.MEASUREMENTS}
     for block in chosen.experiments:
-        files[f"{block}/data.json"] = plans.data(block, chosen)
-        files[f"{block}/read.json"] = plans.reading(block, chosen)
+        files[f"{block}/data.json"] = plans.of_data(block, chosen)
+        files[f"{block}/read.json"] = plans.of_reading(block, chosen)
         for seed in chosen.seeds:
-            files[f"{block}/seed{seed}.json"] = plans.training(block, seed, chosen)
+            files[f"{block}/seed{seed}.json"] = plans.of_training(block, seed, chosen)
     return files
 
 

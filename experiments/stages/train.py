@@ -4,8 +4,9 @@
 results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
 metrics.json and run.json. Checkpoints lie outside DVC's outs, under checkpoints/, keyed by
 everything the run depends on: a killed run goes on from the last one, a changed setting starts
-afresh. A cell that has been trained under the same settings is left as it is. A seed that the
-experiment does not name, and an experiment that trains nothing, leave a run.json that says so.
+afresh. A cell that has been trained under the same settings and by the same code is left as it is.
+A seed that the experiment does not name, and an experiment that trains nothing, leave a run.json
+that says so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from experiments import record, regimes, settings, texts, trained
+from experiments import imports, plans, record, regimes, settings, texts, trained
 from experiments.record import Run
 from experiments.regimes.base import Regime
 from experiments.regimes.fitting import fit, refuse
@@ -75,6 +76,7 @@ def nothing(folder: Path, status: str) -> None:
 def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
     """Trains one cell, or finds it trained."""
     folder, inputs = trained.folder(cell, seed, results), trained.inputs(cell, seed, chosen, results)
+    inputs["code"] = imports.code(plans.trainers(cell, chosen))
     former = (record.of(folder) or {}).get("notes", {}).get("inputs")
     if former == inputs and trained.is_trained(cell, seed, chosen, results):
         print(f"train: {cell.name}, seed {seed}: is trained")
