@@ -60,7 +60,9 @@ class Windows(Frozen):
     @model_validator(mode="after")
     def _open(self) -> Windows:
         if self.side == "test" and not self.final:
-            raise ValueError("side: test documents are opened by a final reading alone: final: true")
+            raise ValueError(
+                "side: test documents are opened by a final reading alone: final: true"
+            )
         if self.score_from >= self.context:
             raise ValueError(f"score_from: must be below context = {self.context}")
         return self
