@@ -1,7 +1,7 @@
 """Which code a stage runs, as fingerprints by file: found by reading import statements.
 
 With them in a stage's plan, another method, regime or reading beside those that an experiment uses
-makes nothing run again, and no list of files is kept by hand.
+makes nothing run again, nor does a comment or a docstring; and no list of files is kept by hand.
 """
 
 from __future__ import annotations
@@ -76,8 +76,22 @@ def apart(module: str) -> bool:
 
 
 def digits(files: Iterable[Path]) -> str:
-    """12 digits of the sha256 of files, one after the other."""
+    """12 digits of the sha256 of what files do, one after the other."""
     whole = hashlib.sha256()
     for path in files:
-        whole.update(path.read_bytes())
+        text = path.read_text(encoding="utf-8")
+        whole.update((effective(text) if path.suffix == ".py" else text).encode())
     return whole.hexdigest()[:12]
+
+
+def effective(source: str) -> str:
+    """A Python file without its docstrings, lines of comment and empty lines."""
+    told: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        first = body[0] if isinstance(body, list) and body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            told.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return "\n".join(line for number, line in lines if number not in told
+                     and line.strip() and not line.lstrip().startswith("#"))  # fmt: skip

@@ -36,12 +36,14 @@ def of_measurement(name: str, chosen: Settings) -> dict[str, Any]:
 
 
 def of_training(block: str, seed: int, chosen: Settings) -> dict[str, Any]:
-    """What the weights of an experiment's seed depend on: nothing, where it trains none."""
-    asked = [cell for cell in chosen.cells(block).values() if seed in cell.seeds and cell.trains]
+    """What the weights of an experiment's seed depend on, those among them that it starts from;
+    nothing, where there are none."""
+    named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
+    asked = [cell for cell in named if cell.trains or cell.start]
     known = {cell.name: trained.settings_of(cell, seed, chosen) for cell in asked}
-    named = [text for cell in asked for text in trained_on(cell, chosen)]
+    on = [text for cell in asked for text in trained_on(cell, chosen)]
     code = imports.code({name for cell in asked for name in trainers(cell, chosen)})
-    return {"cells": known, "texts": texts(named, chosen), "code": code} if asked else {}
+    return {"cells": known, "texts": texts(on, chosen), "code": code} if asked else {}
 
 
 def of_reading(block: str, chosen: Settings) -> dict[str, Any]:
@@ -64,7 +66,8 @@ def of_reading(block: str, chosen: Settings) -> dict[str, Any]:
 def of_data(block: str, chosen: Settings) -> dict[str, Any]:
     """The sources and texts that an experiment needs, for training and for reading."""
     cells = chosen.cells(block).values()
-    training = [text for cell in cells if cell.trains for text in trained_on(cell, chosen)]
+    training = [text for cell in cells if cell.trains or cell.start
+                for text in trained_on(cell, chosen)]  # fmt: skip
     reading = read_on(block, chosen)
     kinds = {chosen.readings[name].kind for cell in cells for name in cell.readings}
     return {
@@ -83,9 +86,9 @@ def trained_on(cell: Experiment, chosen: Settings) -> list[str]:
 
 
 def read_on(block: str, chosen: Settings) -> list[str]:
-    """Names of the texts that an experiment is read on, or calibrated on before."""
+    """Names of the texts that an experiment is read on, and of those that its model has seen."""
     cells = chosen.cells(block).values()
-    return [*(cell.texts for cell in cells),
+    return [*(text for cell in cells for text in trained_on(cell, chosen)),
             *(text for cell in cells for name in cell.readings
               for text in chosen.readings[name].texts)]  # fmt: skip
 

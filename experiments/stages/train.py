@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
           checkpoints: Path = CHECKPOINTS) -> None:  # fmt: skip
-    """Trains every cell of an experiment that names the seed.
+    """Trains every cell of an experiment that names the seed, and before it what it starts from:
+    that is another stage of dvc.yaml, which then finds it done, but DVC does not know the order.
 
     Raises:
         ValueError: settings that cannot be kept here, before anything runs; texts or weights that
@@ -55,16 +56,20 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
         RuntimeError: a frozen weight changed.
     """
     results = record.results(chosen) if results is None else results
-    cells = chosen.cells(block).values()
-    asked = [cell for cell in cells if seed in cell.seeds and cell.trains]
-    if not asked:
-        any_seed = any(seed in cell.seeds for cell in cells)
-        status = "nothing to train" if any_seed else "seed not asked for"
-        nothing(results / block / "train" / f"seed{seed}", status)
-    for cell in asked:
+    named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
+    starts = [each for cell in named for each in trained.before(cell, seed, chosen)]
+    own = [(cell, seed) for cell in named if cell.trains]
+    asked = {(cell.name, its_seed): cell for cell, its_seed in [*starts, *own]}
+    for cell in asked.values():
         refuse(cell)
-    for cell in asked:
-        one(cell, seed, chosen, results, checkpoints)
+    for (_, its_seed), cell in asked.items():
+        one(cell, its_seed, chosen, results, checkpoints)
+    folder = results / block / "train" / f"seed{seed}"
+    if not own:
+        nothing(folder, "nothing to train" if named else "seed not asked for")
+    for path in folder.iterdir():  # of an earlier sweep
+        if own and path.name not in {cell.name for cell, _ in own}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def nothing(folder: Path, status: str) -> None:
@@ -75,7 +80,10 @@ def nothing(folder: Path, status: str) -> None:
 
 def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
     """Trains one cell, or finds it trained."""
-    folder, inputs = trained.folder(cell, seed, results), trained.inputs(cell, seed, chosen, results)
+    folder, inputs = (
+        trained.folder(cell, seed, results),
+        trained.inputs(cell, seed, chosen, results),
+    )
     inputs["code"] = imports.code(plans.trainers(cell, chosen))
     former = (record.of(folder) or {}).get("notes", {}).get("inputs")
     if former == inputs and trained.is_trained(cell, seed, chosen, results):
