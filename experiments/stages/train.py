@@ -64,18 +64,20 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
         refuse(cell)
     for (_, its_seed), cell in asked.items():
         one(cell, its_seed, chosen, results, checkpoints)
+    if not record.first_process():
+        return
     folder = results / block / "train" / f"seed{seed}"
+    remove_others(folder, [cell.name for cell, _ in own])
     if not own:
-        nothing(folder, "nothing to train" if named else "seed not asked for")
-    for path in folder.iterdir():  # of an earlier sweep
-        if own and path.name not in {cell.name for cell, _ in own}:
+        status = "nothing to train" if named else "seed not asked for"
+        record.write_json(folder / "run.json", {"status": status})
+
+
+def remove_others(folder: Path, names: list[str]) -> None:
+    """Removes what an earlier sweep left: all but what has one of these names."""
+    for path in folder.glob("*"):
+        if path.name not in names:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def nothing(folder: Path, status: str) -> None:
-    """A folder that says why there is nothing in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    record.write_json(folder / "run.json", {"status": status})
 
 
 def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
