@@ -31,8 +31,7 @@ class Subject:
 
     @cached_property
     def _built(self) -> trained.Built:
-        built = trained.build(self.cell, self.seed, self.chosen)
-        return built
+        return trained.build(self.cell, self.seed, self.chosen)
 
     @property
     def model(self) -> PreTrainedModel:

@@ -14,7 +14,6 @@ import focus
 from experiments import readings, texts, trained
 from experiments.settings import Settings
 from experiments.stages import read as stage
-from tests.experiments.readings.conftest import workspace  # noqa: F401 - a fixture
 
 ROUTED = Path("results/laptop/routed/read")
 
