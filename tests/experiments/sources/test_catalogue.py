@@ -50,7 +50,9 @@ def test_the_list_of_the_repository_is_valid():
 
 def test_every_text_of_params_has_a_source():
     listed = sources.sources()
-    for name, text in settings.read_yaml(Path(__file__).parents[3] / "params.yaml")["texts"].items():
+    for name, text in settings.read_yaml(Path(__file__).parents[3] / "params.yaml")[
+        "texts"
+    ].items():
         assert listed[text["source"]].role == "corpus", name
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from experiments.texts import cleaning
 
-
 GUTENBERG = """The Project Gutenberg EBook of Emma
 Produced by somebody
 *** START OF THIS PROJECT GUTENBERG EBOOK EMMA ***
@@ -78,7 +77,7 @@ def test_folders_are_sides_and_a_manifest_names_the_books(tmp_path):
 
 ESSAYS = (
     "April 2012Work less.If you had to\n\nchoose.May 2013 was late.June 2014  \n  \n_(A talk.)_  \n"
-    "  \nSee [what it\nis](http://x.org/a_b.html\\).html) and **this**, \\- or\nMay 2015, which"
+    "  \nSee [what it\nis](http://x.org/a_b.html) and \x97 **this**, \\- or\nMay 2015, which"
     "  \nwas.  \n  \n\nJuly 2016, rev. May 2017  \n  \nThe _second_ one.  \n"
 )
 
@@ -88,7 +87,7 @@ def test_essays_are_told_apart_by_their_dates_and_lose_their_markup(tmp_path):
     (tmp_path / "source.json").write_text("{}")
     first, second = cleaning.read(tmp_path, "essays")
     assert first.title == "essay 0 of June 2014"
-    assert first.text.startswith("(A talk.)\n\nSee what it\nis and this, - or\nMay 2015, which")
+    assert first.text.startswith("(A talk.)\n\nSee what it\nis and — this, - or\nMay 2015, which")
     assert second.title == "essay 1 of July 2016, rev. May 2017"
     assert second.text == "The second one."
 

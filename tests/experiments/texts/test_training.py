@@ -20,6 +20,7 @@ def regime():
 @pytest.fixture
 def data(params, regime, library):
     """Makes the data of an experiment with that regime."""
+
     def make(seed: int = 3, **changes) -> TrainingData:
         values = small(params, mine={"source": "mine", "test_every": 3, "validation_every": 4})
         values["experiments"]["tiny"]["regime"] = {**regime, **changes}
