@@ -1,9 +1,9 @@
 """A run's record: its numbers, and everything that produced them.
 
-`with Run("topk", "k4_sinks4", settings) as run:` writes, when the block ends well,
-`results/topk/k4_sinks4/metrics.json` (flat numbers, intervals as x, x_low, x_high) and `run.json`
-(configuration, seeds, versions, hardware, commit, wall time, peak memory). A block that raises
-writes neither, so a result file always stands for a finished run.
+`with Run(folder, cell.plain(), seeds) as run:` writes, when the block ends well, metrics.json (flat
+numbers, intervals as x, x_low, x_high) and run.json (the settings of this run alone, seeds,
+versions, hardware, commit, wall time, peak memory). A block that raises writes neither, so a result
+file always stands for a finished run. Of several processes that train together the first writes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -24,41 +25,46 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from experiments.settings import Settings
-
 if TYPE_CHECKING:
     import pandas as pd
 
-PACKAGES = ("torch", "transformers", "pytorch-lightning", "numpy", "dvc", "safetensors")
+    from experiments.settings import Settings
+
+PACKAGES = ("torch", "transformers", "pytorch-lightning", "peft", "numpy", "dvc", "safetensors")
+ROOT = Path("results")
+# These change while a pipeline runs, or stand in every record whole: they make the code no other.
+NOT_CODE = (":!results", ":!dvc.lock", ":!params.yaml")
+
+
+def results(chosen: Settings, root: str | Path = ROOT) -> Path:
+    """Where the results of a scale lie."""
+    return Path(root) / chosen.scale
 
 
 class Run:
-    """One stage, or one cell of a stage, with its result files.
+    """One stage, or one part of it, with its result files.
 
     Attributes:
-        folder: where the files go: results/<stage>/[<cell>/]; made on entry.
+        folder: where the files go; made on entry.
+        settings: the plain settings of this run alone.
+        seeds: of the run.
+        dtype: number format of the model, by name; None: the run has no model.
         metrics: the numbers so far.
-        dtype: number format of the model, ``model.dtype`` unless the stage takes another.
     """
 
-    def __init__(
-        self,
-        stage: str,
-        cell: str | None = None,
-        settings: Settings | None = None,
-        root: str | Path = "results",
-    ) -> None:
-        self.stage, self.cell, self.settings = stage, cell, settings
-        self.folder = Path(root) / stage / cell if cell else Path(root) / stage
+    def __init__(self, folder: str | Path, settings: Mapping[str, Any], seeds: Sequence[int],
+                 dtype: str | None = None) -> None:  # fmt: skip
+        self.folder, self.settings = Path(folder), dict(settings)
+        self.seeds, self.dtype = list(seeds), dtype
         self.metrics: dict[str, float | int | str | None] = {}
-        self.dtype = settings.model.dtype if settings else None
         self._notes: dict[str, Any] = {}
         self._started = 0.0
 
     def __enter__(self) -> Run:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("metrics.json", "run.json"):  # an older run's record must not outlive it
-            (self.folder / name).unlink(missing_ok=True)
+        if first_process():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for name in ("metrics.json", "run.json"):  # an older run's record must not outlive it
+                (self.folder / name).unlink(missing_ok=True)
         self._started = time.monotonic()
         return self
 
@@ -68,7 +74,7 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if kind is None and first_process():
             write_json(self.folder / "metrics.json", self.metrics)
             write_json(self.folder / "run.json", self.provenance())
 
@@ -105,14 +111,13 @@ class Run:
     def table(self, frame: pd.DataFrame, name: str) -> Path:
         """Writes a data frame as CSV into the run's folder, whole or not at all; the path."""
         path = self.folder / name
-        write_text(path, frame.to_csv(index=False))
+        if first_process():
+            write_text(path, frame.to_csv(index=False))
         return path
 
     def provenance(self) -> dict[str, Any]:
         """What run.json holds."""
         return {
-            "stage": self.stage,
-            "cell": self.cell,
             "command": " ".join(["python", *_command()]),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(time.monotonic() - self._started, 3),
@@ -122,7 +127,8 @@ class Run:
             "versions": versions(),
             "hardware": hardware(),
             "dtype": self._dtype(),
-            "settings": self.settings.plain() if self.settings else None,
+            "seeds": self.seeds,
+            "settings": self.settings,
             "notes": self._notes,
         }
 
@@ -130,9 +136,24 @@ class Run:
         """What the wanted number format meant on this machine."""
         if self.dtype is None or "torch" not in sys.modules:
             return None
-        from experiments import models  # it takes seconds, and not every stage loads a model
+        from experiments.sources import models  # it takes seconds, and not every run has a model
 
         return str(models.resolve_dtype(self.dtype)).removeprefix("torch.")
+
+
+def first_process() -> bool:
+    """Whether this is the first, or the only one, of the processes that train together."""
+    ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK"))
+    return int(next((rank for rank in ranks if rank), 0)) == 0
+
+
+def of(folder: str | Path) -> dict[str, Any] | None:
+    """What a folder's run.json says; None: there is none, or it is no finished run's."""
+    try:
+        found = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -158,11 +179,10 @@ def peak_memory_mb() -> float:
 
 
 def commit() -> dict[str, Any]:
-    """The git commit of the working directory, and whether code or settings differ from it."""
+    """The git commit of the working directory, and whether code differs from it."""
     try:
         head = _git("rev-parse", "HEAD")
-        # results and dvc.lock change while a pipeline runs: they do not make the code another one
-        changed = _git("status", "--porcelain", "--", ".", ":!results", ":!dvc.lock")
+        changed = _git("status", "--porcelain", "--", ".", *NOT_CODE)
     except (OSError, subprocess.CalledProcessError):
         return {"id": None, "dirty": None}
     return {"id": head, "dirty": bool(changed)}

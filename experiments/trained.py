@@ -1,187 +1,167 @@
-"""Routers that were trained before, as other stages take them: a variant's from results/retrofit, a
-trial's from data/adapters/recipe, with what stands beside them about their training.
-"""
+"""Models as experiments train and read them: what they start from, the method, what was trained."""
 
 from __future__ import annotations
 
-import argparse
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import focus
-from experiments import models
-from experiments.blocks import RetrofitSettings
-from experiments.data import TRAINING, manifest
-from experiments.recipe_settings import Trial
-from experiments.settings import Settings
+from experiments import methods, record, regimes, texts
+from experiments.methods.base import Method, built
+from experiments.settings import Experiment, Settings
+from experiments.sources import models
+from experiments.sources.files import sha256
 
-ADAPTERS = Path("data/adapters/recipe")  # too large for git
-VARIANTS = Path("results/retrofit")
-TRAINED = "training.json"  # beside a seed's routers
-NO_MASK: Mapping[str, Any] = MappingProxyType({})  # the adapter's own config
+CALIBRATION = 4  # training windows on which an untrained method finds what it needs
+CONTEXT = 2048  # tokens of one, where no regime says
+HARMLESS = ("checkpoint_every",)  # fields of a regime that change nothing about its result
 
 
 @dataclass(frozen=True)
-class Routed:
-    """Trained routers, and the hard mask that they are read under.
+class Built:
+    """A model ready to be read, its tokenizer, and the method that it runs under."""
 
-    Attributes:
-        name: in tables and, without dots, in metrics.
-        adapter: what focus.load_adapter takes.
-        mask: overrides of :class:`focus.mode`; none: the adapter's own config.
-    """
-
-    name: str
-    adapter: Path
-    mask: Mapping[str, Any]
-
-    def load(self, chosen: Settings, dtype: str | None = None) -> tuple[PreTrainedModel, Any]:
-        """The model of params.yaml with these routers, and its tokenizer; ``dtype``: another than
-        ``model.dtype``."""
-        model, tokenizer = models.load(chosen.model.name, dtype or chosen.model.dtype)
-        focus.load_adapter(model, self.adapter)
-        return model, tokenizer
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    method: Method
 
 
-def of_variants(names: Sequence[str], chosen: Settings) -> list[Routed]:
-    """Routers of variants, each under its own config; ValueError where there is no such variant."""
-    for name in names:
-        chosen.variant(name)
-    return [Routed(name, VARIANTS / name / "adapter", NO_MASK) for name in names]
-
-
-def of_trial(trial: Trial, names: Sequence[str], chosen: Settings) -> list[Routed]:
-    """A trial's routers of its first seed under hard masks with causal potentials.
+def build(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None) -> Built:
+    """The model of a cell, trained, where its regime trains.
 
     Args:
-        names: of ``recipe.readings``; none: all that mask anything.
+        seed: of the cell's own.
+        results: folder of the scale's results; None: ``record.results``.
 
     Raises:
-        ValueError: as :func:`adapter_folder`; the trial is no finalist; none of the masks masks
-            anything.
+        ValueError: weights are missing, or were trained under other settings.
     """
-    refuse_searched(trial)
-    folder = adapter_folder(trial, trial.seeds[0])
-    masking = [each for each in chosen.recipe.readings if each.masks(trial.focus.num_groups)]
-    every = [each for each in masking if not names or each.name in names]
-    if not every:
-        raise ValueError(f"recipe.trials.{trial.name}: none of the readings masks anything")
-    return [Routed(f"{trial.name}-{each.name.replace('.', '-')}", folder,
-                   {"balance": "causal", **each.mask})
-            for each in every]  # fmt: skip
+    model, method = begin(cell, seed, chosen, results, trained=True)
+    return Built(model, models.load_tokenizer(cell.model), method)
 
 
-def asked_for(doc: str | None, block: str, chosen: Settings) -> tuple[str | None, list[Routed]]:
-    """What a stage's command line asks for: the trial of ``--trial NAME``, under the masks of the
-    block's ``readings``, or nothing, and then the block's ``variants``.
+def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None,
+          trained: bool = False, sharded: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
+    """The model in its number format, from the cell's start, with its method installed.
 
     Args:
-        doc: the stage's description.
-        block: the stage's block of params.yaml: ``leak`` or ``generation``.
-
-    Returns:
-        The trial's name, None for variants; the routers. SystemExit, naming the cure, where there
-        are none.
-    """
-    parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("--trial", help="whose routers; without it those of the block's variants")
-    name, how = parser.parse_args().trial, getattr(chosen, block)
-    if name is None:
-        return None, of_variants(how.variants, chosen)
-    try:
-        return name, of_trial(trial_named(name, chosen), how.readings, chosen)
-    except ValueError as error:
-        raise SystemExit(f"{block}: {error}") from error
-
-
-def refuse_searched(trial: Trial) -> None:
-    """Raises ValueError for a trial whose choice is still open: test books must not decide it."""
-    if not trial.final:
-        raise ValueError(f"recipe.trials.{trial.name}.final: only finalists are read on test books")
-
-
-def trial_named(name: str, chosen: Settings) -> Trial:
-    """A trial of params.yaml; SystemExit with the names that there are."""
-    if name not in chosen.recipe.trials:
-        known = ", ".join(chosen.recipe.trials)
-        raise SystemExit(f"recipe.trials.{name}: no such trial; there are {known}")
-    return chosen.recipe.trials[name]
-
-
-def adapter_folder(trial: Trial, seed: int) -> Path:
-    """Where the recipe stage left the routers of a seed.
+        trained: with what the cell's own regime has trained.
+        sharded: on the CPU, from where it is spread over devices.
 
     Raises:
-        ValueError: it has not been run here, or with other routing, training or texts: params.yaml
-            would then say of these routers what is not so.
+        ValueError: as :func:`build`.
     """
-    folder = ADAPTERS / trial.name / f"seed{seed}"
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is missing: run `dvc repro recipe@{trial.name}` first")
-    if not routed_so(folder, trial):
-        raise ValueError(
-            f"{folder}: its routers are not those of recipe.trials.{trial.name} in params.yaml; "
-            f"run `dvc repro recipe@{trial.name}` again"
-        )
-    if not trained_so(folder, trial):
-        texts = TRAINING[trial.retrofit.texts]
-        raise ValueError(
-            f"{folder}: its routers were not trained as params.yaml and {texts} say; bring these "
-            "back (`python -m experiments.scale NAME`, `dvc repro mixture`), or run "
-            f"`dvc repro recipe@{trial.name}` again"
-        )
-    return folder
+    results = record.results(chosen) if results is None else results
+    starts = before(cell, seed, chosen)
+    own = [(cell, seed)] if trained and cell.trains else []
+    wanted = models.resolve_dtype(cell.dtype)
+    # LoRA is merged into float32 weights, and the sum rounded once.
+    merges = any(each.regime.name == "lora" for each, _ in [*starts, *own])
+    where = {"device": "cpu"} if sharded else {}
+    model, _ = models.load(cell.model, "float32" if merges else wanted, **where)
+    for each, its_seed in starts:
+        model = _loaded(model, each, its_seed, chosen, results)
+    if starts and "focus_state" in model.__dict__ and cell.method.name != "focus":
+        focus.detach(model)  # another method starts from the model, not from its routers
+    if cell.trains and not starts:
+        model = regimes.find(cell.regime.name).original(model, seed)
+    method = built(methods.find(cell.method.name), cell.method.fields, seed)
+    method.install(model)
+    for each, its_seed in own:
+        model = _loaded(model, each, its_seed, chosen, results)
+    if merges:
+        from experiments.regimes.tensors import cast  # they take seconds to import
+
+        cast(model, wanted)
+    if type(method).calibrate is not Method.calibrate:
+        method.calibrate(model, calibration(cell, seed, chosen))
+    return model.eval(), method
 
 
-def trained_on(trial: Trial) -> dict[str, Any]:
-    """How a trial is trained under the present settings, and on which texts."""
-    training = json.loads(json.dumps(asdict(trial.retrofit)))  # lists, as they are read again
-    gate = {"probes": trial.focus.probes, "hard_keys": trial.focus.hard_keys}
-    return {"retrofit": training, "gate": gate,
-            "texts": manifest(TRAINING[trial.retrofit.texts])}  # fmt: skip
+def before(cell: Experiment, seed: int, chosen: Settings) -> list[tuple[Experiment, int]]:
+    """The trained experiments that a cell starts from, the first first, each with the seed that it
+    is taken of: the same, where the experiment has it, else its first."""
+    found: list[tuple[Experiment, int]] = []
+    while cell.start is not None:
+        cell = chosen.cell(cell.start)
+        seed = seed if seed in cell.seeds else cell.seeds[0]
+        found.insert(0, (cell, seed))
+    return [(each, its_seed) for each, its_seed in found if each.trains]
 
 
-def trained_so(folder: Path, trial: Trial) -> bool:
-    """Whether the routers of a folder were trained as :func:`trained_on` says of the trial.
+def calibration(cell: Experiment, seed: int, chosen: Settings) -> list[Any]:
+    """Training windows (1, T) of the cell's texts."""
+    context = getattr(cell.regime, "context", CONTEXT)
+    windows = texts.training_windows(cell, chosen, context, CALIBRATION, seed)
+    return [windows[index]["input_ids"][None] for index in range(CALIBRATION)]
 
-    A setting that there was not yet when they were had the effect of its default. Routers of before
-    the gate was recorded are taken to have had the trial's.
+
+def folder(cell: Experiment, seed: int, results: Path) -> Path:
+    """Where a cell's training is recorded."""
+    return results / cell.block / "train" / f"seed{seed}" / cell.name
+
+
+def weights(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None) -> Path:
+    """Where a cell's trained weights are, or will be."""
+    results = record.results(chosen) if results is None else results
+    return folder(cell, seed, results) / "adapter"
+
+
+def settings_of(cell: Experiment, seed: int, chosen: Settings) -> dict[str, Any]:
+    """What a training depends on, plain: settings of the cell, of its texts, and of what it starts
+    from. How it is read is no part of it."""
+    regime = {key: value for key, value in cell.regime.plain().items() if key not in HARMLESS}
+    starts = [settings_of(each.model_copy(update={"start": None}), its_seed, chosen)
+              for each, its_seed in before(cell, seed, chosen)]  # fmt: skip
+    return {"model": cell.model, "dtype": cell.dtype, "method": cell.method.plain(),
+            "regime": regime, "texts": {cell.texts: chosen.texts[cell.texts].plain()},
+            "seed": seed, "starts": starts}  # fmt: skip
+
+
+def is_trained(cell: Experiment, seed: int, chosen: Settings, results: Path) -> bool:
+    """Whether there are weights that were trained under the present settings."""
+    found = record.of(folder(cell, seed, results)) or {}
+    there = weights(cell, seed, chosen, results).is_dir()
+    return there and found.get("settings") == settings_of(cell, seed, chosen)
+
+
+def inputs(cell: Experiment, seed: int, chosen: Settings,
+           results: Path | None = None) -> dict[str, Any]:  # fmt: skip
+    """sha256 of what a training takes in beside its settings: texts, and weights to start from.
+
+    Raises:
+        ValueError: they are missing.
     """
-    known = told(folder)
-    if not known:
-        return False
-    since = {each.name: each.default for each in fields(RetrofitSettings)
-             if each.default is not MISSING}  # fmt: skip
-    retrofit = json.loads(json.dumps(since)) | known["retrofit"]
-    wanted = trained_on(trial)
-    gate = known.get("gate", wanted["gate"])
-    return {"retrofit": retrofit, "gate": gate, "texts": known["texts"]} == wanted
+    results = record.results(chosen) if results is None else results
+    starts = {}
+    for each, its_seed in before(cell, seed, chosen):
+        place = _there(each, its_seed, chosen, results)
+        files = [path for path in sorted(place.iterdir()) if path.suffix == ".safetensors"]
+        starts[f"{each.name}.seed{its_seed}"] = [sha256(path) for path in files]
+    return {"texts": texts.fingerprint(cell.texts, "train"), "starts": starts}
 
 
-def told(folder: Path) -> dict[str, Any]:
-    """What stands beside a seed's routers: settings and texts of their training, its losses and
-    seconds; {} where nothing does."""
-    path = folder / TRAINED
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def fingerprint(*known: Any) -> str:
+    """Names plain values."""
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def routed_so(folder: Path, trial: Trial) -> bool:
-    """Whether the routers of a folder route as the trial says; how many groups queries and keys
-    take, and further keys, are each reading's own."""
-    found = config_in(folder)
-    own = {name: getattr(trial.focus, name) for name in ("top_k", "probe", "ngram", "ngram_keys")}
-    return found is not None and found.replace(**own) == trial.focus
+def _there(cell: Experiment, seed: int, chosen: Settings, results: Path) -> Path:
+    place = weights(cell, seed, chosen, results)
+    if not is_trained(cell, seed, chosen, results):
+        raise ValueError(
+            f"{place}: is missing, or was trained under other settings; run "
+            f"`python -m experiments.stages.train {cell.block} --seed {seed}` first"
+        )
+    return place
 
 
-def config_in(folder: Path) -> focus.FocusConfig | None:
-    """The config of the routers that a folder holds; None: it holds none."""
-    try:
-        return focus.FocusAdapter.from_pretrained(folder).config
-    except ValueError:
-        return None
+def _loaded(model: PreTrainedModel, cell: Experiment, seed: int, chosen: Settings,
+            results: Path) -> PreTrainedModel:  # fmt: skip
+    place = _there(cell, seed, chosen, results)
+    return regimes.find(cell.regime.name).load(model, place)

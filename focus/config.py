@@ -117,7 +117,7 @@ class FocusConfig:
 
     @classmethod
     def recipe(cls, **changes: Unpack[Fields]) -> FocusConfig:
-        """What has kept most of a model's quality under the hard mask (docs/log.md): a router for
+        """What has kept most of a model's quality under the hard mask (docs/log): a router for
         each query head, free queries and balanced keys that count in their group alone, about an
         eighth of the distant pairs as it stands; beside them up to four keys a query that are found
         word for word (``ngram=0``: none, for calls with ``inputs_embeds``). ``top_k`` may be

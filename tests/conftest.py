@@ -12,7 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
-from experiments.schema import read_yaml
+from experiments.settings.schema import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 

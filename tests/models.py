@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 from transformers import PretrainedConfig, PreTrainedModel
 
-from experiments.models import TINY, load
+from experiments.sources.models import TINY, load
 
 ARCHITECTURES = tuple(sorted(TINY))
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.schema import read_yaml
+from experiments.settings.schema import read_yaml
 from focus import FocusConfig
 
 

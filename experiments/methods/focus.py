@@ -53,8 +53,17 @@ class Focus(Method):
         return self.settings.config
 
     def install(self, model: PreTrainedModel) -> None:
-        """Attaches routers, drawn by the seed."""
-        library.attach(model, self.config, seed=self.seed)
+        """Attaches routers, drawn by the seed; those that a start has left stay.
+
+        Raises:
+            ValueError: the start's routers are of another config.
+        """
+        state = model.__dict__.get("focus_state")
+        if state is None:
+            library.attach(model, self.config, seed=self.seed)
+        elif state.config != self.config:
+            raise ValueError(f"method: the routers that it starts from are of {state.config}, "
+                             f"these settings say {self.config}")  # fmt: skip
 
     def training(self, model: PreTrainedModel, step: int,
                  regime: Training) -> AbstractContextManager[Any]:  # fmt: skip
@@ -73,6 +82,10 @@ class Focus(Method):
     def soft(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
         """The soft gate at its last temperature, under the config's own balance."""
         return library.mode(model, "soft", balance=self.config.balance)
+
+    def mask(self, budget: Budget | None) -> dict[str, Any]:
+        """What a budget overrides of the config."""
+        return mask_of(self.config, budget)
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """K and the mask."""

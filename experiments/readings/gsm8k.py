@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import sources
+from experiments.sources import catalogue as sources
 
 FILE = "oe_eval_tasks/gsm8k/gold_bpb_5shot/requests.jsonl.gz"
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")

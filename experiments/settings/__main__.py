@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     print(f"params.yaml is valid: scale {chosen.scale}, seeds {', '.join(map(str, chosen.seeds))}")
     for block, cells in chosen.experiments.items():
-        print(f"  {block}: {', '.join(cells) if len(cells) > 1 else next(iter(cells.values())).method.name}")
+        names = ", ".join(cells) if len(cells) > 1 else chosen.cell(block).method.name
+        print(f"  {block}: {names}")
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from experiments.settings.schema import Count, Distinct, Frozen, ModelDtype, Size
+from experiments.settings.schema import Count, Distinct, Frozen, Listed, ModelDtype, Size
 
 Side = Literal["train", "validation", "test"]
 
@@ -24,6 +24,7 @@ class Texts(Frozen):
         train_tokens: at most so many training tokens, whole pieces of ``piece`` tokens evenly from
             every document (null: all).
         development: sides of the source that were looked at while choosing: they are validation.
+        apart: texts whose held-out documents its training side must not hold, in any edition.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Texts(Frozen):
     train_tokens: Count | None = None
     piece: Count = 2048
     development: bool = False
+    apart: Listed[str] = ()
 
 
 class Windows(Frozen):
@@ -58,7 +60,9 @@ class Windows(Frozen):
     @model_validator(mode="after")
     def _open(self) -> Windows:
         if self.side == "test" and not self.final:
-            raise ValueError("side: test documents are opened by a final reading alone: final: true")
+            raise ValueError(
+                "side: test documents are opened by a final reading alone: final: true"
+            )
         if self.score_from >= self.context:
             raise ValueError(f"score_from: must be below context = {self.context}")
         return self

@@ -13,8 +13,8 @@ from experiments.settings.blocks import Fetching, Intervals, Reading, Texts
 from experiments.settings.experiment import Experiment, Mask
 from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
 from experiments.settings.resolve import inherited, laid, swept
-from experiments.settings.schema import Count, Distinct, Frozen, Size, parse as parse_block
-from experiments.settings.schema import read_yaml
+from experiments.settings.schema import Count, Distinct, Frozen, Size, read_yaml
+from experiments.settings.schema import parse as parse_block
 
 FILE = Path("params.yaml")
 OVERLAYS = Path("scales")
@@ -125,8 +125,11 @@ def _check(settings: Settings) -> None:
                                  f"{list(settings.seeds)}")  # fmt: skip
             _check_start(path, cell, settings)
             _check_method(path, cell)
+            _check_readings(path, cell, settings)
     for name, reading in settings.readings.items():
         _known(f"readings.{name}.texts", reading.texts, settings.texts)
+    for name, texts in settings.texts.items():
+        _known(f"texts.{name}.apart", texts.apart, settings.texts)
     for name in ("prefill", "continuation"):
         _known(f"{name}.texts", [getattr(settings, name).texts], settings.texts)
 
@@ -147,6 +150,13 @@ def _check_start(path: str, cell: Experiment, settings: Settings) -> None:
         if above.model != cell.model:
             raise ValueError(f"{path}.start: {cell.start} is of {above.model}, not {cell.model}")
         seen, cell = [*seen, cell.start], above
+
+
+def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
+    for name in cell.readings:
+        kind = settings.readings[name].kind
+        if kind in ("leak", "generation") and cell.method.name != "focus":
+            raise ValueError(f"{path}.readings: {name} is of kind {kind}, for method focus alone")
 
 
 def _check_method(path: str, cell: Experiment) -> None:

@@ -29,7 +29,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from experiments import sources
+from experiments.sources import catalogue
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 END = "<|endoftext|>"
@@ -69,7 +69,7 @@ TINY: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
 
 
 def load(
-    name: str, dtype: str | torch.dtype = "float32", root: str | Path = sources.ROOT
+    name: str, dtype: str | torch.dtype = "float32", root: str | Path = catalogue.ROOT
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model in evaluation mode, on the GPU where there is one, and its tokenizer.
 
@@ -89,7 +89,7 @@ def load(
     return model.eval().to(_device()), load_tokenizer(name, root)
 
 
-def load_tokenizer(name: str, root: str | Path = sources.ROOT) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str, root: str | Path = catalogue.ROOT) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, without its weights; see :func:`load`."""
     if name in TINY:
         return byte_tokenizer()
@@ -143,9 +143,9 @@ def _native_bfloat16() -> bool:
 
 def _folder(name: str, root: Path) -> Path:
     """The folder of a fetched model."""
-    listed = sources.sources()
+    listed = catalogue.sources()
     known = [*(n for n, source in listed.items() if source.role == "model"), *TINY]
-    if name not in known and sources.override(name) is None:
+    if name not in known and catalogue.override(name) is None:
         raise ValueError(f"model {name}: unknown; known are {', '.join(known)}")
     folder = root / name
     if not (folder / "config.json").is_file():

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from rich.progress import DownloadColumn, Progress, TimeElapsedColumn
 
-from experiments.files import part_folder, remove_leftovers, sha256
+from experiments.sources.files import part_folder, remove_leftovers, sha256
 
 if TYPE_CHECKING:
-    from experiments.sources import Source
+    from experiments.sources.catalogue import Source
 
 DOWNLOADS = Path("data/downloads")
 

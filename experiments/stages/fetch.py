@@ -1,7 +1,8 @@
-"""Brings the sources that params.yaml needs to data/sources/.
+"""Brings sources to data/sources/.
 
-`python -m experiments.stages.fetch [NAME ...]`: without names, what the model and the corpus of
-params.yaml need (and what `fetch.also` names).
+`python -m experiments.stages.fetch [NAME ...]`: without names, what the experiments of
+`make reproduce` need (and what `fetch.also` names). A name is that of a source, of a text, or of an
+experiment, which takes all that it needs.
 """
 
 from __future__ import annotations
@@ -9,25 +10,24 @@ from __future__ import annotations
 import argparse
 import sys
 
-from experiments import settings as settings_module
-from experiments import sources
+from experiments import settings, sources
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Fetches; exit status 1 and what to do where a source cannot be had."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="sources to fetch instead of those needed")
+    parser.add_argument("names", nargs="*", help="what to fetch instead of what the core needs")
     parser.add_argument("--list", action="store_true", help="show the sources and stop")
     options = parser.parse_args(arguments)
     try:
-        settings = settings_module.load()
-        listed = sources.sources()
+        chosen, listed = settings.load(), sources.sources()
         if options.list:
             show(listed)
             return 0
-        for name in options.names or sources.needed(settings):
+        named = [each for name in options.names for each in sources.of_name(name, chosen, listed)]
+        for name in dict.fromkeys(named or sources.needed(chosen)):
             source = sources.find(name, listed)
-            sources.fetch(source, allow_unpinned=settings.fetch.allow_unpinned)
+            sources.fetch(source, allow_unpinned=chosen.fetch.allow_unpinned)
     except ValueError as error:
         print(f"fetch: {error}", file=sys.stderr)
         return 1

@@ -1,136 +1,154 @@
-"""Books -> tokens: cleaned, split by book, tokenised once for all stages.
+"""From a fetched source to documents on three sides: cleaned, told apart, chosen by length.
 
-Reads data/sources/<corpus.source>/, writes data/corpus/{train,validation,test}.npz and
-corpus.json, which tells every document's tokens and sha256, and what was left out and why.
+Nothing here knows a model: documents are chosen by characters, and tokenised where they are read
+(:mod:`experiments.texts.documents`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Iterable
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.progress import track
-from transformers import PreTrainedTokenizerBase
+from experiments import record, sources
+from experiments.settings import Settings, Texts
+from experiments.texts.cleaning import Text, read
+from experiments.texts.overlap import Dropped, distinct, without
 
-from experiments import data, models, record, sources, texts
-from experiments import settings as settings_module
-from experiments.settings import CorpusSettings, Settings
-from experiments.texts import Dropped, Text
-
-Tokenised = tuple[Text, list[int]]
+ROOT = Path("data/texts")
+SIDES = ("train", "validation", "test")
+Sides = dict[str, list[Text]]
 
 
-def build(
-    settings: Settings, root: Path = sources.ROOT, folder: Path = data.FOLDER
-) -> dict[str, Any]:
-    """Writes the corpus; what corpus.json holds.
+@dataclass(frozen=True)
+class Cut:
+    """A source's documents by side, what was left out, and the largest overlap of two that stay."""
+
+    source: sources.Source
+    sides: Sides
+    left_out: list[Dropped]
+    overlap: float
+
+
+def build(name: str, chosen: Settings, root: Path = sources.ROOT,
+          folder: Path | None = None) -> dict[str, Any]:  # fmt: skip
+    """Writes a text's sides as train.jsonl, validation.jsonl and test.jsonl, and texts.json.
+
+    Args:
+        name: under ``texts`` in params.yaml.
+        root: of the fetched sources.
+        folder: where to write: data/texts/<name>.
+
+    Returns:
+        what texts.json holds.
 
     Raises:
-        ValueError: files are missing, or too few books are long enough for the protocol.
+        ValueError: there is no such text, its source is not there, or no document is long enough.
     """
-    source = sources.find(settings.corpus.source, sources.sources())
-    found = texts.read(root / source.name, source.layout)
-    stay, dropped, overlap = texts.distinct(found, settings.corpus.max_overlap)
-    tokenizer = models.load_tokenizer(settings.model.name, root)
-    long, short = tokenise(stay, tokenizer, settings.corpus.min_tokens)
-    splits = split(long, settings.corpus)
-    check(splits, settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, documents in splits.items():
-        pairs = [(text.title, tokens) for text, tokens in documents]
-        data.save_split(folder / f"{name}.npz", pairs)
+    how = named(name, chosen)
+    found = cut(name, chosen, root)
+    train, twins = apart(found.sides["train"], how, chosen, root)
+    sides = {**found.sides, "train": train}
+    if not any(sides.values()):
+        raise ValueError(f"texts.{name}.min_characters: no document of {how.source} has as many as "
+                         f"{how.min_characters}; lower it")  # fmt: skip
+    folder = folder or ROOT / name
+    rows = {side: [describe(text) for text in texts] for side, texts in sides.items()}
+    for side, texts in sides.items():
+        record.write_text(folder / f"{side}.jsonl", "".join(map(as_line, texts)))
     manifest = {
-        "source": settings.corpus.source,
-        "licence": source.licence,
-        "tokenizer": settings.model.name,
-        "documents_read": len(found),
-        "largest_overlap_of_two_documents": round(overlap, 4),
-        "splits": {name: describe(documents) for name, documents in splits.items()},
-        "left_out": [vars(item) for item in (*dropped, *short)],
+        "source": how.source,
+        "licence": found.source.licence,
+        "settings": how.plain(),
+        "largest_overlap_of_two_documents": round(found.overlap, 4),
+        "sides": {side: summary(rows[side], folder / f"{side}.jsonl") for side in sides},
+        "left_out": [vars(item) for item in (*found.left_out, *twins)],
     }
-    record.write_json(folder / "corpus.json", manifest)
+    record.write_json(folder / "texts.json", manifest)
     return manifest
 
 
-def tokenise(
-    found: Iterable[Text], tokenizer: PreTrainedTokenizerBase, min_tokens: int
-) -> tuple[list[Tokenised], list[Dropped]]:
-    """Tokens of every document that has at least `min_tokens`; and the others."""
-    long: list[Tokenised] = []
-    short: list[Dropped] = []
-    for text in track(list(found), "corpus: tokenising", disable=not sys.stderr.isatty()):
-        tokens = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
-        if len(tokens) < min_tokens:
-            short.append(Dropped(text.title, f"{len(tokens)} tokens, fewer than {min_tokens}"))
-        else:
-            long.append((text, tokens))
-    return long, short
+def named(name: str, chosen: Settings) -> Texts:
+    """The settings of a text; ValueError with the names that there are."""
+    if name not in chosen.texts:
+        raise ValueError(f"texts.{name}: no such text; there are {', '.join(chosen.texts)}")
+    return chosen.texts[name]
 
 
-def split(documents: list[Tokenised], how: CorpusSettings) -> dict[str, list[Tokenised]]:
+def cut(name: str, chosen: Settings, root: Path) -> Cut:
+    """A text's documents by side, before its training side is kept apart from other texts'."""
+    how = named(name, chosen)
+    source = sources.find(how.source, sources.sources())
+    if not (root / source.name).is_dir():
+        raise ValueError(
+            f"texts.{name}.source: {source.name} is not there: run `python -m "
+            f"experiments.stages.fetch {name}` first"
+        )
+    stay, dropped, overlap = distinct(read(root / source.name, source.layout), how.max_overlap)
+    long = [text for text in stay if len(text.text) >= how.min_characters]
+    short = [Dropped(text.title, f"{len(text.text)} characters, fewer than {how.min_characters}")
+             for text in stay if len(text.text) < how.min_characters]  # fmt: skip
+    return Cut(source, split(long, how), [*dropped, *short], overlap)
+
+
+def split(documents: list[Text], how: Texts) -> Sides:
     """Documents by side: the source's own where it has them, else by place in a fixed order.
 
     The order is that of the sha256 of the texts: it depends on neither names nor machine, and no
     side gets all the comedies because they come first in the alphabet.
     """
-    ready: dict[str, list[Tokenised]] = {name: [] for name in data.SPLITS}
-    ordered = sorted(documents, key=lambda item: fingerprint(item[0]))
-    if any(text.split for text, _ in documents):
-        for item in ordered:
-            ready[item[0].split or "train"].append(item)
-    else:
-        held = ordered[how.test_every - 1 :: how.test_every]
-        others = [item for item in ordered if item not in held]
-        ready["test"] = held
-        ready["validation"] = others[how.validation_every - 1 :: how.validation_every]
-        ready["train"] = [item for item in others if item not in ready["validation"]]
-    return {name: items[: how.max_documents] for name, items in ready.items()}
+    ordered = sorted(documents, key=fingerprint_of)
+    sides: Sides = {side: [] for side in SIDES}
+    own = any(text.split for text in documents)
+    kept = 0  # documents that are not held out for testing
+    for place, text in enumerate(ordered, 1):
+        if own:
+            side = text.split or "train"
+        elif place % how.test_every == 0:
+            side = "test"
+        else:
+            kept += 1
+            side = "train" if kept % how.validation_every else "validation"
+        sides["validation" if how.development and side == "test" else side].append(text)
+    return sides
 
 
-def fingerprint(text: Text) -> str:
+def apart(train: list[Text], how: Texts, chosen: Settings,
+          root: Path) -> tuple[list[Text], list[Dropped]]:  # fmt: skip
+    """The training documents that no text of ``how.apart`` holds out, and those that one does."""
+    gone: list[Dropped] = []
+    for other in how.apart:
+        sides = cut(other, chosen, root).sides
+        stay = without(train, [*sides["validation"], *sides["test"]], how.max_overlap)
+        gone += [Dropped(text.title, f"held out by {other}") for text in train if text not in stay]
+        train = stay
+    return train, gone
+
+
+def fingerprint_of(text: Text) -> str:
     """sha256 of a document's cleaned text."""
     return hashlib.sha256(text.text.encode()).hexdigest()
 
 
-def check(splits: dict[str, list[Tokenised]], settings: Settings) -> None:
-    """Raises ValueError where a side lacks documents that the settings ask for."""
-    held_out = max(settings.protocol.documents, settings.leak.documents)
-    for name, wanted in (("train", 1), ("test", held_out)):
-        if len(splits[name]) < wanted:
-            raise ValueError(
-                f"corpus.source: {settings.corpus.source} gives {len(splits[name])} {name} "
-                f"documents of at least {settings.corpus.min_tokens} tokens, but {wanted} are "
-                "needed; lower protocol.documents, leak.documents, corpus.min_tokens or "
-                "corpus.test_every"
-            )
+def as_line(text: Text) -> str:
+    """A document as a line of JSON."""
+    row = {"title": text.title, "file": text.file, "text": text.text}
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def describe(documents: list[Tokenised]) -> dict[str, Any]:
-    """A split's entry in corpus.json."""
-    rows = [
-        {"title": text.title, "file": text.file, "tokens": len(tokens),
-         "characters": len(text.text), "sha256": fingerprint(text)}
-        for text, tokens in documents
-    ]  # fmt: skip
-    return {"documents": len(rows), "tokens": sum(row["tokens"] for row in rows), "list": rows}
+def describe(text: Text) -> dict[str, Any]:
+    """A document's entry in texts.json."""
+    return {"title": text.title, "file": text.file, "characters": len(text.text),
+            "sha256": fingerprint_of(text)}  # fmt: skip
 
 
-def main() -> int:
-    """Builds the corpus of params.yaml; exit status 1 and the reason where it cannot be built."""
-    try:
-        manifest = build(settings_module.load())
-    except ValueError as error:
-        print(f"corpus: {error}", file=sys.stderr)
-        return 1
-    for name, part in manifest["splits"].items():
-        print(f"corpus: {name}: {part['documents']} documents, {part['tokens']:,} tokens")
-    for item in manifest["left_out"]:
-        print(f"corpus: left out {item['title']}: {item['reason']}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def summary(rows: list[dict[str, Any]], path: Path) -> dict[str, Any]:
+    """A side's entry in texts.json."""
+    return {
+        "documents": len(rows),
+        "characters": sum(row["characters"] for row in rows),
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "list": rows,
+    }

@@ -1,0 +1,70 @@
+"""Does a later token change an earlier one's group? (audit point 5)
+
+Two windows share their first half; the second half of one is another document's. Whatever moves in
+the first half was moved by tokens to come.
+
+Shapes: T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import focus
+from experiments import texts
+from experiments.readings.subject import Part, Rows, Subject
+from experiments.settings import Budget, Leak
+from focus.balance import balance_statistics
+
+
+def parts(subject: Subject, reading: Leak) -> Iterator[Part]:
+    """A part a kind of text and balance, under the mask of the cell's first budget."""
+    for name in reading.texts:
+        for balance in reading.balances:
+            yield f"{name}.{balance}", lambda n=name, b=balance: rows(subject, reading, n, b)
+
+
+def rows(subject: Subject, reading: Leak, name: str, balance: str) -> Rows:
+    """A row a document: share of the first half's assignments that changed, largest change of a
+    logit there, and how evenly groups are filled."""
+    budget = subject.budgets[0]
+    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
+    half, found = reading.context // 2, []
+    for place, (document, windows) in enumerate(documents):
+        other = documents[(place + 1) % len(documents)][1]
+        changed = torch.cat([windows[:1, :half], other[:1, half:]], -1)
+        own = compare(subject, balance, budget, windows[:1], changed)
+        which = {"texts": name, "document": document.title, "sha": document.sha}
+        row = subject.row("hard", budget, **which, **own)
+        found.append({**row, "balance": balance})
+    return found
+
+
+@torch.no_grad()
+def compare(subject: Subject, balance: str, budget: Budget | None, one: Tensor,
+            other: Tensor) -> dict[str, float]:  # fmt: skip
+    """What differs in the first half of two windows (1, T)."""
+    half, seen, model = one.shape[1] // 2, [], subject.model
+    mask = {**subject.method.mask(budget), "balance": balance}
+    with focus.mode(model, "hard", **mask):
+        for window in (one, other):
+            logits = model(window.to(model.device), use_cache=False).logits[:, :half].float()
+            seen.append((logits, list(focus.memberships(model).values())))
+    (logits, groups), (other_logits, other_groups) = seen
+    changed = [differs(a, b, half) for a, b in zip(groups, other_groups, strict=True)]
+    # The keys' groups are what balances even out, and what a query reads.
+    filled = [balance_statistics(each.query if each.key is None else each.key) for each in groups]
+    means = {key: sum(each[key] for each in filled) / len(filled)
+             for key in ("largest_group", "one_plus_cv2")}  # fmt: skip
+    return {"changed": sum(changed) / len(changed),
+            "max_logit_change": float((logits - other_logits).abs().max()), **means}  # fmt: skip
+
+
+def differs(one: focus.Memberships, other: focus.Memberships, half: int) -> float:
+    """Share of first-half tokens whose groups, as a query or as a key, are not the same."""
+    sides = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    changed = [(a[..., :half, :] != b[..., :half, :]).any(-1) for a, b in sides]
+    return sum(float(each.float().mean()) for each in changed) / len(changed)

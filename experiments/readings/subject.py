@@ -1,0 +1,85 @@
+"""What is read: one cell's trained model, of one seed, built when the first part needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import focus
+from experiments import texts, trained
+from experiments.methods.base import Counting, Method
+from experiments.settings import Budget, Experiment, Settings, Windows
+from focus.density import PairCounts
+
+CALIBRATION = 4  # training windows on which untrained methods find what they need
+Rows = list[dict[str, Any]]
+Part = tuple[str, Callable[[], Rows]]  # a name that is the same in every run, and its rows
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A cell and a seed, under a reading."""
+
+    cell: Experiment
+    seed: int
+    reading: Windows
+    chosen: Settings
+
+    @cached_property
+    def _built(self) -> trained.Built:
+        built = trained.build(self.cell, self.seed, self.chosen)
+        drawn = texts.training_windows(self.cell, self.chosen, self.reading.context, CALIBRATION,
+                                       self.seed)  # fmt: skip
+        if not self.cell.trains:
+            windows = [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))]
+            built.method.calibrate(built.model, windows)
+        built.model.eval()
+        return built
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """In evaluation mode."""
+        return self._built.model
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's."""
+        return self._built.tokenizer
+
+    @property
+    def method(self) -> Method:
+        """The cell's, installed."""
+        return self._built.method
+
+    @property
+    def budgets(self) -> tuple[Budget | None, ...]:
+        """The cell's, or the method as its own settings have it."""
+        return self.cell.budgets or (None,)
+
+    @contextmanager
+    def full(self) -> Iterator[Counting]:
+        """The model that the method was put on, with full attention."""
+        attached = hasattr(self.model, "focus_state")
+        with focus.mode(self.model, "full") if attached else nullcontext():
+            yield lambda: PairCounts(0, 0, 0, 0)
+
+    def row(self, condition: str, budget: Budget | None, **more: Any) -> dict[str, Any]:
+        """The columns that say what was read."""
+        known = {"experiment": self.cell.block, "cell": self.cell.name, "seed": self.seed,
+                 "method": self.cell.method.name, "condition": condition,
+                 "budget": label(budget)}  # fmt: skip
+        told = self.method.describe(budget) if condition == "hard" else {}
+        return {**known, **{key: told.get(key) for key in DESCRIBED}, **more}
+
+
+DESCRIBED = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
+
+
+def label(budget: Budget | None) -> str:
+    """A budget as rows and metrics name it: a share, a mask's name, or ``own``."""
+    return "own" if budget is None else str(budget)

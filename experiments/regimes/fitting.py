@@ -1,0 +1,116 @@
+"""Fits a regime: Lightning's trainer, what it cannot do here, and checkpoints that outlive a kill."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
+from pytorch_lightning.strategies import ModelParallelStrategy
+
+from experiments.regimes.base import Regime
+from experiments.settings import Experiment, Training
+
+
+def fit(regime: Regime, data: pl.LightningDataModule, folder: Path) -> int | None:
+    """Trains, or goes on from the last checkpoint in ``folder``, which the caller removes once the
+    result is saved.
+
+    Returns:
+        The step that it went on from; None: it started afresh.
+
+    Raises:
+        RuntimeError: a frozen weight changed.
+    """
+    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    warnings.filterwarnings("ignore", ".*Checkpoint directory .* exists and is not empty.*")
+    pl.seed_everything(regime.seed, verbose=False)
+    found = latest(folder)
+    # The file is our own, and the loader's place is no plain tensor.
+    trainer(regime.settings, folder).fit(regime, data, ckpt_path=found, weights_only=False)
+    regime.check_frozen()
+    return step_of(found) if found else None
+
+
+def trainer(how: Training, folder: Path) -> pl.Trainer:
+    """A trainer that checkpoints into ``folder``."""
+    saver = ModelCheckpoint(
+        dirpath=folder, filename="{step}", every_n_train_steps=how.checkpoint_every, save_top_k=1,
+        save_on_train_epoch_end=False,
+    )  # fmt: skip
+    parts: dict[str, Any] = {"limit_val_batches": 0}
+    if how.validate_every:
+        parts = {"val_check_interval": how.validate_every * how.accumulate}
+    return pl.Trainer(
+        max_steps=how.steps, accumulate_grad_batches=how.accumulate, precision=how.precision,
+        gradient_clip_val=how.gradient_clip, strategy=strategy(how), devices=how.devices,
+        accelerator="auto", callbacks=[saver, TQDMProgressBar()], logger=False,
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
+        plugins=None if how.strategy == "fsdp2" else [Whole()], **parts,
+    )  # fmt: skip
+
+
+def strategy(how: Training) -> Any:
+    """Lightning's strategy of that name."""
+    if how.strategy == "fsdp2":
+        return ModelParallelStrategy(how.devices, 1, save_distributed_checkpoint=False)
+    return "ddp" if how.strategy == "ddp" or how.devices > 1 else "auto"
+
+
+def refuse(cell: Experiment) -> None:
+    """Refuses what this machine, or Lightning, cannot do.
+
+    Raises:
+        ValueError: the message starts with the field's name.
+    """
+    how, path = cell.regime, f"experiments.{cell.block}"
+    assert isinstance(how, Training)  # noqa: S101 - the caller's to know
+    cards = torch.cuda.device_count()
+    if cards and how.devices > cards:
+        raise ValueError(f"{path}.regime.devices: {how.devices} asked for, {cards} there")
+    if how.devices > 1 and not cards and not torch.distributed.is_gloo_available():
+        raise ValueError(f"{path}.regime.devices: without a GPU several processes need gloo")
+    if how.batch_size % how.devices:
+        raise ValueError(f"{path}.regime.batch_size: {how.batch_size} windows cannot be shared by "
+                         f"devices = {how.devices}")  # fmt: skip
+    if how.precision == "16-mixed" and (not cards or how.strategy == "fsdp2"):
+        raise ValueError(f"{path}.regime.precision: 16-mixed needs a GPU and no fsdp2; take "
+                         "bf16-mixed")  # fmt: skip
+    if how.validate_every > how.steps:
+        raise ValueError(f"{path}.regime.validate_every: {how.validate_every} is above steps = "
+                         f"{how.steps}")  # fmt: skip
+    if how.name == "scratch" and cell.start is not None:
+        raise ValueError(f"{path}.start: regime scratch starts from random weights")
+
+
+class Whole(TorchCheckpointIO):
+    """Checkpoints that are there whole or not at all: Lightning's own are moved there from another
+    disk, on which a kill leaves half of one."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any,
+                        storage_options: Any = None) -> None:  # fmt: skip
+        """Writes beside the place, and renames."""
+        target = Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.save(checkpoint, part)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def latest(folder: Path) -> str | None:
+    """The checkpoint of the highest step, or None."""
+    found = sorted(folder.glob("step=*.ckpt"), key=lambda path: step_of(str(path)))
+    return str(found[-1]) if found else None
+
+
+def step_of(checkpoint: str) -> int:
+    """The step that a checkpoint's name says."""
+    return int(Path(checkpoint).stem.split("=")[1])

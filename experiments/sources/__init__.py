@@ -1,0 +1,16 @@
+"""What comes from where: the pinned list of texts, benchmarks and weights, and how they get to
+data/sources/<name>/. Models are loaded by name with ``experiments.sources.models``."""
+
+from experiments.sources.catalogue import (
+    ROOT,
+    Source,
+    find,
+    needed,
+    of_experiment,
+    of_name,
+    of_texts,
+    override,
+    sources,
+)
+from experiments.sources.fetching import fetch
+from experiments.sources.packages import DOWNLOADS, SourceError

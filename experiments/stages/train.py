@@ -1,0 +1,116 @@
+"""Stage train: what an experiment trains, with one seed.
+
+`python -m experiments.stages.train EXPERIMENT --seed N` writes
+results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
+metrics.json and run.json. Checkpoints lie outside DVC's outs, under checkpoints/, keyed by
+everything the run depends on: a killed run goes on from the last one, a changed setting starts
+afresh. A cell that has been trained under the same settings is left as it is. A seed that the
+experiment does not name, and an experiment that trains nothing, leave a run.json that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from experiments import record, regimes, settings, texts, trained
+from experiments.record import Run
+from experiments.regimes.base import Regime
+from experiments.regimes.fitting import fit, refuse
+from experiments.settings import Experiment, Settings
+
+CHECKPOINTS = Path("checkpoints")
+TAIL = 10  # steps of the loss that metrics.json has
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Trains; exit status 1 and the field's name where it cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("experiment", help="a name under `experiments` in params.yaml")
+    parser.add_argument("--seed", type=int, required=True)
+    options = parser.parse_args(arguments)
+    try:
+        chosen = settings.load()
+        torch.set_num_threads(chosen.threads)
+        train(options.experiment, options.seed, chosen)
+    except ValueError as error:
+        print(f"train: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
+          checkpoints: Path = CHECKPOINTS) -> None:  # fmt: skip
+    """Trains every cell of an experiment that names the seed.
+
+    Raises:
+        ValueError: settings that cannot be kept here, before anything runs; texts or weights that
+            are missing; a loss that is not finite.
+        RuntimeError: a frozen weight changed.
+    """
+    results = record.results(chosen) if results is None else results
+    cells = chosen.cells(block).values()
+    asked = [cell for cell in cells if seed in cell.seeds and cell.trains]
+    if not asked:
+        any_seed = any(seed in cell.seeds for cell in cells)
+        status = "nothing to train" if any_seed else "seed not asked for"
+        nothing(results / block / "train" / f"seed{seed}", status)
+    for cell in asked:
+        refuse(cell)
+    for cell in asked:
+        one(cell, seed, chosen, results, checkpoints)
+
+
+def nothing(folder: Path, status: str) -> None:
+    """A folder that says why there is nothing in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    record.write_json(folder / "run.json", {"status": status})
+
+
+def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
+    """Trains one cell, or finds it trained."""
+    folder, inputs = trained.folder(cell, seed, results), trained.inputs(cell, seed, chosen, results)
+    former = (record.of(folder) or {}).get("notes", {}).get("inputs")
+    if former == inputs and trained.is_trained(cell, seed, chosen, results):
+        print(f"train: {cell.name}, seed {seed}: is trained")
+        return
+    known = trained.settings_of(cell, seed, chosen)
+    place = checkpoints / chosen.scale / cell.block / cell.name / f"seed{seed}"
+    place = place / trained.fingerprint(known, inputs)
+    with Run(folder, known, [seed], cell.dtype) as run:
+        regime = regimes.find(cell.regime.name)(cell, seed, chosen, results)
+        resumed = fit(regime, texts.TrainingData(cell, seed, chosen), place)
+        if record.first_process():
+            shutil.rmtree(folder / "adapter", ignore_errors=True)
+        regime.save(folder / "adapter")
+        note(run, regime, resumed)
+        run.note("inputs", inputs)
+    if record.first_process():
+        shutil.rmtree(place.parent, ignore_errors=True)
+
+
+def note(run: Run, regime: Regime, resumed: int | None) -> None:
+    """Losses, sizes and times of a finished training."""
+    how = regime.settings
+    course = pd.DataFrame({"step": range(1, len(regime.losses) + 1), "loss": regime.losses})
+    if regime.validation:
+        course["validation_loss"] = course["step"].map(regime.validation)
+        run.metric("validation_loss", regime.validation[max(regime.validation)])
+    run.table(course, "train.csv")
+    tail = course["loss"].tail(TAIL)
+    run.metric("loss_last_10", float(tail.mean()), n=len(tail))
+    run.metric("steps", len(course))
+    run.metric("train_tokens", len(course) * how.batch_size * how.accumulate * how.context)
+    run.metric("trained_parameters", regime.trained_parameters)
+    run.note("frozen_sha256", regime.before)
+    run.note("train_seconds", round(regime.seconds, 1))
+    run.note("resumed_from_step", resumed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

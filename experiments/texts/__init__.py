@@ -1,0 +1,16 @@
+"""Texts: documents of a kind on three sides, as tokens of a model and as windows.
+
+The stage `corpus` writes data/texts/<name>/; all else reads it. Test documents open for a final
+reading alone.
+"""
+
+from experiments.texts.corpus import ROOT, SIDES
+from experiments.texts.documents import (
+    Document,
+    documents,
+    fingerprint,
+    opened,
+    reading_windows,
+)
+from experiments.texts.training import TrainingData
+from experiments.texts.windows import WindowSequence, training_windows, windows, with_copy

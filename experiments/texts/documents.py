@@ -1,0 +1,150 @@
+"""Documents as tokens of a model, and the windows that readings take of them.
+
+Shapes: T tokens, N windows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments import sources
+from experiments.settings import Settings, Windows
+from experiments.sources import models
+from experiments.texts.corpus import ROOT, SIDES, named
+
+TOKENS = Path("data/tokens")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document: its title, its tokens, int64 of shape (T,), and 12 digits of their sha256."""
+
+    title: str
+    tokens: Tensor
+    sha: str
+
+    @classmethod
+    def of(cls, title: str, tokens: Tensor) -> Document:
+        """A document of these tokens."""
+        digest = hashlib.sha256(tokens.numpy().astype("<i8").tobytes()).hexdigest()
+        return cls(title, tokens, digest[:12])
+
+
+def documents(name: str, side: str, model: str, chosen: Settings,
+              opened_by: Windows | None = None) -> list[Document]:  # fmt: skip
+    """A side's documents in their fixed order, as tokens of a model's tokenizer.
+
+    Args:
+        name: under ``texts``; ``side``: train, validation or test.
+        model: whose tokenizer; tokens are kept under data/tokens/ and taken from there.
+        opened_by: the reading that asks. Test documents open for a final one alone, so that no
+            choice can be made on them.
+
+    Raises:
+        ValueError: the side may not be opened, or the corpus stage has not written it.
+    """
+    _refuse(name, side, chosen, opened_by)
+    path = side_file(name, side)
+    kept = TOKENS / model / name / f"{side}-{_key(path, model)}.npz"
+    if not kept.is_file():
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        tokenizer = models.load_tokenizer(model)
+        tokens = [tokenizer(row["text"], add_special_tokens=False, verbose=False)["input_ids"]
+                  for row in rows]  # fmt: skip
+        _save(kept, [row["title"] for row in rows], tokens)
+    return _load(kept)
+
+
+def _refuse(name: str, side: str, chosen: Settings, opened_by: Windows | None) -> None:
+    how = named(name, chosen)
+    if side not in SIDES:
+        raise ValueError(f"side: must be one of {', '.join(SIDES)}, got {side!r}")
+    if side == "test" and how.development:
+        raise ValueError(f"texts.{name}: is for development: it has no test side, only validation")
+    if side == "test" and (opened_by is None or not opened_by.final):
+        raise ValueError(
+            f"texts.{name}: its test documents are opened by a final reading alone (final: true)"
+        )
+
+
+def side_file(name: str, side: str) -> Path:
+    """The file of a side; ValueError where the corpus stage has not written it."""
+    path = ROOT / name / f"{side}.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: run `python -m experiments.stages.corpus {name}`")
+    return path
+
+
+def fingerprint(name: str, side: str) -> str:
+    """sha256 of a side's file, for records."""
+    return hashlib.sha256(side_file(name, side).read_bytes()).hexdigest()
+
+
+def opened(reading: Windows) -> dict[str, Any]:
+    """What a reading opens, for its run.json: of each of its texts the side, that side's
+    fingerprint, and how many documents and windows it takes."""
+    return {
+        name: {"side": reading.side, "final": reading.final, "documents": reading.documents,
+               "windows": reading.windows, "sha256": fingerprint(name, reading.side)}
+        for name in reading.texts
+    }  # fmt: skip
+
+
+def _key(path: Path, model: str) -> str:
+    """Tells one content and tokenizer from another: a model's folder can be replaced."""
+    stamp = sources.ROOT / model / "source.json"
+    tokenizer = stamp.read_bytes() if stamp.is_file() else b""
+    return hashlib.sha256(path.read_bytes() + b"\0" + tokenizer).hexdigest()[:16]
+
+
+def _save(path: Path, titles: list[str], tokens: list[list[int]]) -> None:
+    """Titles and tokens as one file, whole or not at all, whoever else writes it."""
+    parts = [np.asarray(each, dtype=np.int32) for each in tokens]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with part.open("wb") as file:
+        np.savez(
+            file,
+            tokens=np.concatenate([np.zeros(0, dtype=np.int32), *parts]),
+            offsets=np.cumsum([0, *map(len, parts)], dtype=np.int64),
+            titles=np.asarray(titles, dtype=np.str_),
+        )
+    part.replace(path)
+
+
+def _load(path: Path) -> list[Document]:
+    with np.load(path, allow_pickle=False) as arrays:
+        tokens, offsets, titles = arrays["tokens"], arrays["offsets"], arrays["titles"]
+    whole = torch.from_numpy(tokens.astype(np.int64))
+    return [Document.of(str(title), whole[start:end])
+            for title, start, end in zip(titles, offsets[:-1], offsets[1:], strict=True)]  # fmt: skip
+
+
+def reading_windows(reading: Windows, name: str, model: str,
+                    chosen: Settings) -> list[tuple[Document, Tensor]]:  # fmt: skip
+    """The first documents that are long enough, each with its windows int64 (N, T), side by side
+    from its start; opens the test side for a final reading.
+
+    Raises:
+        ValueError: too few are long enough; the message says which setting to lower.
+    """
+    wanted = reading.windows * reading.context
+    found = documents(name, reading.side, model, chosen, opened_by=reading)
+    long = [each for each in found if len(each.tokens) >= wanted][: reading.documents]
+    if len(long) < reading.documents:
+        raise ValueError(
+            f"documents: {reading.documents} asked for, but {reading.side} of texts.{name} has "
+            f"{len(long)} of at least {reading.windows} windows of {reading.context} tokens (of "
+            f"{len(found)}); lower the reading's documents, windows or context, or "
+            f"texts.{name}.min_characters"
+        )
+    return [(each, each.tokens[:wanted].view(reading.windows, reading.context)) for each in long]

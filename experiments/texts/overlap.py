@@ -1,0 +1,145 @@
+"""Telling which documents are the same book, by the 8-word sequences that they share."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.texts.cleaning import Text
+
+SHINGLE = 8  # words of a shingle: long enough that two books share hardly any by chance
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+def shingles(text: str) -> np.ndarray:
+    """Sorted distinct hashes (uint64) of all runs of 8 words; case and punctuation do not count."""
+    words = _WORD.findall(text.lower())
+    if len(words) < SHINGLE:
+        words += [""] * (SHINGLE - len(words))
+    ids = np.array([_word_hash(word) for word in words], dtype=np.uint64)
+    mixed = np.zeros(len(ids) - SHINGLE + 1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for place in range(SHINGLE):
+            part = ids[place : place + len(mixed)]
+            mixed = (mixed ^ part) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(place)
+    return np.unique(mixed)
+
+
+_hashes: dict[str, int] = {}
+
+
+def _word_hash(word: str) -> int:
+    """A hash that is the same in every process (Python's own is not)."""
+    if word not in _hashes:
+        known = hashlib.blake2b(word.encode(), digest_size=8).digest()
+        _hashes[word] = int.from_bytes(known, "little")
+    return _hashes[word]
+
+
+def shared(first: np.ndarray, second: np.ndarray) -> float:
+    """Part of the smaller one's shingles that the larger one has too, 0..1."""
+    common = len(np.intersect1d(first, second, assume_unique=True))
+    return common / min(len(first), len(second))
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A document that was left out, and why."""
+
+    title: str
+    reason: str
+
+
+def distinct(texts: list[Text], max_overlap: float) -> tuple[list[Text], list[Dropped], float]:
+    """Documents of which no two are the same book, in the order given.
+
+    A document that holds two or more others, which are not the same book themselves, is a
+    collection and is left out; of two that are the same book, the shorter one is (of equal ones,
+    the later).
+
+    Returns:
+        what stays, what is dropped with the reason, and the largest overlap between two that stay.
+    """
+    marks = [shingles(text.text) for text in texts]
+    overlaps = dict(_overlaps(marks))
+    same = {pair for pair, part in overlaps.items() if part > max_overlap}
+    collections = _collections(marks, same)
+    dropped = dict.fromkeys(collections, "a collection of other documents")
+    by_size = sorted(range(len(texts)), key=lambda index: (-len(marks[index]), index))
+    kept: list[int] = []
+    for index in by_size:
+        if index in dropped:
+            continue
+        twin = next((k for k in kept if (min(k, index), max(k, index)) in same), None)
+        if twin is None:
+            kept.append(index)
+        else:
+            dropped[index] = f"the same book as {texts[twin].title}"
+    stay = sorted(kept)
+    rest = max((part for (a, b), part in overlaps.items() if {a, b} <= set(stay)), default=0.0)
+    gone = [Dropped(texts[index].title, dropped[index]) for index in sorted(dropped)]
+    return [texts[index] for index in stay], gone, rest
+
+
+def without(found: list[Text], held_out: list[Text], max_overlap: float) -> list[Text]:
+    """The documents of which none is the same book as a held-out one, as in :func:`distinct`."""
+    marks = [shingles(text.text) for text in held_out]
+    if not marks:
+        return list(found)
+    flat = np.concatenate(marks)
+    order = np.argsort(flat, kind="stable")
+    flat, owner = (
+        flat[order],
+        np.repeat(np.arange(len(marks)), [len(mark) for mark in marks])[order],
+    )
+    sizes = np.array([len(mark) for mark in marks])
+
+    def strange(text: Text) -> bool:
+        own = shingles(text.text)
+        # Every held-out shingle that the document has, by whose it is.
+        place = np.minimum(np.searchsorted(own, flat), len(own) - 1)
+        common = np.bincount(owner[own[place] == flat], minlength=len(marks))
+        return bool(np.all(common / np.minimum(sizes, len(own)) <= max_overlap))
+
+    return [text for text in found if strange(text)]
+
+
+def _overlaps(marks: list[np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:
+    """Pairs of documents (first index lower) that share a shingle, with their overlap."""
+    owners: dict[tuple[int, int], int] = {}
+    flat = np.concatenate(marks)
+    owner = np.repeat(np.arange(len(marks)), [len(mark) for mark in marks])
+    order = np.argsort(flat, kind="stable")
+    flat, owner = flat[order], owner[order]
+    starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
+    ends = np.r_[starts[1:], len(flat)]
+    for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
+        group = owner[start:end]
+        for place, first in enumerate(group):
+            for second in group[place + 1 :]:
+                pair = (int(first), int(second))
+                owners[pair] = owners.get(pair, 0) + 1
+    for pair, common in owners.items():
+        yield pair, common / min(len(marks[pair[0]]), len(marks[pair[1]]))
+
+
+def _collections(marks: list[np.ndarray], same: Iterable[tuple[int, int]]) -> set[int]:
+    """Documents that hold at least two smaller ones which are different books."""
+    holds: dict[int, list[int]] = {}
+    pairs = set(same)
+    for a, b in pairs:
+        big, small = (a, b) if len(marks[a]) >= len(marks[b]) else (b, a)
+        holds.setdefault(big, []).append(small)
+    return {
+        big
+        for big, parts in holds.items()
+        if any(
+            (min(x, y), max(x, y)) not in pairs
+            for place, x in enumerate(parts)
+            for y in parts[place + 1 :]
+        )
+    }
