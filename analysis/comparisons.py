@@ -18,12 +18,13 @@ from experiments import statistics
 COLUMNS = [
     "experiment", "cell", "role", "reading", "texts", "condition", "budget", "against",
     "base_role", "change", "low", "high", "seeds", "documents", "distant_density", "density",
-    "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "balance", "parameters", "model",
+    "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "sinks", "balance", "model",
     "context", "final", "evidence",
 ]  # fmt: skip
 SAME = ["reading", "texts", "cell", "condition", "budget"]
-MASK = ("K", "top_k", "probe", "ngram", "window", "balance", "parameters")
-PAIRED = ["document", "sha"]
+MASK = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
+PAIRED = ["document", "sha", "tokens"]
+FEWEST = 2  # documents of an interval
 # Whose figures open README and the report: the first that has been read.
 HEADLINES = ("recipe", "plays_recipe")
 MAIN_READING = "final"
@@ -56,13 +57,19 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
         if "full" not in set(same["condition"]):
             budget = same["budget"] == found["budget"]
             same = same[budget & (same["condition"] == found["condition"])]
-        both = pd.MultiIndex.from_frame(own[PAIRED]).isin(pd.MultiIndex.from_frame(same[PAIRED]))
-        if not both.any():
+        own, same = in_common(own, same)
+        if own["sha"].nunique() < FEWEST:
             continue
-        yield described(results, cell, own[both]) | {
+        yield described(results, cell, own) | {
             **found, "against": base.name, "base_role": base.role,
-            **change(own[both], same, results.confidence), "base_ppl": perplexity(same),
+            **change(own, same, results.confidence), "base_ppl": perplexity(same),
         }  # fmt: skip
+
+
+def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of the documents that both were read on, token for token."""
+    first, second = (pd.MultiIndex.from_frame(each[PAIRED]) for each in (one, other))
+    return one[first.isin(second)], other[second.isin(first)]
 
 
 def change(ours: pd.DataFrame, base: pd.DataFrame, confidence: float) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from analysis.cells import Cell
 # What a row of losses has, whoever wrote it; the other kinds have some of these and their own.
 ROWS = (
     "experiment", "cell", "seed", "condition", "budget", "K", "top_k", "probe", "ngram", "window",
-    "balance", "texts", "document", "sha", "nll", "tokens", "density", "distant_density",
-    "parameters", "reading", "evidence",
+    "sinks", "balance", "texts", "document", "sha", "nll", "tokens", "density", "distant_density",
+    "reading", "evidence",
 )  # fmt: skip
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
 # Which kind of reading a table is of: the column that this kind alone has.
@@ -99,9 +99,11 @@ class Results:
         found = {}
         for block, path in self._finished():
             settings = load_json(path).get("settings") or {}
-            for name, own in recorded(settings).items():
+            cells = settings.get("cells")  # of a reading; a training's folder has the cell's name
+            for name, own in (cells or {path.parent.name: settings}).items():
                 now = None if self.against is None else self.against[block]
-                found.setdefault(name, Cell.of({**own, "name": name, "block": block}, now))
+                if settings:
+                    found.setdefault(name, Cell.of({**own, "name": name, "block": block}, now))
         return found
 
     def _finished(self) -> Iterator[tuple[str, Path]]:
@@ -207,15 +209,6 @@ class Results:
             frames += [rows.assign(**told)] if len(rows) else []
         full = [frame for frame in frames if len(frame)]
         return pd.concat(full, ignore_index=True) if full else frames[0]
-
-
-def recorded(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Cells that a run's settings tell of, by name."""
-    cells = settings.get("cells")
-    if isinstance(cells, Mapping):
-        return dict(cells)
-    own = settings.get("cell") or settings.get("experiment") or settings
-    return {own["name"]: own} if isinstance(own, Mapping) and "name" in own else {}
 
 
 def reading_of(run: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from analysis.comparisons import against_full, headline, quality
 from analysis.copied import copied
 from analysis.paper import model_name, table
 from analysis.results import Results
-from analysis.spread import mean_interval
+from experiments import statistics
 
 
 def pareto(results: Results) -> pd.DataFrame:
@@ -75,10 +75,10 @@ def leak(results: Results) -> pd.DataFrame:
     rows = []
     for (cell, balance), own in results.leak.groupby(["cell", "balance"], sort=False):
         by_document = own.groupby("document")[["changed", "largest_group"]].mean()
-        value, low, high = mean_interval(by_document["changed"], results.confidence)
+        found = statistics.mean(by_document["changed"], results.confidence)
         rows.append({
-            "cell": cell, "balance": balance, "changed": value, "changed_low": low,
-            "changed_high": high, "documents": len(by_document), "seeds": own["seed"].nunique(),
+            "cell": cell, "balance": balance, "changed": found.value,
+            "changed_low": found.low, "changed_high": found.high, "documents": found.documents, "seeds": own["seed"].nunique(),
             "max_logit_change": own["max_logit_change"].max(),
             "largest_group": by_document["largest_group"].mean(),
             "evidence": own["evidence"].iloc[0],
@@ -131,7 +131,9 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
     for cell, own in frame.groupby("cell", sort=False):
         main = known.family.of(own) if known else own.head(0)
         own = main if len(main) else own.sort_values("documents", ascending=False)
-        own = own[(own["reading"] == own["reading"].iloc[0]) & (own["texts"] == own["texts"].iloc[0])]
+        own = own[
+            (own["reading"] == own["reading"].iloc[0]) & (own["texts"] == own["texts"].iloc[0])
+        ]
         row = own.sort_values("distant_density").iloc[(len(own) - 1) // 2]
         values = {"change": row["change"], "low": row["low"], "high": row["high"],
                   "distant_pairs": row["distant_density"]}  # fmt: skip

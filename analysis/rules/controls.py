@@ -54,7 +54,10 @@ def routing_against_chance(
         for _, row in nearest.iterrows()
     )
     if (others["low"] > 0).all():
-        verdict, first = NOT_REPRODUCED, "The trained routers beat every one by more than the interval"
+        verdict, first = (
+            NOT_REPRODUCED,
+            "The trained routers beat every one by more than the interval",
+        )
     elif (others["high"] < 0).any():
         verdict, first = DIRECTION, "One beats the trained routers"
     else:
@@ -96,7 +99,9 @@ def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
         own = rows[(rows[same] == [row[name] for name in same]).all(axis=1)]
         base = rows[(rows["cell"] == row["against"]) & (rows["reading"] == row["reading"])]
         base = base[(base["texts"] == row["texts"]) & (base["condition"] == "full")]
-        seeds = [change(rows_, base, results.confidence)["change"] for _, rows_ in own.groupby("seed")]
+        seeds = [
+            change(rows_, base, results.confidence)["change"] for _, rows_ in own.groupby("seed")
+        ]
         mean = own.groupby(["document", "sha"], as_index=False)[["nll", "tokens"]].mean()
         over = change(mean.assign(seed=0), base, results.confidence)
         spread.append(max(seeds) - min(seeds))
@@ -112,9 +117,7 @@ def any_training(claim: Claim, results: Results, settings: LedgerSettings) -> Ou
     known = headline(results)
     if known is None:
         return None
-    frame = known.family.others(quality(results)).pipe(
-        lambda f: f[f["base_role"] == "pretrained"]
-    )
+    frame = known.family.others(quality(results)).pipe(lambda f: f[f["base_role"] == "pretrained"])
     full = frame[(frame["cell"] == known.family.against) & (frame["condition"] == "full")]
     ours = frame[(frame["cell"] == known.cell) & (frame["condition"] == "hard")]
     if full.empty or ours.empty:

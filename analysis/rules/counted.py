@@ -45,7 +45,10 @@ def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) 
     if agree(ours, paper, limit):
         return Outcome(ARITHMETIC, why, ours=ours, **known)
     why = f"{why}, which the printed {claim.paper} is not"
-    also, larger = magnitude(found["also"]) if pd.notna(found["also"]) else None, found["of_larger_whole"]
+    also, larger = (
+        magnitude(found["also"]) if pd.notna(found["also"]) else None,
+        found["of_larger_whole"],
+    )
     if also is not None and agree(ours, also, limit):
         why += f"; elsewhere the paper has {found['also']} for the same"
         return Outcome(CONTRADICTS, why, ours=ours, **known)

@@ -44,7 +44,9 @@ def suffix_changes_the_past(
     if (causal["changed"] > limit).any():
         return Outcome(NOT_REPRODUCED, f"The causal balance changes the past too. {why}", **known)
     if (sinkhorn["changed_low"] > limit).all():
-        return Outcome(DIRECTION, f"Sinkhorn over the sequence leaks, causal does not. {why}", **known)
+        return Outcome(
+            DIRECTION, f"Sinkhorn over the sequence leaks, causal does not. {why}", **known
+        )
     if (sinkhorn["changed"] <= limit).all():
         return Outcome(NOT_REPRODUCED, f"Sinkhorn changes nothing either. {why}", **known)
     return Outcome(INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}. {why}", **known)

@@ -23,7 +23,7 @@ PAPER_MASK = {"K": 4, "probe": "symmetric", "ngram": 0, "balance": "sinkhorn"}
 
 def losses(
     condition: str,
-    budget: object = "",
+    budget: object = "own",
     change: float = 0.0,
     *,
     wobble: float = 1e-4,
@@ -41,7 +41,7 @@ def losses(
     base = {
         "condition": condition, "budget": budget, "K": 18, "top_k": 2, "probe": "multi_probe",
         "ngram": 3, "window": 128, "balance": "causal", "density": 0.2, "distant_density": 0.12,
-        "parameters": 3_000_000, "tokens": TOKENS,
+        "sinks": 4, "tokens": TOKENS,
     }  # fmt: skip
     if condition in ("full", "soft"):
         base |= {"density": 1.0, "distant_density": 1.0}
@@ -85,7 +85,7 @@ def write_read(
     path, cells = folder / "rows.csv", {cell: known}
     frame = pd.DataFrame([{"experiment": block, "cell": cell, "texts": texts} | r for r in rows])
     if path.is_file():
-        frame = pd.concat([pd.read_csv(path), frame], ignore_index=True)
+        frame = pd.concat([pd.read_csv(path, dtype={"sha": str}), frame], ignore_index=True)
         cells = json.loads((folder / "run.json").read_text())["settings"]["cells"] | cells
     told = {"kind": "perplexity", "texts": [texts], "context": context, "final": True} | reads
     seeds = sorted({int(seed) for seed in frame["seed"]})
@@ -134,15 +134,17 @@ def write_paper(
 
 
 def write_copying(
-    root: Path, block: str, again: float, *, condition: str = "hard", budget: object = "",
-    wobble: float = 0.001, **how: Any,
+    root: Path, block: str, again: float, *, budget: object = "own", wobble: float = 0.001,
+    **how: Any,
 ) -> None:  # fmt: skip
-    """A passage read again at a loss of ``again`` nats, and, of a full model, at 3 when new."""
-    rows = losses(condition, budget, wobble=wobble, distance=512)
-    rows = [row | {"nll": TOKENS * (again + wobble * (n % 2))} for n, row in enumerate(rows)]
-    if condition == "full":
-        new = losses("new", distance=512)
-        rows += [row | {"nll": TOKENS * (3.0 + wobble * (n % 2))} for n, row in enumerate(new)]
+    """A passage read again at a loss of ``again`` nats under a mask, at 0.5 under full attention,
+    and at 3 when new."""
+    nats = {"hard": again, "full": 0.5, "new": 3.0}
+    rows = [
+        row | {"nll": TOKENS * (loss + wobble * (n % 2))}
+        for name, loss in nats.items()
+        for n, row in enumerate(losses(name, budget if name == "hard" else "own", distance=512))
+    ]
     write_read(root, block, rows, reading="copying", kind="copying", **how)
 
 
@@ -159,8 +161,7 @@ def write_leak(root: Path, sinkhorn: float, causal: float, block: str = "paper")
 def write_training(root: Path, block: str, losses_by_step: Sequence[float]) -> None:
     """The course of one training."""
     folder = root / block / "train" / "seed0" / block
-    record(folder, cells={block: {"name": block, "block": block, "method": RECIPE,
-                                  "regime": ROUTERS}})  # fmt: skip
+    record(folder, model="smollm2-135m-instruct", method=RECIPE, regime=ROUTERS, seed=0)
     steps = range(1, len(losses_by_step) + 1)
     frame = pd.DataFrame({"seed": 0, "step": steps, "loss": losses_by_step})
     frame.to_csv(folder / "train.csv", index=False)

@@ -54,7 +54,8 @@ def paper(changes: dict[int, float], rows: Any = None, with_sinks: float | None 
         write_paper(results.root, changes, rows=rows, **how)
         if with_sinks is not None:
             method = PAPER | {"sinks": 4, "gate": "log", "routers": "layer"}
-            write_paper(results.root, dict.fromkeys(changes, with_sinks), block="paper_sinks",
+            sinks = {k: with_sinks if k < 3 else 0.0 for k in changes}
+            write_paper(results.root, sinks, block="paper_sinks", rows=rows,
                         method=method, **place)  # fmt: skip
 
     return write
@@ -98,7 +99,6 @@ def family(ours: float, adapted: float = -0.1, control: float | None = None, wob
 
 def copied(again: float) -> Writer:
     def write(results: Results) -> None:
-        write_copying(results.root, "adapted", 0.5, condition="full")
         write_copying(results.root, "recipe", again, budget=0.125, method=RECIPE, regime=ROUTERS,
                       against=["adapted"])  # fmt: skip
 
@@ -142,7 +142,14 @@ def both(*writers: Writer) -> Writer:
 
 TOP2 = {"density": 0.45, "distant_density": 0.4}
 IN_SETTING = {**GPT2, "regime": TRAINED}
-ONE_HEAD = {"method": "full", "heads": 1, "median_s": 0.1, "low_s": 0.1, "high_s": 0.1, **MILLION}
+ONE_HEAD = {
+    "method": "full",
+    "heads": 1,
+    "median_s": 0.01,
+    "low_s": 0.01,
+    "high_s": 0.01,
+    **MILLION,
+}
 FULL_MILLION = {"method": "full", "median_s": 20.0, "low_s": 19.0, "high_s": 21.0, **MILLION}
 # Rule -> claim, files in its favour, verdict, files against it.
 CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
