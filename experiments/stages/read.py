@@ -21,14 +21,12 @@ import pandas as pd
 import torch
 from rich.progress import track
 
-from experiments import readings, settings, statistics, texts, trained
+from experiments import imports, plans, readings, settings, statistics, texts, trained
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
 from experiments.settings import Experiment, Settings, Windows
 
 CHECKPOINTS = Path("checkpoints/read")
-CODE = ("focus", "experiments/methods", "experiments/readings")
-SOURCES = ("*.py", "*.cpp", "*.h")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -95,12 +93,10 @@ def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) ->
     Raises:
         ValueError: weights or texts are missing.
     """
-    code = digest(
-        path for part in CODE for pattern in SOURCES for path in Path(part).rglob(pattern)
-    )
     marks = {}
     for cell in cells:
         shown = cell.plain() | {"readings": None, "against": None, "core": None, "seeds": None}
+        code = imports.code(plans.readers(cell, reading, chosen))
         plain = [shown, reading.plain(), code,
                  [texts.fingerprint(name, reading.side) for name in reading.texts]]  # fmt: skip
         if not cell.trains:
