@@ -43,8 +43,8 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
         raise RuntimeError("there is no compiled kernel; ask computes() first")
     batch, tokens, width = hidden_BME.shape
     sides, heads, dim, groups = centroids.shape
-    query = torch.empty(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
-    key = torch.empty(batch, heads, tokens, groups, dtype=torch.bool)
+    query = torch.zeros(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
+    key = torch.zeros(batch, heads, tokens, groups, dtype=torch.bool)
     hidden, projected = hidden_BME.float(), None
     if batch * tokens > FEW:
         states = F.layer_norm(hidden, (width,)) if cosine else hidden
