@@ -161,6 +161,14 @@ class Router(nn.Module):
             )  # fmt: skip
         return Memberships(query, key if config.separate_keys else None)
 
+    def unasked(self, hidden_BTE: Tensor, config: FocusConfig) -> Memberships:
+        """Memberships in no group, in the place of those that the window makes needless."""
+        sides, heads = self.projection.shape[:2]
+        size = hidden_BTE.shape[1], config.num_groups
+        query = hidden_BTE.new_zeros(len(hidden_BTE), heads * max(1, sides - 1), *size,
+                                     dtype=torch.bool)  # fmt: skip
+        return Memberships(query, query[:, :heads] if config.separate_keys else None)
+
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
         """Similarity of tokens and centroids, (B, S, Hr, T, K), float32 or wider.
 
