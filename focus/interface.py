@@ -113,6 +113,8 @@ def _refuse(kwargs: dict[str, Any]) -> None:
 def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """In autocast's dtype (rotary positions come in float32), or else in the widest."""
     query, key, value = as_autocast(query, key, value)
+    if query.dtype == key.dtype == value.dtype:
+        return query, key, value
     widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
     return query.to(widest), key.to(widest), value.to(widest)
 

@@ -163,10 +163,10 @@ class Router(nn.Module):
 
     def unasked(self, hidden_BTE: Tensor, config: FocusConfig) -> Memberships:
         """Memberships in no group, in the place of those that the window makes needless."""
-        sides, heads = self.projection.shape[:2]
-        size = hidden_BTE.shape[1], config.num_groups
-        query = hidden_BTE.new_zeros(len(hidden_BTE), heads * max(1, sides - 1), *size,
-                                     dtype=torch.bool)  # fmt: skip
+        batch, tokens, _ = hidden_BTE.shape
+        sides, heads, groups, _ = self.centroids.shape
+        size = batch, heads * max(1, sides - 1), tokens, groups
+        query = torch.zeros(size, dtype=torch.bool, device=hidden_BTE.device)
         return Memberships(query, query[:, :heads] if config.separate_keys else None)
 
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:

@@ -52,7 +52,7 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
     tensors = (hidden, projected, weight, centroids, potentials, query, key)
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     problem = _PROBLEM.pack(
-        *(0 if x is None else x.data_ptr() for x in held), batch, tokens, width, sides, heads, dim,
+        *[0 if x is None else x.data_ptr() for x in held], batch, tokens, width, sides, heads, dim,
         groups, query_top, key_top, cosine, torch.get_num_threads(),
     )  # fmt: skip
     if kernel.focus_route(problem):
