@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from pathlib import Path
@@ -27,14 +28,22 @@ def fit(regime: Regime, data: pl.LightningDataModule, folder: Path) -> int | Non
     Raises:
         RuntimeError: a frozen weight changed.
     """
-    warnings.filterwarnings("ignore", ".*does not have many workers.*")
-    warnings.filterwarnings("ignore", ".*Checkpoint directory .* exists and is not empty.*")
+    quiet()
     pl.seed_everything(regime.seed, verbose=False)
     found = latest(folder)
     # The file is our own, and the loader's place is no plain tensor.
     trainer(regime.settings, folder).fit(regime, data, ckpt_path=found, weights_only=False)
     regime.check_frozen()
     return step_of(found) if found else None
+
+
+def quiet() -> None:
+    """Without what Lightning says of every training: frozen parts are meant to be, windows need no
+    workers, and a folder with checkpoints is what a killed run leaves."""
+    for text in ("does not have many workers", "Checkpoint directory .* exists", "in eval mode",
+                 "isinstance.*LeafSpec", "'set_vital' is deprecated"):  # fmt: skip
+        warnings.filterwarnings("ignore", f".*{text}.*")
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
 
 
 def trainer(how: Training, folder: Path) -> pl.Trainer:

@@ -32,7 +32,7 @@ class Lora(Regime):
         Raises:
             ValueError: the model has no modules of these names.
         """
-        self.config = lora_config(self.settings, self.cell.block)
+        self.config = lora_config(self.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             try:
@@ -75,7 +75,7 @@ class Lora(Regime):
         return wrapped.unload()
 
 
-def lora_config(settings: LoraSettings, block: str) -> LoraConfig:
+def lora_config(settings: LoraSettings) -> LoraConfig:
     """peft's own config of the regime."""
     return LoraConfig(
         r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, bias="none",
