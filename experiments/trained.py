@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import focus
 from experiments import methods, record, regimes, texts
 from experiments.methods.base import Method, built
+from experiments.regimes.tensors import cast
 from experiments.settings import Experiment, Settings
 from experiments.sources import models
 from experiments.sources.files import sha256
@@ -46,7 +47,8 @@ def build(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
 
 
 def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None,
-          trained: bool = False, sharded: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
+          trained: bool = False, sharded: bool = False,
+          ) -> tuple[PreTrainedModel, Method]:  # fmt: skip
     """The model in its number format, from the cell's start, with its method installed. Weights
     that are all trained are float32, whatever they are read in: small updates are lost on others.
 
@@ -68,18 +70,15 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
                            device="cpu" if sharded else None)  # fmt: skip
     for each, its_seed in starts:
         model = _loaded(model, each, its_seed, chosen, results)
-    if starts and "focus_state" in model.__dict__ and cell.method.name != "focus":
+    if "focus_state" in model.__dict__ and cell.method.name != "focus":
         focus.detach(model)  # another method starts from the model, not from its routers
-    if cell.trains and not starts:
+    if cell.trains:
         model = regimes.find(cell.regime.name).original(model, seed)
     method = built(methods.find(cell.method.name), cell.method.fields, seed)
     method.install(model)
     for each, its_seed in own:
         model = _loaded(model, each, its_seed, chosen, results)
-    if merges:
-        from experiments.regimes.tensors import cast  # they take seconds to import
-
-        cast(model, wanted)
+    model = cast(model, wanted) if merges else model
     if type(method).calibrate is not Method.calibrate:
         method.calibrate(model, calibration(cell, seed, chosen))
     return model.eval(), method

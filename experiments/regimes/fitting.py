@@ -1,4 +1,4 @@
-"""Fits a regime: Lightning's trainer, what it cannot do here, and checkpoints that outlive a kill."""
+"""Fits a regime: Lightning's trainer, what it cannot do here, checkpoints that outlive a kill."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def trainer(how: Training, folder: Path) -> pl.Trainer:
     return pl.Trainer(
         max_steps=how.steps, accumulate_grad_batches=how.accumulate, precision=how.precision,
         gradient_clip_val=how.gradient_clip, strategy=strategy(how), devices=how.devices,
-        accelerator="auto", callbacks=[saver, TQDMProgressBar()], logger=False,
+        accelerator="auto", callbacks=[saver, Bar()], logger=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
         plugins=None if how.strategy == "fsdp2" else [Whole()], **parts,
     )  # fmt: skip
@@ -95,6 +95,15 @@ def refuse(cell: Experiment) -> None:
                          f"{how.steps}")  # fmt: skip
     if how.name == "scratch" and cell.start is not None:
         raise ValueError(f"{path}.start: regime scratch starts from random weights")
+
+
+class Bar(TQDMProgressBar):
+    """A bar that knows its end after a resumption, too."""
+
+    @property
+    def total_train_batches(self) -> int:
+        """Batches of the whole training."""
+        return int(self.trainer.max_steps * self.trainer.accumulate_grad_batches)
 
 
 class Whole(TorchCheckpointIO):

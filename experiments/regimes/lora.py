@@ -38,7 +38,8 @@ class Lora(Regime):
             try:
                 inject_adapter_in_model(self.config, model, NAME)
             except ValueError as error:
-                raise ValueError(f"experiments.{self.cell.block}.regime.targets: {error}") from error
+                path = f"experiments.{self.cell.block}.regime.targets"
+                raise ValueError(f"{path}: {error}") from error
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name)
             if "lora_" in name:

@@ -1,4 +1,4 @@
-"""A folder in which experiments train as in the repository: a tiny model, texts of random letters."""
+"""A folder in which experiments train as in the repository: a tiny model, random letters."""
 
 from __future__ import annotations
 

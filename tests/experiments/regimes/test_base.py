@@ -55,7 +55,9 @@ def test_a_frozen_weight_that_changes_is_an_error(work: Any, tmp_path: Path) -> 
         fitted(work(), "routed", tmp_path, after_step=[spoil])
 
 
-def test_auxiliary_losses_are_learnt_and_callbacks_see_every_step(work: Any, tmp_path: Path) -> None:
+def test_auxiliary_losses_are_learnt_and_callbacks_see_every_step(
+    work: Any, tmp_path: Path
+) -> None:
     chosen = work()
     steps: list[int] = []
     plain = fitted(chosen, "adapted", tmp_path / "plain", after_step=[lambda _, n: steps.append(n)])
