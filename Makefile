@@ -1,10 +1,10 @@
 # Each target does all the set-up it needs: `make test` and `make reproduce` work in a fresh clone.
 #   make setup                       virtual environment in .venv with everything installed
-#   make reproduce [SCALE=laptop]    the experiments, from data and weights to tables, figures and ledger
+#   make reproduce [SCALE=smoke]     the core's experiments, from data and weights to tables and ledger
 #   make test | lint | report | clean
 
 PYTHON ?= python3
-SCALE  ?= laptop
+SCALE  ?=
 VENV   ?= .venv
 # Installed before anything else, so that no dependency brings another build of it.
 TORCH  ?= torch==2.13.0
@@ -22,7 +22,7 @@ export DVC_NO_ANALYTICS        ?= 1
 export TOKENIZERS_PARALLELISM  ?= false
 export PATH := $(BIN):$(PATH)
 
-.PHONY: setup reproduce test lint report clean
+.PHONY: setup reproduce core test lint report clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -34,15 +34,16 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install -e ".[experiments,dev]" -c constraints.txt
 	touch $@
 
-# A clone that has computed nothing yet sets the recorded state aside and computes everything itself.
-# After that, `dvc repro` runs only what has changed. fetch comes first because DVC does not see a
-# change of FOCUS_DATA; it does nothing where all is there.
+# What dvc.lock and the committed results say is up to date is not run again; delete a result, and it
+# is made again. At another scale than params.yaml's it runs in a copy under build/, which stays there,
+# so that no tracked file changes and a second run goes on from the first.
 reproduce: $(STAMP)
-	$(BIN)/python -m experiments.scale $(SCALE)
+	folder=$$($(BIN)/python -m experiments.scale $(SCALE)) && $(MAKE) -C "$$folder" core BIN=$(BIN)
+
+core:
 	$(BIN)/python -m experiments.settings
-	test -e data/corpus/corpus.json || rm -f dvc.lock
-	$(BIN)/python -m experiments.stages.fetch
-	$(BIN)/dvc repro analysis
+	$(BIN)/dvc repro $$($(BIN)/python -m experiments.settings --targets core)
+	$(BIN)/dvc repro --single-item analysis
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(TEST)

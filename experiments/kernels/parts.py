@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Generator
 
-from experiments.synthetic import draw_tensors
-from experiments.timing import Routed, Shape
+from experiments.kernels.synthetic import draw_tensors
+from experiments.kernels.timing import Routed, Shape
 from focus.attention.checks import Inputs, check_arguments
 from focus.attention.native import call as native
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from experiments.decode_settings import DecodeRouting, DecodeSettings
-from experiments.synthetic import draw_membership
-from experiments.timing import wait
+from experiments.kernels.synthetic import draw_membership
+from experiments.kernels.timing import wait
+from experiments.settings.measurements import Decode, DecodeRouting
 from focus.attention.checks import for_query_heads
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend
@@ -45,7 +45,7 @@ class Stepped:
 class Layers:
     """Keys and values of several layers, (1, Hk, T, D) each, and the new token's tensors."""
 
-    def __init__(self, plan: DecodeSettings, context: int, dtype: torch.dtype,
+    def __init__(self, plan: Decode, context: int, dtype: torch.dtype,
                  device: torch.device, seed: int) -> None:  # fmt: skip
         self.plan, self.context, self.device = plan, context, device
         self.generator = torch.Generator().manual_seed(seed)

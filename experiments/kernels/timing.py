@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from experiments.rivals.paper_k1 import paper_k1_attention
-from experiments.synthetic import draw_membership, draw_tensors
+from experiments.kernels.paper_k1 import paper_k1_attention
+from experiments.kernels.synthetic import draw_membership, draw_tensors
 from focus.attention import focus_attention
 from focus.density import count_pairs
 

@@ -21,11 +21,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import evaluation, models, timing
-from experiments.controls import calibrate
-from experiments.data import WindowSequence, load_split
-from experiments.decode_settings import ContinuationSettings, PrefillSettings
-from experiments.settings import Settings
+from experiments import statistics, texts
+from experiments.kernels import timing
+from experiments.methods.random import balance
+from experiments.settings import Settings, Whole
+from experiments.sources import models
 
 FULL, OURS = "full", "ours"
 FEWEST = 2  # rounds, whatever they take
@@ -39,26 +39,29 @@ class Both:
     ours: PreTrainedModel
 
 
-def load(chosen: Settings, plan: PrefillSettings | ContinuationSettings) -> Both:
-    """The model of params.yaml in the plan's number format, and a copy that shares its weights."""
-    full, _ = models.load(chosen.model.name, plan.dtype)
+def load(chosen: Settings, plan: Whole) -> Both:
+    """The plan's model in its number format, and a copy that shares its weights."""
+    full, _ = models.load(plan.model, plan.dtype)
     weights = {id(each): each for each in (*full.parameters(), *full.buffers())}
     ours = focus.attach(copy.deepcopy(full, weights), focus.FocusConfig.recipe(), seed=chosen.seed)
-    drawn = WindowSequence(load_split("train"), chosen.protocol.context, plan.calibration,
-                           chosen.seed)  # fmt: skip
-    calibrate(ours, [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))])
+    drawn = texts.training_windows(plan, chosen, plan.calibration_context, plan.calibration,
+                                   chosen.seed)  # fmt: skip
+    balance(ours, [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))])
     return Both(full, ours)
 
 
-def text(tokens: int, setting: str) -> Tensor:
-    """The first tokens (1, T) of the test books, one book after the other.
+def text(plan: Whole, tokens: int, setting: str, chosen: Settings) -> Tensor:
+    """The first tokens (1, T) of the validation documents, one after the other: what is timed
+    needs no untouched ones.
 
     Raises:
         ValueError: they are shorter; ``setting`` is what asks for too much.
     """
-    every = torch.cat([document.tokens for document in load_split("test")])
+    documents = texts.documents(plan.texts, "validation", plan.model, chosen)
+    every = torch.cat([document.tokens for document in documents])
     if len(every) < tokens:
-        raise ValueError(f"{setting}: the test books have only {len(every)} tokens in all")
+        raise ValueError(f"{setting}: the validation side of {plan.texts} has only {len(every)} "
+                         "tokens in all")  # fmt: skip
     return every[:tokens].unsqueeze(0)
 
 
@@ -71,9 +74,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def take_turns(
-    runs: Mapping[str, Callable[[], float]], plan: PrefillSettings | ContinuationSettings
-) -> dict[str, list[float]]:
+def take_turns(runs: Mapping[str, Callable[[], float]], plan: Whole) -> dict[str, list[float]]:
     """Seconds of every method by round. Who goes first goes last in the next round; the first round
     warms up, and counts only where there is no time for more than two.
 
@@ -98,7 +99,8 @@ def compared(taken: Mapping[str, list[float]], chosen: Settings) -> dict[str, An
     """Medians, and the median of how many times as fast as the pretrained model the recipe was,
     round by round, with an interval over rounds."""
     ratios = [a / b for a, b in zip(taken[FULL], taken[OURS], strict=True)]
-    found = evaluation.median_interval(ratios, chosen.bootstrap, chosen.seed)
+    how = chosen.intervals
+    found = statistics.median(ratios, how.confidence, how.samples, chosen.seed)
     return {
         "full_s": median(taken[FULL]), "ours_s": median(taken[OURS]), "speedup": found.value,
         "speedup_low": found.low, "speedup_high": found.high, "repetitions": len(ratios),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 
-from experiments.readings import copying, generation, leak, perplexity
 from experiments.readings.subject import Part, Subject
-
-KINDS = {"perplexity": perplexity, "copying": copying, "leak": leak, "generation": generation}
 
 
 def parts(subject: Subject) -> Iterator[Part]:
     """All parts of the subject's reading: a name, and a call that gives its rows."""
     reading = subject.reading
-    yield from KINDS[reading.kind].parts(subject, reading)
+    kind = importlib.import_module(f"{__name__}.{reading.kind}")
+    yield from kind.parts(subject, reading)

@@ -31,9 +31,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def core_targets(chosen: settings.Settings) -> list[str]:
-    """DVC's names of the stages that read the core's experiments; training comes before them."""
-    return [f"read@{block}" for block, cells in chosen.experiments.items()
+    """DVC's names of the stages that end the core: readings, before which experiments are trained,
+    and the two measurements that need no model."""
+    core = [f"read@{block}" for block, cells in chosen.experiments.items()
             if any(cell.core for cell in cells.values())]  # fmt: skip
+    return [*core, "exactness", "speed"]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def laid(overlay: Mapping[str, Any], onto: Mapping[str, Any], path: str = "",
     null removes a mapping.
 
     Args:
-        new: whether the overlay may bring keys that ``onto`` does not have.
+        new: whether the overlay may bring blocks, and names in them, that ``onto`` does not have.
 
     Raises:
         ValueError: it brings one, and may not.
@@ -29,7 +29,8 @@ def laid(overlay: Mapping[str, Any], onto: Mapping[str, Any], path: str = "",
         if isinstance(value, Mapping) and isinstance(inner, Mapping):
             # Another method or regime has other fields: what the first one's were means nothing.
             renamed = "name" in value and "name" in inner and value["name"] != inner["name"]
-            out[key] = dict(value) if renamed else laid(value, inner, place, new)
+            # Below a name stand fields, which the block itself knows.
+            out[key] = dict(value) if renamed else laid(value, inner, place, new or bool(path))
         else:
             out[key] = value
     return out

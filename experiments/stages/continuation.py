@@ -1,11 +1,13 @@
 """Stage continuation: tokens generated after a context by the recipe, against the pretrained model.
 
 In one run, taking turns at every context: greedy generation with a filled cache by the pretrained
-model and by ``FocusConfig.recipe()`` in hard mode on the same weights (:mod:`experiments.whole`).
-Filling the caches is not timed. The pretrained model's holds random keys and values, since their
-size alone decides its time; the recipe's is filled by reading test books, one after the other.
+model and by ``FocusConfig.recipe()`` in hard mode on the same weights
+(:mod:`experiments.kernels.whole`). Filling the caches is not timed. The pretrained model's holds
+random keys and values, since their size alone decides its time; the recipe's is filled by reading
+held-out documents, one after the other.
 
-`python -m experiments.stages.continuation` writes results/continuation/table.csv and metrics.json.
+`python -m experiments.stages.continuation` writes results/<scale>/continuation/: table.csv,
+metrics.json.
 
 Shapes: T tokens of the context.
 """
@@ -20,8 +22,9 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from experiments import settings, whole
-from experiments.record import Run
+from experiments import plans, settings
+from experiments.kernels import whole
+from experiments.record import Run, results
 from experiments.settings import Settings
 from focus.cache import FocusCache
 
@@ -30,7 +33,9 @@ def main() -> None:
     """Command line of the stage."""
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
-    with Run("continuation", None, chosen) as run:
+    own = plans.measurement("continuation", chosen)
+    folder = results(chosen) / "continuation"
+    with Run(folder, own, [chosen.seed], chosen.continuation.dtype) as run:
         continuation(run, chosen)
 
 
@@ -38,8 +43,7 @@ def main() -> None:
 def continuation(run: Run, chosen: Settings) -> None:
     """Times every context of ``continuation``."""
     plan, rows = chosen.continuation, []
-    run.dtype = plan.dtype
-    text = whole.text(max(plan.contexts) + 1, "continuation.contexts")
+    text = whole.text(plan, max(plan.contexts) + 1, "continuation.contexts", chosen)
     both = whole.load(chosen, plan)
     for context in plan.contexts:
         # No progress bar here: its thread takes turns with the one that is timed.
@@ -49,7 +53,6 @@ def continuation(run: Run, chosen: Settings) -> None:
     for row in rows:
         run.metric(f"{row['length']}.speedup", row["speedup"], row["speedup_low"],
                    row["speedup_high"], row["repetitions"])  # fmt: skip
-    run.note("seed", chosen.seed)
 
 
 def compare(both: whole.Both, ids: Tensor, chosen: Settings) -> dict[str, Any]:

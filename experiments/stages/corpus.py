@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     for side, part in manifest["sides"].items():
         print(f"corpus: {name}: {side}: {part['documents']} documents, "
               f"{part['characters']:,} characters")  # fmt: skip
+    print(f"corpus: {name}: left out {manifest['too_short']} documents that are too short")
     for item in manifest["left_out"]:
         print(f"corpus: {name}: left out {item['title']}: {item['reason']}")
     return 0

@@ -4,16 +4,19 @@ In one run, at every context: torch's SDPA over a contiguous cache and the libra
 routing, taking turns, and right after them transformers' way of appending; seconds and bytes of
 keys and values. `bound` is full attention's bytes over those that a method has to read.
 
-`python -m experiments.stages.decode` writes results/decode/table.csv and metrics.json.
+`python -m experiments.stages.decode` writes results/<scale>/decode/: table.csv, metrics.json.
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import pandas as pd
 import torch
 
-from experiments import evaluation, settings, stepping
-from experiments.record import Run
+from experiments import plans, settings
+from experiments.kernels import stepping
+from experiments.record import Run, results
 from experiments.settings import Settings
 
 
@@ -21,7 +24,8 @@ def main() -> None:
     """Command line of the stage."""
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
-    with Run("decode", None, chosen) as run:
+    own = plans.measurement("decode", chosen)
+    with Run(results(chosen) / "decode", own, [chosen.seed]) as run:
         decode(run, chosen)
 
 
@@ -30,21 +34,18 @@ def decode(run: Run, chosen: Settings) -> None:
     """Times every number format and context."""
     plan, rows = chosen.decode, []
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with evaluation.progress() as bar:
-        task = bar.add_task("decode", total=len(plan.dtypes) * len(plan.contexts))
-        for dtype in plan.dtypes:
-            for context in plan.contexts:
-                bar.update(task, description=f"decode {dtype} {context}")
-                layers = stepping.Layers(plan, context, getattr(torch, dtype), device, chosen.seed)
-                errors = {r: stepping.error_of_a_step(layers, r) for r in plan.routings}
-                stepped = [stepping.full_attention(layers, folded) for folded in (True, False)]
-                stepped += [stepping.ours(layers, routing) for routing in plan.routings]
-                stepping.take_turns(stepped, plan.repetitions, device)
-                # Apart: what it allocates and frees at each step would slow its neighbour.
-                copying = [stepping.appended_by_copy(layers)]
-                stepping.take_turns(copying, plan.repetitions, device)
-                rows += stepping.rows(layers, stepped + copying, errors, dtype)
-                bar.advance(task)
+    for dtype, context in product(plan.dtypes, plan.contexts):
+        # No progress bar here: its thread takes turns with the one that is timed.
+        print(f"decode: {dtype}, {context} tokens", flush=True)
+        layers = stepping.Layers(plan, context, getattr(torch, dtype), device, chosen.seed)
+        errors = {r: stepping.error_of_a_step(layers, r) for r in plan.routings}
+        stepped = [stepping.full_attention(layers, folded) for folded in (True, False)]
+        stepped += [stepping.ours(layers, routing) for routing in plan.routings]
+        stepping.take_turns(stepped, plan.repetitions, device)
+        # Apart: what it allocates and frees at each step would slow its neighbour.
+        copying = [stepping.appended_by_copy(layers)]
+        stepping.take_turns(copying, plan.repetitions, device)
+        rows += stepping.rows(layers, stepped + copying, errors, dtype)
     table = pd.DataFrame(rows)
     run.table(table, "table.csv")
     note_metrics(run, table)

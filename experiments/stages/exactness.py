@@ -7,7 +7,7 @@ paper's decomposition into a group call and a window call, merged in three ways:
 them (``log_sum_exp``), near pairs of one group in both (``double_counting``), and the latter with
 what counts twice subtracted in log space (``subtraction``).
 
-`python -m experiments.stages.exactness` writes results/exactness/table.csv and metrics.json.
+`python -m experiments.stages.exactness` writes results/<scale>/exactness/: table.csv, metrics.json.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
 """
@@ -23,11 +23,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments import settings
-from experiments.kernel_settings import ExactnessSettings
-from experiments.record import Run
-from experiments.settings import Settings
-from experiments.synthetic import cosine, draw_membership, draw_tensors, relative_error
+from experiments import plans, settings
+from experiments.kernels.synthetic import cosine, draw_membership, draw_tensors, relative_error
+from experiments.record import Run, results
+from experiments.settings import Exactness, Settings
 from focus import dense_attention, focus_attention
 from focus.attention import operator
 from focus.attention.checks import check_arguments
@@ -53,7 +52,8 @@ def main() -> None:
     """Command line of the stage."""
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
-    with Run("exactness", None, chosen) as run:
+    own = plans.measurement("exactness", chosen)
+    with Run(results(chosen) / "exactness", own, [chosen.seed]) as run:
         exactness(run, chosen)
 
 
@@ -88,7 +88,7 @@ def exactness(run: Run, chosen: Settings) -> None:
         run.metric(f"{method}.{dtype}.worst_gradient_error", float(own["gradient_error"].max()))
 
 
-def cases(grid: ExactnessSettings) -> Iterator[Case]:
+def cases(grid: Exactness) -> Iterator[Case]:
     """The grid: balanced groups at every length, other kinds at the longest."""
     longest = max(grid.lengths)
     for tokens in grid.lengths:

@@ -1,11 +1,13 @@
 """Stage prefill: a whole forward pass of the model by the recipe, against the pretrained model's.
 
 In one run, taking turns at every length: the pretrained model, ``FocusConfig.recipe()`` in hard
-mode on the same weights (:mod:`experiments.whole`), and the model with attention left out, whose
-time no sparsity can save. From that and the share of pairs kept follows the bound: what the recipe
-would reach if a kept pair cost it what a pair costs full attention, and nothing else anything.
+mode on the same weights (:mod:`experiments.kernels.whole`), and the model with attention left out,
+whose time no sparsity can save. From that and the share of pairs kept follows the bound: what the
+recipe would reach if a kept pair cost it what a pair costs full attention, and nothing else
+anything.
 
-`python -m experiments.stages.prefill` writes results/prefill/table.csv and metrics.json.
+`python -m experiments.stages.prefill` writes results/<scale>/prefill/: table.csv,
+metrics.json.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import focus
-from experiments import settings, whole
-from experiments.attending import attending
-from experiments.record import Run
+from experiments import plans, settings
+from experiments.kernels import whole
+from experiments.methods.attending import attending
+from experiments.record import Run, results
 from experiments.settings import Settings
 
 OUTSIDE = "outside"
@@ -32,7 +35,8 @@ def main() -> None:
     """Command line of the stage."""
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
-    with Run("prefill", None, chosen) as run:
+    own = plans.measurement("prefill", chosen)
+    with Run(results(chosen) / "prefill", own, [chosen.seed], chosen.prefill.dtype) as run:
         prefill(run, chosen)
 
 
@@ -40,8 +44,7 @@ def main() -> None:
 def prefill(run: Run, chosen: Settings) -> None:
     """Times every length of ``prefill``."""
     plan, rows = chosen.prefill, []
-    run.dtype = plan.dtype
-    text = whole.text(max(plan.lengths), "prefill.lengths")
+    text = whole.text(plan, max(plan.lengths), "prefill.lengths", chosen)
     both = whole.load(chosen, plan)
     for length in plan.lengths:
         # No progress bar here: its thread takes turns with the one that is timed.
@@ -54,7 +57,6 @@ def prefill(run: Run, chosen: Settings) -> None:
                    row["repetitions"])  # fmt: skip
         for key in ("density", "bound", "share_of_bound"):
             run.metric(f"{name}.{key}", row[key])
-    run.note("seed", chosen.seed)
 
 
 def compare(both: whole.Both, tokens: Tensor, chosen: Settings) -> dict[str, Any]:

@@ -5,7 +5,8 @@ for k = 1, what runs without a compiler (``stripes``: all pairs under the mask),
 the library gets (``ours``: backend ``auto``). Reported beside the speed-up is the bound that the
 kept pairs set.
 
-`python -m experiments.stages.speed` writes results/speed/table.csv, parts.csv and metrics.json.
+`python -m experiments.stages.speed` writes results/<scale>/speed/: table.csv, parts.csv and
+metrics.json.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments import settings, timing
-from experiments.kernel_settings import SpeedSettings
-from experiments.parts import time_parts
-from experiments.record import Run
-from experiments.settings import Settings
-from experiments.timing import Routed, Shape
+from experiments import plans, settings
+from experiments.kernels import timing
+from experiments.kernels.parts import time_parts
+from experiments.kernels.timing import Routed, Shape
+from experiments.record import Run, results
+from experiments.settings import Settings, Speed
 
 
 def main() -> None:
     """Command line of the stage."""
     chosen = settings.load()
     torch.set_num_threads(chosen.threads)
-    with Run("speed", None, chosen) as run:
+    own = plans.measurement("speed", chosen)
+    with Run(results(chosen) / "speed", own, [chosen.seed], chosen.speed.dtype) as run:
         speed(run, chosen)
 
 
@@ -53,7 +55,7 @@ def speed(run: Run, chosen: Settings) -> None:
     note_metrics(run, table)
 
 
-def routings_of(plan: SpeedSettings, shape: Shape, seed: int) -> list[Routed]:
+def routings_of(plan: Speed, shape: Shape, seed: int) -> list[Routed]:
     """The routings that are timed at a length."""
     found = []
     for groups in plan.groups:
@@ -69,7 +71,7 @@ def routings_of(plan: SpeedSettings, shape: Shape, seed: int) -> list[Routed]:
     return found
 
 
-def time_length(plan: SpeedSettings, shape: Shape, routings: list[Routed], backward: bool,
+def time_length(plan: Speed, shape: Shape, routings: list[Routed], backward: bool,
                 seed: int) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of one length and direction."""
     names = ["full", "ours"]

@@ -4,8 +4,9 @@
 results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
 metrics.json and run.json. Checkpoints lie outside DVC's outs, under checkpoints/, keyed by
 everything the run depends on: a killed run goes on from the last one, a changed setting starts
-afresh. A cell that has been trained under the same settings is left as it is. A seed that the
-experiment does not name, and an experiment that trains nothing, leave a run.json that says so.
+afresh. A cell that has been trained under the same settings and by the same code is left as it is.
+A seed that the experiment does not name, and an experiment that trains nothing, leave a run.json
+that says so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from experiments import record, regimes, settings, texts, trained
+from experiments import imports, plans, record, regimes, settings, texts, trained
 from experiments.record import Run
 from experiments.regimes.base import Regime
 from experiments.regimes.fitting import fit, refuse
@@ -46,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
           checkpoints: Path = CHECKPOINTS) -> None:  # fmt: skip
-    """Trains every cell of an experiment that names the seed.
+    """Trains every cell of an experiment that names the seed, and before it what it starts from:
+    that is another stage of dvc.yaml, which then finds it done, but DVC does not know the order.
 
     Raises:
         ValueError: settings that cannot be kept here, before anything runs; texts or weights that
@@ -54,27 +56,37 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
         RuntimeError: a frozen weight changed.
     """
     results = record.results(chosen) if results is None else results
-    cells = chosen.cells(block).values()
-    asked = [cell for cell in cells if seed in cell.seeds and cell.trains]
-    if not asked:
-        any_seed = any(seed in cell.seeds for cell in cells)
-        status = "nothing to train" if any_seed else "seed not asked for"
-        nothing(results / block / "train" / f"seed{seed}", status)
-    for cell in asked:
+    named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
+    starts = [each for cell in named for each in trained.before(cell, seed, chosen)]
+    own = [(cell, seed) for cell in named if cell.trains]
+    asked = {(cell.name, its_seed): cell for cell, its_seed in [*starts, *own]}
+    for cell in asked.values():
         refuse(cell)
-    for cell in asked:
-        one(cell, seed, chosen, results, checkpoints)
+    for (_, its_seed), cell in asked.items():
+        one(cell, its_seed, chosen, results, checkpoints)
+    if not record.first_process():
+        return
+    folder = results / block / "train" / f"seed{seed}"
+    remove_others(folder, [cell.name for cell, _ in own])
+    if not own:
+        status = "nothing to train" if named else "seed not asked for"
+        record.write_json(folder / "run.json", {"status": status})
 
 
-def nothing(folder: Path, status: str) -> None:
-    """A folder that says why there is nothing in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    record.write_json(folder / "run.json", {"status": status})
+def remove_others(folder: Path, names: list[str]) -> None:
+    """Removes what an earlier sweep left: all but what has one of these names."""
+    for path in folder.glob("*"):
+        if path.name not in names:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
     """Trains one cell, or finds it trained."""
-    folder, inputs = trained.folder(cell, seed, results), trained.inputs(cell, seed, chosen, results)
+    folder, inputs = (
+        trained.folder(cell, seed, results),
+        trained.inputs(cell, seed, chosen, results),
+    )
+    inputs["code"] = imports.code(plans.trainers(cell, chosen))
     former = (record.of(folder) or {}).get("notes", {}).get("inputs")
     if former == inputs and trained.is_trained(cell, seed, chosen, results):
         print(f"train: {cell.name}, seed {seed}: is trained")

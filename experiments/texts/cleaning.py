@@ -110,6 +110,46 @@ def _enwik8(folder: Path) -> Iterator[Text]:
         yield Text(html.unescape(match[1]), "enwik8.gz", text.strip())
 
 
+_DATED = re.compile(r"(?:^|(?<=\.))([A-Z][a-z]+ (?:19|20)\d\d(?:,[^\n]*?)?) {2}\n {2}\n", re.M)
+_ESSAY_MARKUP = (
+    (re.compile(r"\\([().\-])"), r"\1"),
+    (re.compile(r"\[([^\[\]]*)\]\((?:[^()\s]|\s(?=\S))*\)"), r"\1"),
+    (re.compile(r"\*\*"), ""),
+    (re.compile(r"(?<!\w)_([^_]+?) ?_(?!\w)"), r"\1"),
+    (re.compile(r"[ \t]+$", re.M), ""),
+    (re.compile(r"\n{3,}"), "\n\n"),
+)
+
+
+def _essays(folder: Path) -> Iterator[Text]:
+    """Essays of RULER's one long text; each begins with a line of month and year alone.
+
+    The 48 essays of the text's first part have no such lines, and their paragraphs have run into
+    one another ("mistakes.If you had"): they are left out.
+    """
+    path = folder / "PaulGrahamEssays.json"
+    whole = json.loads(path.read_text(encoding="utf-8"))["text"]
+    # Dashes and quotes of Windows' code page, which were taken for Latin-1.
+    whole = re.sub(
+        r"[\x80-\x9f]", lambda c: c[0].encode("latin-1").decode("cp1252", "ignore"), whole
+    )
+    marks = list(_DATED.finditer(whole))
+    ends = [mark.start() for mark in marks[1:]] + [len(whole)]
+    for number, (mark, end) in enumerate(zip(marks, ends, strict=True)):
+        text = whole[mark.end() : end]
+        for pattern, replacement in _ESSAY_MARKUP:
+            text = pattern.sub(replacement, text)
+        yield Text(f"essay {number} of {mark[1]}", path.name, text.strip())
+
+
+def _code(folder: Path) -> Iterator[Text]:
+    """A .py file a document, without tests."""
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder)
+        if not any(re.match(r"(test|tests|test_.*|conftest.*)$", part) for part in name.parts):
+            yield Text(name.as_posix(), name.as_posix(), decode(path.read_bytes()).strip())
+
+
 def decode(raw: bytes) -> str:
     """UTF-8 text, or Latin-1 where it is not UTF-8, with plain line ends and no byte-order mark."""
     try:
@@ -131,4 +171,5 @@ def clean(text: str) -> str:
     return re.sub(r"\n{4,}", "\n\n\n", text).strip()
 
 
-READERS = {"texts": _texts, "wikitext": _wikitext, "enwik8": _enwik8}
+READERS = {"texts": _texts, "wikitext": _wikitext, "enwik8": _enwik8, "essays": _essays,
+           "code": _code}  # fmt: skip

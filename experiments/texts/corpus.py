@@ -24,11 +24,13 @@ Sides = dict[str, list[Text]]
 
 @dataclass(frozen=True)
 class Cut:
-    """A source's documents by side, what was left out, and the largest overlap of two that stay."""
+    """A source's documents by side, what was left out, how many were too short, and the largest
+    overlap of two that stay."""
 
     source: sources.Source
     sides: Sides
     left_out: list[Dropped]
+    too_short: int
     overlap: float
 
 
@@ -64,6 +66,7 @@ def build(name: str, chosen: Settings, root: Path = sources.ROOT,
         "settings": how.plain(),
         "largest_overlap_of_two_documents": round(found.overlap, 4),
         "sides": {side: summary(rows[side], folder / f"{side}.jsonl") for side in sides},
+        "too_short": found.too_short,
         "left_out": [vars(item) for item in (*found.left_out, *twins)],
     }
     record.write_json(folder / "texts.json", manifest)
@@ -86,11 +89,11 @@ def cut(name: str, chosen: Settings, root: Path) -> Cut:
             f"texts.{name}.source: {source.name} is not there: run `python -m "
             f"experiments.stages.fetch {name}` first"
         )
-    stay, dropped, overlap = distinct(read(root / source.name, source.layout), how.max_overlap)
-    long = [text for text in stay if len(text.text) >= how.min_characters]
-    short = [Dropped(text.title, f"{len(text.text)} characters, fewer than {how.min_characters}")
-             for text in stay if len(text.text) < how.min_characters]  # fmt: skip
-    return Cut(source, split(long, how), [*dropped, *short], overlap)
+    found = read(root / source.name, source.layout)
+    # Length first: what is too short to be read at all makes no collection of what holds it.
+    long = [text for text in found if len(text.text) >= how.min_characters]
+    stay, dropped, overlap = distinct(long, how.max_overlap)
+    return Cut(source, split(stay, how), dropped, len(found) - len(long), overlap)
 
 
 def split(documents: list[Text], how: Texts) -> Sides:

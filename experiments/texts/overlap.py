@@ -64,6 +64,8 @@ def distinct(texts: list[Text], max_overlap: float) -> tuple[list[Text], list[Dr
     Returns:
         what stays, what is dropped with the reason, and the largest overlap between two that stay.
     """
+    if not texts:
+        return [], [], 0.0
     marks = [shingles(text.text) for text in texts]
     overlaps = dict(_overlaps(marks))
     same = {pair for pair, part in overlaps.items() if part > max_overlap}

@@ -34,9 +34,9 @@ import transformers
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments import timing
-from experiments.synthetic import draw_membership, draw_tensors, relative_error
-from experiments.timing import Shape, Timed, full
+from experiments.kernels import timing
+from experiments.kernels.synthetic import draw_membership, draw_tensors, relative_error
+from experiments.kernels.timing import Shape, Timed, full
 from focus import dense_attention, focus_attention
 from focus.attention import flash, operator, varlen
 from focus.attention.checks import check_arguments, validate

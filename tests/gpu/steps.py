@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from experiments import timing
-from experiments.synthetic import relative_error
+from experiments.kernels import timing
+from experiments.kernels.synthetic import relative_error
 from focus import dense_attention
 from focus.attention.decode import decode_attention
 from focus.attention.past import Past, Rule

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.timing import Shape
+from experiments.kernels.timing import Shape
 from tests.gpu import run
 
 

@@ -1,0 +1,104 @@
+"""Brings what an experiment needs: its model and texts, by data/plan/<experiment>/data.json.
+
+`python -m experiments.stages.data EXPERIMENT` fetches the sources, makes the texts that are not
+there as they should be, and writes data/ready/<experiment>/train.json and read.json: fingerprints
+of the contents that training and reading see. Of prefill and continuation it makes the data alone.
+
+It is a stage by experiment since DVC cannot tell which texts an experiment needs: blocks of
+params.yaml inherit from one another. Training depends on the fingerprints, so a change of the
+cleaning that leaves an experiment's texts as they are trains nothing again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from experiments import plans, settings, sources, texts
+from experiments.record import write_json
+from experiments.settings import Settings
+from experiments.texts import corpus
+
+FOLDER = Path("data/ready")
+CODE = Path(texts.__file__).parent
+MADE = "made.json"  # beside the sides of a text: what it was made from
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 and what to do where something cannot be had."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="an experiment of params.yaml, or prefill or continuation")
+    name = parser.parse_args(arguments).name
+    try:
+        prepare(name, settings.load())
+    except ValueError as error:
+        print(f"data: {name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def prepare(name: str, chosen: Settings) -> None:
+    """Makes the data of an experiment or measurement; see the module.
+
+    Raises:
+        ValueError: a source cannot be had, or a text cannot be made.
+    """
+    if name in plans.MEASUREMENTS:
+        plan = getattr(chosen, name)
+        bring([plan.model], chosen)
+        make([plan.texts], chosen)
+        return
+    wanted = plans.of_data(name, chosen)
+    bring([*wanted["models"], *wanted["benchmarks"]], chosen)
+    make(wanted["texts"], chosen)
+    fetched = {each: stamp(each) for each in (*wanted["models"], *wanted["benchmarks"])}
+    for part, names in (("train", wanted["training"]), ("read", wanted["reading"])):
+        sides = ("train", "validation") if part == "train" else texts.SIDES
+        found = {each: {side: texts.fingerprint(each, side) for side in sides} for each in names}
+        write_json(FOLDER / name / f"{part}.json", {"sources": fetched, "texts": found})
+
+
+def bring(names: Iterable[str], chosen: Settings) -> None:
+    """Fetches sources that are not there."""
+    listed = sources.sources()
+    for name in names:
+        sources.fetch(sources.find(name, listed), allow_unpinned=chosen.fetch.allow_unpinned)
+
+
+def make(names: Iterable[str], chosen: Settings) -> None:
+    """Makes texts that are not there as their settings, sources and the code of now would make
+    them."""
+    for name in names:
+        every = plans.texts([name], chosen)
+        bring(dict.fromkeys(block["source"] for block in every.values()), chosen)
+        made = {
+            "texts": every, "code": code(),
+            "sources": {block["source"]: stamp(block["source"]) for block in every.values()},
+        }  # fmt: skip
+        path = corpus.ROOT / name / MADE
+        if not path.is_file() or json.loads(path.read_text(encoding="utf-8")) != made:
+            print(f"data: {name}: making", flush=True)
+            corpus.build(name, chosen)
+            write_json(path, made)
+
+
+def stamp(source: str) -> Any:
+    """What a fetched source was made from, equal on every machine."""
+    return json.loads((sources.ROOT / source / "source.json").read_text(encoding="utf-8"))
+
+
+def code() -> str:
+    """sha256 of the code that makes texts."""
+    whole = hashlib.sha256()
+    for path in sorted(CODE.glob("*.py")):
+        whole.update(path.read_bytes())
+    return whole.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Writes what each stage depends on among settings and code: data/plan/.
+
+`python -m experiments.stages.plan` resolves params.yaml under its scale (inheritance, sweeps,
+overlay) and writes, with sorted keys,
+
+- data/plan/<experiment>/data.json: texts and weights to have; seed<N>.json: of training;
+  read.json: of reading (:mod:`experiments.plans`),
+- data/plan/<measurement>.json: of a measurement without training.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiments import plans, settings
+from experiments.record import write_text
+from experiments.settings import Settings
+
+FOLDER = Path("data/plan")
+
+
+def main() -> int:
+    """Exit status 1 and the field's name where params.yaml is wrong."""
+    try:
+        chosen = settings.load()
+    except ValueError as error:
+        print(f"params.yaml: {error}", file=sys.stderr)
+        return 1
+    for name, values in planned(chosen).items():
+        write_text(FOLDER / name, json.dumps(values, indent=1, sort_keys=True) + "\n")
+    return 0
+
+
+def planned(chosen: Settings) -> dict[str, dict[str, Any]]:
+    """What the files hold, by name."""
+    files = {f"{name}.json": plans.of_measurement(name, chosen) for name in plans.MEASUREMENTS}
+    for block in chosen.experiments:
+        files[f"{block}/data.json"] = plans.of_data(block, chosen)
+        files[f"{block}/read.json"] = plans.of_reading(block, chosen)
+        for seed in chosen.seeds:
+            files[f"{block}/seed{seed}.json"] = plans.of_training(block, seed, chosen)
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(main())
