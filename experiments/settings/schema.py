@@ -70,18 +70,25 @@ def explain(error: ValidationError, path: str, values: Any) -> str:
         path: of the block.
         values: what it was to be built from.
     """
-    lines = []
-    for found in error.errors():
-        place = path + _place(found["loc"], values, found["type"])
-        place, what = place.removeprefix("."), found["msg"].removeprefix("Value error, ")
-        if re.match(r"[a-z_.]+: ", what):  # a check of several fields names the one it means
-            lines.append(f"{place}.{what}".removeprefix("."))
-            continue
-        if found["type"] == "extra_forbidden":
-            what = "unknown field"
-        got = "" if found["type"] in ("missing", "extra_forbidden") else f", got {found['input']!r}"
-        lines.append(f"{place}: {what}{got if len(got) < 200 else ''}")
-    return "\n".join(lines)
+    lines = [_line(each, path, values) for each in error.errors()]
+    return "\n".join(line.removeprefix(".") for line in lines)
+
+
+def _line(found: Mapping[str, Any], path: str, values: Any) -> str:
+    kind, what = found["type"], found["msg"].removeprefix("Value error, ")
+    place = path + _place(found["loc"], values, kind)
+    if kind.startswith("union_tag"):  # a name that decides which fields there are
+        told = found["ctx"]
+        name = told["discriminator"].strip("'")
+        if "tag" not in told:
+            return f"{place}.{name}: Field required"
+        return f"{place}.{name}: must be one of {told['expected_tags']}, got {told['tag']!r}"
+    if re.match(r"[a-z_.]+: ", what):  # a check of several fields names the one it means
+        return f"{place}.{what}"
+    if kind == "extra_forbidden":
+        return f"{place}: unknown field"
+    got = "" if kind == "missing" else f", got {found['input']!r}"
+    return f"{place}: {what}{got if len(got) < 200 else ''}"
 
 
 def _place(parts: Sequence[str | int], values: Any, kind: str) -> str:
