@@ -125,8 +125,8 @@ def _load(path: Path) -> list[Document]:
     with np.load(path, allow_pickle=False) as arrays:
         tokens, offsets, titles = arrays["tokens"], arrays["offsets"], arrays["titles"]
     whole = torch.from_numpy(tokens.astype(np.int64))
-    return [Document.of(str(title), whole[start:end])
-            for title, start, end in zip(titles, offsets[:-1], offsets[1:], strict=True)]  # fmt: skip
+    places = zip(titles, offsets[:-1], offsets[1:], strict=True)
+    return [Document.of(str(title), whole[start:end]) for title, start, end in places]
 
 
 def reading_windows(reading: Windows, name: str, model: str,

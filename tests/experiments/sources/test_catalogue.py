@@ -8,12 +8,6 @@ from experiments import settings, sources
 from experiments.sources import SourceError
 
 
-@pytest.fixture(autouse=True)
-def no_own_folder(monkeypatch):
-    """The machine's own FOCUS_DATA has no say here."""
-    monkeypatch.delenv("FOCUS_DATA", raising=False)
-
-
 @pytest.fixture
 def chosen(params):
     """One experiment of the core, and one beside it."""
@@ -41,8 +35,8 @@ def write_list(path: Path, text: str) -> Path:
 
 def test_the_list_of_the_repository_is_valid():
     listed = sources.sources()
-    assert {"smollm2-135m-instruct", "shakespeare", "sotu", "wikitext-2", "benchmarks", "enwik8",
-            "pg19", "gutenberg", "essays", "python-code", "truthfulqa", "gpt2"} <= set(listed)  # fmt: skip
+    known = "smollm2-135m-instruct shakespeare sotu wikitext-2 benchmarks enwik8 pg19 gutenberg"
+    assert {*known.split(), "essays", "python-code", "truthfulqa", "gpt2"} <= set(listed)
     for source in listed.values():
         assert source.licence, source.name
         assert source.pinned or source.repo_type == "dataset", source.name
@@ -50,9 +44,8 @@ def test_the_list_of_the_repository_is_valid():
 
 def test_every_text_of_params_has_a_source():
     listed = sources.sources()
-    for name, text in settings.read_yaml(Path(__file__).parents[3] / "params.yaml")[
-        "texts"
-    ].items():
+    texts = settings.read_yaml(Path(__file__).parents[3] / "params.yaml")["texts"]
+    for name, text in texts.items():
         assert listed[text["source"]].role == "corpus", name
 
 
