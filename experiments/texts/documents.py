@@ -10,7 +10,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -87,16 +86,6 @@ def side_file(name: str, side: str) -> Path:
 def fingerprint(name: str, side: str) -> str:
     """sha256 of a side's file, for records."""
     return hashlib.sha256(side_file(name, side).read_bytes()).hexdigest()
-
-
-def opened(reading: Windows) -> dict[str, Any]:
-    """What a reading opens, for its run.json: of each of its texts the side, that side's
-    fingerprint, and how many documents and windows it takes."""
-    return {
-        name: {"side": reading.side, "final": reading.final, "documents": reading.documents,
-               "windows": reading.windows, "sha256": fingerprint(name, reading.side)}
-        for name in reading.texts
-    }  # fmt: skip
 
 
 def _key(path: Path, model: str) -> str:

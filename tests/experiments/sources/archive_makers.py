@@ -1,4 +1,4 @@
-"""Archives as tests need them, good ones and wicked ones, and rows of the list with other fields."""
+"""Archives as tests need them, good ones and wicked ones; rows of the list with other fields."""
 
 from __future__ import annotations
 
