@@ -151,7 +151,7 @@ def headlines(results: Results) -> list[Headline]:
     """Those of :data:`HEADLINES` that were read, or else the first experiment that trains
     groups."""
     frame = against_full(quality(results))
-    ours = frame[frame["role"] == "ours"]
+    ours = frame[frame["role"].isin(["ours", "groups"])]
     read = list(dict.fromkeys(ours["experiment"]))
     names = [name for name in HEADLINES if name in read] or read[:1]
     return [_headline(results, ours[ours["experiment"] == name]) for name in names]

@@ -67,11 +67,11 @@ def sentence(results: Results) -> str:
     beside = against_pretrained(results, row)
     text = (
         f"With {row['distant_density']:.1%} of the distant pairs, `{known.cell}` reads "
-        f"{int(row['documents'])} documents (`{row['texts']}`) at {percent(row)} of the perplexity "
-        "of the same model adapted on the same texts under full attention"
+        f"{int(row['documents'])} test documents (`{row['texts']}`) at a perplexity {percent(row)} "
+        "from that of the same model under full attention, adapted on the same texts"
     )
     if beside is not None:
-        text += f", and at {percent(beside)} of the pretrained model's"
+        text += f", and {percent(beside)} from the pretrained model's"
     seeds = tables.plural(row["seeds"], "seed")
     return f"{text} (95% intervals over documents and {seeds}; [rows]({row['evidence']}))."
 

@@ -3,13 +3,11 @@ one setting beside what they change."""
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.cells import labels
+from analysis.cells import Cell, labels
 from analysis.comparisons import headline, quality
 from analysis.figures import style
 from analysis.results import Results
@@ -57,7 +55,8 @@ def searches(results: Results) -> Figure | None:
     figure, every = style.axes(len(panels), 1 + 6.5 * len(panels), 1.8 + 0.42 * tallest)
     for axis, ((reading, texts, against), own) in zip(every, panels, strict=True):
         cells = list(dict.fromkeys(own["cell"]))
-        dots(axis, own, cells, [_changed(cell, str(against)) for cell in cells])
+        base = results.cells[against]
+        dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells])
         axis.set_xlabel(f"change of perplexity against {against} (%)")
         count = int(own["documents"].max())
         axis.set_title(f"{texts}, {count} validation documents ({reading})", loc="left")
@@ -82,10 +81,15 @@ def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str]) ->
     axis.invert_yaxis()
 
 
-def _changed(cell: str, against: str) -> str:
-    """What a cell changes: the point of its sweep, or its own name."""
-    name = cell.partition("-")[2] or cell.removeprefix(f"{against}_")
-    return re.sub(r"([a-z])(\d)", r"\1 \2", name).replace("_", " ").replace("-", ", ")
+def changed(cell: Cell, base: Cell) -> str:
+    """What a cell changes of another's method and regime, in words; its name where nothing."""
+    found = [
+        f"{name.replace('_', ' ')} {'none' if value is None else value}"
+        for own, other in ((cell.method, base.method), (cell.regime, base.regime))
+        for name, value in own.items()
+        if other.get(name) != value
+    ]
+    return ", ".join(found) or cell.name
 
 
 def _budget(budget: str) -> str:

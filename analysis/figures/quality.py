@@ -52,7 +52,7 @@ def of(results: Results, known: Headline) -> Figure:
     if above is not None:
         axis.axhline(100 * above["change"], color=style.INK, linestyle="--", linewidth=1.3,
                      label="pretrained model, full attention")  # fmt: skip
-    style.changes(axis, 100 * frame["change"].min(), 100 * frame["change"].max())
+    style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
     axis.set_xlim(left=0)
     axis.set_xlabel("distant pairs kept (%)")
     axis.set_ylabel("change of perplexity (%)")
@@ -72,7 +72,8 @@ def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd
     found = []
     for cell in cells.sort_values("place", kind="stable")["cell"][:most]:
         own = frame[frame["cell"] == cell]
-        own = own[(own["role"] != "paper") | (own["balance"] == "sinkhorn")]
+        balance = "sinkhorn" if (own["role"] == "paper").all() else "causal"
+        own = own[own["balance"].isin([balance, ""])]
         found.append((cell, own.sort_values("distant_density")))
     return found
 
