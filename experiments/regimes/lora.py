@@ -38,7 +38,9 @@ class Lora(Regime):
             try:
                 inject_adapter_in_model(self.config, model, NAME)
             except ValueError as error:
-                raise ValueError(f"experiments.{self.cell.block}.regime.targets: {error}") from error
+                raise ValueError(
+                    f"experiments.{self.cell.block}.regime.targets: {error}"
+                ) from error
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name)
             if "lora_" in name:

@@ -7,9 +7,9 @@ import tarfile
 
 import pytest
 
-from experiments import archives
-from experiments.archives import ArchiveError, extract
-from tests.experiments.archive_makers import below, make_tar, make_zip, regular
+from experiments.sources import archives
+from experiments.sources.archives import ArchiveError, extract
+from tests.experiments.sources.archive_makers import below, make_tar, make_zip, regular
 
 
 @pytest.fixture

