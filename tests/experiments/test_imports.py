@@ -18,7 +18,7 @@ def tree(tmp_path: Path) -> Path:
         "experiments/methods/one.py": "from experiments.methods.base import Method\n",
         "experiments/methods/other.py": "import experiments.methods.base\n",
         "experiments/methods/base.py": "def f():\n    from experiments import trained\n",
-        "experiments/trained.py": "from experiments import record\nfrom experiments.settings import A\n",
+        "experiments/trained.py": "from experiments import record, settings\n",
         "experiments/record.py": "",
         "experiments/settings/__init__.py": "",
     }

@@ -1,4 +1,4 @@
-"""A change of the settings shows in the plans of those stages that depend on it, and in no other."""
+"""A change of settings shows in the plans of the stages that depend on it, and in no other."""
 
 from __future__ import annotations
 
