@@ -1,3 +1,3 @@
-"""What is shown: tables, figures, the claims ledger and the report page, all from files in
-`results/`.
+"""What is shown: tables, figures, the claims ledger, the report page and README's tables, all from
+files in `results/`.
 """

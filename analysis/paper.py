@@ -104,9 +104,8 @@ def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
 
 
 def claims() -> list[Claim]:
-    """Every figure of the paper in the order of its tables, then the audit's doubts. Ids are
-    unique.
-    """
+    """Every figure of the paper in the order of its tables, then statements of our own and the
+    audit's doubts. Ids are unique."""
     rows = [
         claim
         for entry in paper()["tables"]
@@ -114,16 +113,8 @@ def claims() -> list[Claim]:
         for claim in _row_claims(entry, row)
     ]
     doubts = [
-        Claim(
-            d["id"],
-            "Audit",
-            d["doubt"],
-            "audit",
-            None,
-            d["stage"],
-            "doubt",
-            setting={"measure": d["measurement"]},
-        )
-        for d in audit()
-    ]
+        Claim(entry["id"], "ours" if entry["id"].startswith("ours.") else "Audit",
+              entry["doubt"], "audit", None, entry["stage"], "doubt")
+        for entry in audit()
+    ]  # fmt: skip
     return rows + doubts

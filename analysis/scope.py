@@ -6,93 +6,60 @@ from __future__ import annotations
 
 from typing import Any
 
+from analysis.cells import Cell
 from analysis.paper import Claim, model_name, paper
-
-# Claims about operators or about counting do not depend on model, text or training.
-SCALE_FREE = frozenset({"identity"})
+from analysis.results import Results, reading_of
 
 
 def _plain(text: Any) -> str:
     return "".join(c for c in str(text).lower() if c.isalnum())
 
 
-def config(run: dict[str, Any]) -> dict[str, Any]:
-    """The settings that a run recorded, {} where it recorded none."""
-    return run.get("settings") or {}
-
-
-def steps(run: dict[str, Any], cell: str | None = None) -> int | None:
-    """Training steps of a run, a variant's own where it has them."""
-    settings = config(run)
-    own = settings.get("variants", {}).get(cell or "", {}).get("retrofit", {})
-    return own.get("steps", settings.get("retrofit", {}).get("steps"))
-
-
-def same_model(claim: Claim, run: dict[str, Any]) -> bool:
-    """Whether the run used the model that the figure is about."""
-    name, slug = config(run).get("model", {}).get("name"), claim.model
+def same_model(claim: Claim, model: str) -> bool:
+    """Whether this is the model that the figure is about."""
+    slug = claim.model
     entry = paper()["models"].get(slug or "", {})
     known = {_plain(slug), _plain(entry.get("hub")), _plain(entry.get("source", slug))}
-    return name is not None and _plain(name) in known
+    return bool(model) and _plain(model) in known
 
 
-def differences(claim: Claim, run: dict[str, Any], cell: str | None = None) -> list[str]:
-    """What differs from the paper's setting, in words. A run without a record differs in
-    everything.
+def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
+    """What differs from the paper's setting, in words.
+
+    Args:
+        row: of the central table: what was read.
     """
-    settings = config(run)
-    if not settings:
-        return ["the run left no record of its settings"]
     found, setting = [], claim.setting
-    if claim.model and not same_model(claim, run):
-        used = settings.get("model", {}).get("name", "an unnamed model")
-        found.append(f"{used} instead of {model_name(claim.model)}")
-    text = settings.get("corpus", {}).get("source")
-    if setting.get("text") and _plain(text) != _plain(setting["text"]):
-        found.append(f"{text} instead of {setting['text']}")
-    trained = steps(run, cell)
-    if setting.get("steps") and (trained or 0) < setting["steps"]:
-        found.append(f"{trained} training steps instead of {setting['steps']}")
-    context = settings.get("protocol", {}).get("context")
+    if claim.model and not same_model(claim, cell.model):
+        found.append(f"{cell.model or 'an unnamed model'} instead of {model_name(claim.model)}")
+    if setting.get("text") and _plain(row["texts"]) != _plain(setting["text"]):
+        found.append(f"{row['texts']} instead of {setting['text']}")
+    if setting.get("steps") and (cell.steps or 0) < setting["steps"]:
+        found.append(f"{cell.steps or 0} training steps instead of {setting['steps']}")
     wanted = claim.keys.get("context", setting.get("context"))
-    if wanted and context != wanted:
-        found.append(f"{context} tokens instead of {wanted}")
+    if wanted and row["context"] != wanted:
+        found.append(f"{row['context']} tokens instead of {wanted}")
+    if cell.method.get("gate") != "eq2":
+        found.append(f"gate {cell.method.get('gate')} instead of Eq. 2")
+    if cell.method.get("routers") != "paper":
+        found.append("cosine scores instead of dot products")
     return found
 
 
-def fewer_steps(found: list[str]) -> bool:
-    """Whether one of these differences is that the run trained for fewer steps than the paper."""
-    return any("training steps" in difference for difference in found)
+def fewer_steps(claim: Claim, cell: Cell) -> bool:
+    """Whether the run trained for fewer steps than the paper."""
+    return (cell.steps or 0) < claim.setting.get("steps", paper()["source"]["defaults"]["steps"])
 
 
-def describe(run: dict[str, Any], fallback: str, cell: str | None = None) -> str:
-    """The scale of a run in one line: scale, model, text, context, steps, seeds."""
-    settings = config(run)
-    if not settings:
-        return fallback
-    context, trained, seeds = _protocol(run, cell)
-    text = settings.get("corpus", {}).get("source")
-    parts = [settings.get("scale", fallback), settings.get("model", {}).get("name"), text]
-    if context is not None:
-        parts.append(f"T = {context}")
-    if trained is not None:
-        parts.append(f"{trained} steps")
-    if seeds:
-        parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}")
-    return "; ".join(str(part) for part in parts if part is not None)
-
-
-def _protocol(run: dict[str, Any], cell: str | None) -> tuple[int | None, int | None, list[int]]:
-    """Context, training steps and seeds: of a trial its own, else those of all stages."""
-    settings = config(run)
-    trial = settings.get("recipe", {}).get("trials", {}).get(cell or "")
-    blocks = {"recipe": ("recipe", "protocol"), "copying": ("copying",), "leak": ("protocol",)}
-    if run.get("stage") in blocks and trial:
-        block = settings
-        for name in blocks[run["stage"]]:
-            block = block[name]
-        # The leak is measured with the first seed's routers.
-        seeds = list(trial["seeds"])[: 1 if run["stage"] == "leak" else None]
-        return block["context"], trial["retrofit"]["steps"], seeds
-    seeds = [] if settings.get("seed") is None else [settings["seed"]]
-    return settings.get("protocol", {}).get("context"), steps(run, cell), seeds
+def describe(results: Results, cell: Cell | None, evidence: str) -> str:
+    """The scale of a row in one line: scale, model, texts, context, steps, seeds."""
+    run = results.run_of(evidence)
+    reading = reading_of(run)
+    parts: list[Any] = [results.scale]
+    if cell is not None:
+        parts += [cell.model, " and ".join(reading.get("texts", ()))]
+        parts.append(f"T = {reading['context']}" if "context" in reading else "")
+        parts.append(f"{cell.steps} steps" if cell.steps else "")
+    seeds = run.get("seeds") or []
+    parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "")
+    return "; ".join(str(part) for part in parts if part)

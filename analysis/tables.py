@@ -7,184 +7,139 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import arithmetic, paired
+from analysis import arithmetic
+from analysis.comparisons import against_full, headline, quality
+from analysis.copied import copied
 from analysis.paper import model_name, table
-from analysis.results import COPYING_COLUMNS, LATER, RECIPE_COLUMNS, Results
-
-TOPK = [
-    "whose",
-    "variant",
-    "gate",
-    "K",
-    "sinks",
-    "routers",
-    "mode",
-    "balance",
-    "probe",
-    "top_k",
-    "ppl",
-    "ppl_low",
-    "ppl_high",
-    "delta",
-    "delta_low",
-    "delta_high",
-    "density",
-    "distant_density",
-    "n_documents",
-    "tokens",
-    "seed",
-    "max_logit_difference",
-]
+from analysis.results import Results
+from experiments import statistics
 
 
-VERSUS = ("versus_routed", "versus_routed_low", "versus_routed_high")
-
-
-def topk(results: Results) -> pd.DataFrame:
-    """Every setting of the top-k stage; below them the paper's Table 7, marked as the paper's."""
-    frame = results.topk
-    if frame.empty:
-        return pd.DataFrame(columns=TOPK)
-    ours = frame.assign(whose="ours").reindex(columns=TOPK)
-    return pd.concat([ours, paper_points()], ignore_index=True)
+def pareto(results: Results) -> pd.DataFrame:
+    """Quality against density of the main texts, in percent, for `dvc plots` and the figure."""
+    known = headline(results)
+    if known is None:
+        return pd.DataFrame()
+    own = known.family.of(quality(results)).sort_values(["cell", "distant_density"])
+    percent = {
+        "distant_pairs_kept_percent": 100 * own["distant_density"],
+        **{f"{name}_percent": 100 * own[name] for name in ("change", "low", "high")},
+    }
+    names = ["cell", "role", "budget", "against", "reading", "texts", "seeds", "documents"]
+    return own[names].assign(**percent)
 
 
 def paper_points() -> pd.DataFrame:
-    """Table 7 in the columns of the top-k stage, with the perplexity's change relative to
-    pretrained.
-    """
-    rows = []
-    for row in table("table7")["rows"]:
-        base = row["ppl"] - row["delta"]
-        rows.append(
-            {
-                "whose": f"paper ({model_name(row['model'])}, PG-19)",
-                "K": 4,
-                "sinks": 0,
-                "mode": "hard",
-                "balance": "sinkhorn",
-                "top_k": row["k"],
-                "ppl": row["ppl"],
-                "delta": row["delta"] / base,
-                "distant_density": row["pairs_retained"] / 100,
-                "gate": "eq2",
-                "variant": row["model"],
-            }
-        )
-    return pd.DataFrame(rows).reindex(columns=TOPK)
+    """Table 7: change of perplexity against pretrained and share of distant pairs, the paper's."""
+    return pd.DataFrame([
+        {"whose": f"paper ({model_name(row['model'])})", "top_k": row["k"],
+         "change": row["delta"] / (row["ppl"] - row["delta"]),
+         "distant_density": row["pairs_retained"] / 100}
+        for row in table("table7")["rows"]
+    ])  # fmt: skip
 
 
 def speed(results: Results) -> pd.DataFrame:
     """Timings of this machine and of every GPU report, then the paper's Table 6, marked as the
-    paper's.
-    """
+    paper's."""
     frame = results.speed
     if frame.empty:
         return frame
-    ours = frame.assign(whose="ours")
     theirs = [
-        {
-            "whose": "paper (H100)",
-            "length": row["context"],
-            "K": groups,
-            "k": 1,
-            "speedup": row[f"speedup_K{groups}"],
-            "method": "paper_k1",
-            "direction": "forward",
-            "hardware": "H100-80GB",
-        }
-        for groups in (4, 8)
-        for row in table("table6")["rows"]
-    ]
-    joined = pd.concat([ours, pd.DataFrame(theirs)], ignore_index=True)
+        {"whose": "paper (H100)", "length": row["context"], "K": groups, "k": 1,
+         "speedup": row[f"speedup_K{groups}"], "method": "paper_k1", "direction": "forward",
+         "hardware": "H100-80GB"}
+        for groups in (4, 8) for row in table("table6")["rows"]
+    ]  # fmt: skip
+    joined = pd.concat([frame.assign(whose="ours"), pd.DataFrame(theirs)], ignore_index=True)
     return joined[["whose", *(c for c in joined if c != "whose")]]
 
 
 def exactness(results: Results) -> pd.DataFrame:
     """Worst and median agreement of each method, dtype and kind of groups with the float64
-    definition.
-    """
+    definition."""
     frame = results.exactness
     if frame.empty:
         return frame
-    grouped = frame.groupby(["method", "dtype", "groups"], sort=False)
-    return grouped.agg(
-        cases=("passed", "size"),
-        passed=("passed", "sum"),
-        worst_cosine=("output_cosine", "min"),
-        median_cosine=("output_cosine", "median"),
+    return frame.groupby(["method", "dtype", "groups"], sort=False).agg(
+        cases=("passed", "size"), passed=("passed", "sum"),
+        worst_cosine=("output_cosine", "min"), median_cosine=("output_cosine", "median"),
         worst_output_error=("output_error", "max"),
         worst_gradient_error=("gradient_error", "max"),
-    ).reset_index()
+    ).reset_index()  # fmt: skip
 
 
 def leak(results: Results) -> pd.DataFrame:
-    """One row a variant and balance: earlier assignments that a new suffix changes, how evenly the
-    groups fill, and perplexity at equal density."""
-    return results.leak
-
-
-def controls(results: Results) -> pd.DataFrame:
-    """One row a mask: the trained routers, and routings that learnt nothing."""
-    return results.controls.drop(columns="evidence")
-
-
-def recipe(results: Results) -> pd.DataFrame:
-    """Trials of the recipe stage, finalists (on test books) first."""
-    frame = results.recipe
-    wanted = ["trained_on", *RECIPE_COLUMNS, *LATER, *VERSUS]
-    ordered = frame.sort_values("final", ascending=False, kind="stable")
-    return ordered.reindex(columns=wanted)
-
-
-def transfer(results: Results) -> pd.DataFrame:
-    """The recipe's routers, and controls, on each corpus that they were not trained on."""
-    wanted = ["corpus", "trained_on", *RECIPE_COLUMNS, *LATER, *VERSUS]
-    return results.transfer.reindex(columns=wanted)
-
-
-def copying(results: Results) -> pd.DataFrame:
-    """One row a mask: what is found again of a passage that the window has held before."""
-    return results.copying.reindex(columns=["trained_on", *COPYING_COLUMNS, *LATER])
-
-
-def decode(results: Results) -> pd.DataFrame:
-    """One row a method, context and dtype: a decoding step beside full attention's."""
-    return results.decode.drop(columns="evidence")
-
-
-def whole(results: Results) -> pd.DataFrame:
-    """One row a length: a forward pass of the whole model, or tokens generated after a context, by
-    the recipe beside the pretrained model."""
-    frame = results.whole.drop(columns="evidence")
-    return frame[["phase", *(name for name in frame if name != "phase")]]
+    """A row a cell and balance: earlier assignments that a new suffix changes, with an interval
+    over documents, and how evenly the groups fill."""
+    rows = []
+    for (cell, balance), own in results.leak.groupby(["cell", "balance"], sort=False):
+        by_document = own.groupby("document")[["changed", "largest_group"]].mean()
+        found = statistics.mean(by_document["changed"], results.confidence)
+        rows.append({
+            "cell": cell, "balance": balance, "changed": found.value,
+            "changed_low": found.low, "changed_high": found.high, "documents": found.documents, "seeds": own["seed"].nunique(),
+            "max_logit_change": own["max_logit_change"].max(),
+            "largest_group": by_document["largest_group"].mean(),
+            "evidence": own["evidence"].iloc[0],
+        })  # fmt: skip
+    return pd.DataFrame(rows)
 
 
 def generation(results: Results) -> pd.DataFrame:
-    """One row a question: how far hard mode goes with the pretrained model, and what the cache
-    changes; without the texts themselves."""
-    texts = ["evidence", "text_full", "text_hard"]
-    return results.generation.drop(columns=texts, errors="ignore")
+    """A row a question: how far hard mode goes with the full model, and what the cache changes;
+    without the texts themselves."""
+    texts = [name for name in results.generation if str(name).startswith("text_")]
+    return results.generation.dropna(axis=1, how="all").drop(columns=texts, errors="ignore")
+
+
+def training(results: Results) -> pd.DataFrame:
+    """The course of every training in at most forty steps a seed: the mean loss between two."""
+    frame = results.training
+    if frame.empty:
+        return frame
+    key = ["experiment", "cell", "seed"]
+    every = frame.groupby(key)["step"].transform(lambda s: max(1, -(-int(s.max()) // 40)))
+    grouped = frame.assign(step=-(-frame["step"] // every) * every).groupby([*key, "step"])
+    return grouped["loss"].mean().reset_index()
 
 
 TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
-    "topk": topk,
-    "speed": speed,
-    "exactness": exactness,
+    "quality": quality,
+    "pareto": pareto,
+    "copying": copied,
     "leak": leak,
-    "controls": controls,
-    "recipe": recipe,
-    "transfer": transfer,
-    "paired": paired.paired,
-    "copying": copying,
-    "decode": decode,
-    "whole": whole,
+    "training": training,
+    "speed": speed,
+    "decode": lambda results: results.decode,
+    "whole": lambda results: results.whole,
+    "exactness": exactness,
     "generation": generation,
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
     "parameters": arithmetic.counts,
     "repeated": arithmetic.repeated,
+    "confound": arithmetic.confound,
 }
+
+
+def metrics(results: Results) -> dict[str, dict[str, float]]:
+    """A handful of numbers an experiment for `dvc metrics diff`: its middle budget on the texts
+    that it shares with the headline, or else on those of most documents; all in percent."""
+    frame, known = against_full(quality(results)), headline(results)
+    found: dict[str, dict[str, float]] = {}
+    for cell, own in frame.groupby("cell", sort=False):
+        main = known.family.of(own) if known else own.head(0)
+        own = main if len(main) else own.sort_values("documents", ascending=False)
+        own = own[
+            (own["reading"] == own["reading"].iloc[0]) & (own["texts"] == own["texts"].iloc[0])
+        ]
+        row = own.sort_values("distant_density").iloc[(len(own) - 1) // 2]
+        values = {"change": row["change"], "low": row["low"], "high": row["high"],
+                  "distant_pairs": row["distant_density"]}  # fmt: skip
+        found[str(cell)] = {name: round(100 * float(value), 3) for name, value in values.items()
+                            if value == value}  # fmt: skip
+    return found
 
 
 def number(value: float) -> str:
@@ -207,19 +162,22 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
+def every(results: Results) -> dict[str, pd.DataFrame]:
+    """All tables by name."""
+    return {name: make() for name, make in ALWAYS.items()} | {
+        name: make(results) for name, make in TABLES.items()
+    }
+
+
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write every table that has result files as CSV and Markdown; the paths written."""
+    """Write every table that has result files as CSV; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
-    frames = {name: make() for name, make in ALWAYS.items()}
-    frames |= {name: make(results) for name, make in TABLES.items()}
     written = []
-    for name, frame in frames.items():
-        paths = folder / f"{name}.csv", folder / f"{name}.md"
+    for name, frame in every(results).items():
+        path = folder / f"{name}.csv"
         if frame.empty:  # a table of an older run must not outlive its result files
-            for path in paths:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             continue
-        frame.to_csv(paths[0], index=False)
-        paths[1].write_text(markdown(frame), encoding="utf-8")
-        written += paths
+        frame.to_csv(path, index=False)
+        written.append(path)
     return written

@@ -113,6 +113,19 @@ def weights(cell: Experiment, seed: int, chosen: Settings, results: Path | None 
     return folder(cell, seed, results) / "adapter"
 
 
+def chain(cell: Experiment, seed: int, chosen: Settings,
+          results: Path | None = None) -> list[Path]:  # fmt: skip
+    """Folders of all trained weights that a cell's model has, the first first.
+
+    Raises:
+        ValueError: some are missing, or were trained under other settings.
+    """
+    results = record.results(chosen) if results is None else results
+    own = [(cell, seed)] if cell.trains else []
+    return [_there(each, its_seed, chosen, results)
+            for each, its_seed in [*before(cell, seed, chosen), *own]]  # fmt: skip
+
+
 def settings_of(cell: Experiment, seed: int, chosen: Settings) -> dict[str, Any]:
     """What a training depends on, plain: settings of the cell, of its texts, and of what it starts
     from. How it is read is no part of it."""

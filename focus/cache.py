@@ -20,6 +20,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
 from focus.call import running
+from focus.config import FocusConfig
 from focus.ngrams import NgramIndex
 from focus.routing import Prepared, Router
 
@@ -42,6 +43,38 @@ class FocusCache(DynamicCache):
         super().__init__(config=config)
 
 
+class Unrouted:
+    """Hidden states of a cache's tokens, from its first on, while the window holds them all: until
+    it leaves one behind nobody asks for groups, and then one call finds those of all."""
+
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []  # (B, M, E) each
+        self.count = 0
+
+    def extend(self, hidden: Tensor, seen: int) -> None:
+        """Tokens that follow the first ``seen``; of a pass that failed, some may be here."""
+        self.crop(seen)
+        self.parts.append(hidden.detach().clone())  # the model may use its memory again
+        self.count += hidden.shape[1]
+
+    def joined(self) -> Tensor:
+        """All, (B, T, E)."""
+        if len(self.parts) > 1:
+            self.parts = [torch.cat(self.parts, 1)]
+        return self.parts[0]
+
+    def crop(self, seen: int) -> None:
+        """Forgets all but the first ``seen`` tokens."""
+        if seen < self.count:
+            self.parts, self.count = [self.joined()[:, :seen]] if seen else [], seen
+
+    def select(self, index: Tensor) -> None:
+        """Keeps the sequences named."""
+        if self.parts:
+            own = self.joined()
+            self.parts = [own.index_select(0, index.to(own.device))]
+
+
 class FocusCacheLayer(CacheLayerMixin):
     """One layer's cache. ``update`` hands the new keys through; :meth:`attend` files them.
 
@@ -59,6 +92,7 @@ class FocusCacheLayer(CacheLayerMixin):
         self.record_past = bool(getattr(replaced, "record_past", False))
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._ready: Prepared | None = None
+        self.unrouted: Unrouted | None = None
 
     @property
     def seen(self) -> int:
@@ -102,10 +136,30 @@ class FocusCacheLayer(CacheLayerMixin):
                 self._ready = router.prepared()
         return self._ready
 
+    def defers(self, hidden: Tensor, window: int) -> bool:
+        """Whether these tokens (B, M, E) need no groups yet; they are then taken down."""
+        if self.unrouted is None or self.seen + hidden.shape[1] > window:
+            return False
+        self.unrouted.extend(hidden, self.seen)
+        return True
+
+    def catch_up(self, router: Router, config: FocusConfig) -> None:
+        """Finds the groups of the tokens so far, where that was put off."""
+        if self.unrouted is None or self.past is None:
+            return
+        self.unrouted.crop(self.seen)
+        found = router(self.unrouted.joined(), mask=config, ready=self.ready(router))
+        self.past.regroup(found.of_keys)
+        self.unrouted = None
+
     def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,
-              real: Tensor | None) -> None:  # fmt: skip
-        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`."""
+              real: Tensor | None, hidden: Tensor | None = None) -> None:  # fmt: skip
+        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`.
+        hidden: (B, M, E), where their groups are to be found when somebody asks."""
         self._continued(rule).begin(key, value, key_groups, real)
+        if hidden is not None:
+            self.unrouted = Unrouted()
+            self.unrouted.extend(hidden, 0)
 
     def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
                key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
@@ -120,7 +174,7 @@ class FocusCacheLayer(CacheLayerMixin):
     def _continued(self, rule: Rule) -> Past:
         self.check(rule)
         if self.past is None or self.past.seen == 0:
-            self.past, self._ready = Past(rule), None
+            self.past, self._ready, self.unrouted = Past(rule), None, None
         self.past.record = self.record_past
         return self.past
 
@@ -215,6 +269,8 @@ class FocusCacheLayer(CacheLayerMixin):
         if self.past is None or self.seen == 0:
             return
         self.past.select(beam_idx)
+        if self.unrouted is not None:
+            self.unrouted.select(beam_idx)
         if self.ngrams is not None:
             self.ngrams.select(beam_idx)
 
@@ -231,7 +287,7 @@ class FocusCacheLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.past = self.ngrams = self._ready = None
+        self.past = self.ngrams = self._ready = self.unrouted = None
 
     def offload(self) -> None:
         """Refused: see :func:`adopt`."""

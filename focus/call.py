@@ -47,11 +47,19 @@ class Settings:
 
 @dataclass
 class LayerRecord:
-    """What one layer's call in hard mode leaves behind: memberships, None where the window held
-    every pair; pairs are counted when somebody asks."""
+    """What one layer's call in hard mode leaves behind.
 
-    memberships: Memberships | None
+    found: memberships, or what finds them where the call needed none; None: nobody may ask. Pairs
+    are counted when somebody asks.
+    """
+
+    found: Memberships | Callable[[], Memberships] | None
     count: Callable[[], PairCounts]
+
+    @cached_property
+    def memberships(self) -> Memberships | None:
+        """Of the call's tokens."""
+        return self.found() if callable(self.found) else self.found
 
     @cached_property
     def pairs(self) -> PairCounts:

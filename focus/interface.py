@@ -113,6 +113,8 @@ def _refuse(kwargs: dict[str, Any]) -> None:
 def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """In autocast's dtype (rotary positions come in float32), or else in the widest."""
     query, key, value = as_autocast(query, key, value)
+    if query.dtype == key.dtype == value.dtype:
+        return query, key, value
     widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
     return query.to(widest), key.to(widest), value.to(widest)
 
@@ -148,15 +150,11 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     settings = layer.call.settings
     config = settings.config
     of_model = x.limit is not None or x.softcap is not None
-    whole = layer.cache is None and x.query.shape[2] <= config.window and settings.backend == "auto"
+    whole = x.query.shape[2] <= config.window and settings.backend == "auto"
+    if layer.cache is not None and config.balance == "sinkhorn":
+        whole = False  # which is told of sequences that are too short for it
     if whole and x.real is None and not of_model and not x.dropout:
-        pairs = len(x.query) * x.query.shape[2] * (x.query.shape[2] + 1) // 2
-        layer.call.record.layers[layer.index] = LayerRecord(
-            None, partial(PairCounts, pairs, pairs, 0, 0)
-        )
-        return scaled_dot_product_attention(  # the window holds every pair: nothing to route
-            x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
-        )
+        return _whole(x, layer, router)
     found = _route(layer, router, x.real)
     further = _further_keys(x, layer, x.real)
     layer.call.record.layers[layer.index] = LayerRecord(
@@ -190,6 +188,25 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     )  # fmt: skip
 
 
+def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
+    """:func:`hard` where the window holds every pair: there is nothing to route, unless more tokens
+    follow."""
+    config, cache = layer.call.settings.config, layer.cache
+    found: Callable[[], Memberships] | None = None
+    pairs = len(x.query) * x.query.shape[2] * (x.query.shape[2] + 1) // 2
+    if cache is not None:
+        _further_keys(x, layer, None)
+        none = router.unasked(layer.hidden, config)
+        cache.begin(_rule(x, config, router), x.key, x.value, none.of_keys, None, layer.hidden)
+        found, pairs = partial(_route, layer, router, None), pairs * none.query.shape[1]
+    layer.call.record.layers[layer.index] = LayerRecord(
+        found, partial(PairCounts, pairs, pairs, 0, 0)
+    )
+    return scaled_dot_product_attention(
+        x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+    )
+
+
 def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask of new tokens over a cache: (B, H, M, D)."""
     cache, config = layer.cache, layer.call.settings.config
@@ -199,12 +216,18 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     rule = _rule(x, config, router)
     cache.check(rule)
     real = cache.new_real(x.real)
-    found = _route(layer, router, None, cache.ready(router))
+    find = partial(_route, layer, router, None, cache.ready(router))
+    late = cache.defers(layer.hidden, config.window)
+    if not late:
+        cache.catch_up(router, config)
+    found = router.unasked(layer.hidden, config) if late else find()
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
     )  # fmt: skip
-    layer.call.record.layers[layer.index] = LayerRecord(found, partial(_counted, kept))
+    layer.call.record.layers[layer.index] = LayerRecord(
+        find if late else found, partial(_counted, kept)
+    )
     return out
 
 

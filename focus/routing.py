@@ -161,6 +161,14 @@ class Router(nn.Module):
             )  # fmt: skip
         return Memberships(query, key if config.separate_keys else None)
 
+    def unasked(self, hidden_BTE: Tensor, config: FocusConfig) -> Memberships:
+        """Memberships in no group, in the place of those that the window makes needless."""
+        batch, tokens, _ = hidden_BTE.shape
+        sides, heads, groups, _ = self.centroids.shape
+        size = batch, heads * max(1, sides - 1), tokens, groups
+        query = torch.zeros(size, dtype=torch.bool, device=hidden_BTE.device)
+        return Memberships(query, query[:, :heads] if config.separate_keys else None)
+
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
         """Similarity of tokens and centroids, (B, S, Hr, T, K), float32 or wider.
 

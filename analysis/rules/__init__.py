@@ -1,25 +1,25 @@
 """Rules of the claims ledger. Importing the package registers all of them."""
 
 from analysis.rules import (
-    arithmetic,
     bounds,
-    consistency,
     controls,
-    copying,
+    counted,
     exactness,
+    headline,
     identity,
     leak,
-    seeds,
     speed,
-    topk,
+    table7,
 )
 from analysis.rules.registry import (
     ARITHMETIC,
+    CONTRADICTS,
     DIRECTION,
     INCONCLUSIVE,
     NOT_REPRODUCED,
     NOT_RUN,
     REPRODUCED,
+    RULES,
     VERDICTS,
     Outcome,
     decide,

@@ -1,84 +1,133 @@
-"""Rule of audit point 9: do trained routers beat routings that learnt nothing, at equal density?"""
+"""Rules of what else could explain the routers' perplexity: masks that learnt no routing (audit
+point 9), any training at all (11), the luck of a seed (10)."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from analysis import scope
+from analysis.cells import LEARNT_NOTHING, labels
+from analysis.comparisons import Headline, change, headline, quality, versus
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import DIRECTION, INCONCLUSIVE, NOT_REPRODUCED, Outcome, rule
+from analysis.rules.registry import (
+    DIRECTION,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    Outcome,
+    changed,
+    facts,
+    interval,
+    rule,
+)
 from analysis.settings import LedgerSettings
 
-# An oracle is none of these: it knows the weights, and routers need not beat it.
-NAMES = {
-    "random": "random routers",
-    "position": "groups by position",
-    "token": "groups by token identity",
-    "window": "the window alone, widened to the same density",
-}
+FEWEST = 3  # seeds from which a spread says anything
 
 
-def _said(row: pd.Series) -> str:
-    return (
-        f"{NAMES[row['kind']]} at top-{int(row['top_k'])}: "
-        f"{row['versus_routed']:+.1%} ({row['versus_routed_low']:+.1%} to "
-        f"{row['versus_routed_high']:+.1%}; density {row['density']:.3f})"
-    )
-
-
-def _of_finalists(results: Results) -> str:
-    """The control nearest to the routers of each finalist of the recipe stage, of those that know
-    nothing of the weights, in words; empty where none was made."""
-    frame = results.recipe
-    if "versus_routed_low" not in frame:
-        return ""
-    near = frame[frame["final"].astype(bool) & frame["kind"].isin(NAMES)]
-    near = near.dropna(subset="versus_routed_low").sort_values("versus_routed_low")
-    said = [
-        f"{row['trial']} {NAMES[row['kind']]}{', with the same further keys' * bool(row['ngram'])} "
-        f"{row['versus_routed']:+.1%} ({row['versus_routed_low']:+.1%} to "
-        f"{row['versus_routed_high']:+.1%}) at {row['distant_density']:.0%} of the distant pairs"
-        for row in near.groupby("trial").head(1).sort_values("trial").to_dict("records")
+def against_ours(results: Results, known: Headline) -> pd.DataFrame:
+    """Masks that learnt no routing against the headline's routers, at equal budget."""
+    ours = results.cells[known.cell]
+    rows = [
+        row
+        for cell in results.cells.values()
+        if cell.role in LEARNT_NOTHING and cell.model == ours.model
+        for row in versus(results, cell, ours)
+        if (row["reading"], row["texts"]) == (known.family.reading, known.family.texts)
     ]
-    text = "; ".join(said)
-    where = "results/recipe, at the recipe's length of text"
-    return f". With more training ({where}), the nearest control of each: {text}" if said else ""
+    return pd.DataFrame(rows)
 
 
-@rule("audit.9")
+@rule("audit.9", refuted="every mask that learnt no routing is worse than the trained routers by "
+      "more than the interval")  # fmt: skip
 def routing_against_chance(
     claim: Claim, results: Results, settings: LedgerSettings
 ) -> Outcome | None:
-    """Perplexity of each control relative to the trained routers, paired over documents."""
-    frame = results.controls
-    others = frame[frame["kind"].isin(NAMES)]
+    """Perplexity of each control relative to the trained routers at the same budget."""
+    known = headline(results)
+    others = against_ours(results, known) if known else pd.DataFrame()
     if others.empty:
         return None
-    routed = frame[frame["kind"] == "routed"]
-    run = results.run("controls")
-    worst = others.sort_values("versus_routed_low").iloc[0]
-    densities = ", ".join(f"top-{int(r.top_k)} {r.density:.3f}" for r in routed.itertuples())
-    why = (
-        f"Perplexity relative to the trained routers of {worst['variant']} (density {densities}): "
-        + "; ".join(_said(row) for _, row in others.iterrows())
-        + _of_finalists(results)
-        + ". Not measured: shuffled gates, and as many parameters elsewhere"
+    nearest = others.sort_values("low").groupby("cell", sort=False).head(1)
+    names = labels(results.cells[name] for name in nearest["cell"])
+    why = f"Perplexity relative to {known.cell}, nearest budget of each: " + "; ".join(
+        f"{names[row['cell']]} {changed(row)} at {row['distant_density']:.0%} of the distant pairs"
+        for _, row in nearest.iterrows()
     )
-    if (others["versus_routed_low"] > 0).all():
-        verdict, first = DIRECTION, "Trained routers beat every control by more than the interval"
-    elif (others["versus_routed_high"] < 0).any():
-        verdict, first = NOT_REPRODUCED, "A control beats the trained routers"
+    if (others["low"] > 0).all():
+        verdict, first = (
+            NOT_REPRODUCED,
+            "The trained routers beat every one by more than the interval",
+        )
+    elif (others["high"] < 0).any():
+        verdict, first = DIRECTION, "One beats the trained routers"
     else:
-        verdict, first = INCONCLUSIVE, "A control is as good within the interval"
-    return Outcome(
-        verdict,
-        f"{first}. {why}",
-        ours=float(worst["versus_routed"]),
-        low=float(worst["versus_routed_low"]),
-        high=float(worst["versus_routed_high"]),
-        n=int(worst["n_documents"]),
-        evidence=worst["evidence"],
-        command=run.get("command") or "python -m experiments.stages.controls",
-        scale=scope.describe(run, settings.scale),
+        verdict, first = INCONCLUSIVE, "One is as good within the interval"
+    row = nearest.iloc[0]
+    return Outcome(verdict, f"{first}. {why}", **interval(row), **facts(row, results))
+
+
+@rule("audit.10", refuted="at no budget do the seeds lie further apart than half the interval over "
+      "documents")  # fmt: skip
+def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Seeds against documents: from the best to the worst seed, beside half the interval over
+    documents of their mean, at every reading, text and budget of experiments with three seeds."""
+    frame = quality(results)
+    frame = frame[(frame["seeds"] >= FEWEST) & (frame["condition"] == "hard")]
+    frame = frame[frame["base_role"].isin(["adapted", "pretrained"])]
+    frame = frame.drop_duplicates(["cell", "reading", "texts", "budget"])
+    if frame.empty:
+        return None
+    found = frame.assign(**_spread(results, frame))
+    found = found.assign(wider=found["spread"] > found["half"])
+    share, first = float(found["wider"].mean()), found.loc[found["spread"].idxmax()]
+    verdict = INCONCLUSIVE if 0 < share <= 0.5 else DIRECTION if share else NOT_REPRODUCED
+    why = (
+        f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
+        f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
+        f"{first['budget']}, {first['spread']:.1%} from best to worst (half the documents' interval "
+        f"{first['half']:.1%})"
     )
+    known = facts(first, results) | {"n": int(first["seeds"])}
+    return Outcome(verdict, why, ours=float(first["spread"]), **known)
+
+
+def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
+    """From the best to the worst seed, and half the interval over documents of the seeds' mean."""
+    spread, half, rows = [], [], results.rows
+    same = ["reading", "texts", "cell", "condition", "budget"]
+    for row in frame.to_dict("records"):
+        own = rows[(rows[same] == [row[name] for name in same]).all(axis=1)]
+        base = rows[(rows["cell"] == row["against"]) & (rows["reading"] == row["reading"])]
+        base = base[(base["texts"] == row["texts"]) & (base["condition"] == "full")]
+        seeds = [
+            change(rows_, base, results.confidence)["change"] for _, rows_ in own.groupby("seed")
+        ]
+        mean = own.groupby(["document", "sha"], as_index=False)[["nll", "tokens"]].mean()
+        over = change(mean.assign(seed=0), base, results.confidence)
+        spread.append(max(seeds) - min(seeds))
+        half.append((over["high"] - over["low"]) / 2)
+    return {"spread": spread, "half": half}
+
+
+@rule("audit.11", refuted="full attention trained alike is not better than the pretrained model, or "
+      "gains less than the routers do")  # fmt: skip
+def any_training(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """The adapted full model against the pretrained one on the headline's texts, beside the routers
+    against the pretrained one."""
+    known = headline(results)
+    if known is None:
+        return None
+    frame = known.family.others(quality(results)).pipe(lambda f: f[f["base_role"] == "pretrained"])
+    full = frame[(frame["cell"] == known.family.against) & (frame["condition"] == "full")]
+    ours = frame[(frame["cell"] == known.cell) & (frame["condition"] == "hard")]
+    if full.empty or ours.empty:
+        return None
+    row, best = full.iloc[0], ours.sort_values("change").iloc[0]
+    why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {best['cell']} at "
+           f"{best['distant_density']:.0%} of the distant pairs: {changed(best)}")  # fmt: skip
+    verdict = INCONCLUSIVE
+    if row["high"] < 0 and row["change"] <= best["change"]:
+        verdict = DIRECTION
+    elif row["low"] >= 0 or row["low"] > best["high"]:
+        verdict = NOT_REPRODUCED
+    return Outcome(verdict, why, **interval(row), **facts(row, results))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.settings import LedgerSettings
@@ -14,10 +16,13 @@ from analysis.settings import LedgerSettings
 REPRODUCED = "reproduced"
 DIRECTION = "reproduced at reduced scale (direction only)"
 NOT_REPRODUCED = "not reproduced"
+CONTRADICTS = "contradicts itself"  # the paper's figures, each other
 ARITHMETIC = "holds by arithmetic"
 INCONCLUSIVE = "inconclusive"
 NOT_RUN = "not run"
-VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, ARITHMETIC, INCONCLUSIVE, NOT_RUN)
+VERDICTS = (
+    REPRODUCED, DIRECTION, NOT_REPRODUCED, CONTRADICTS, ARITHMETIC, INCONCLUSIVE, NOT_RUN,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,8 @@ class Outcome:
     """What a rule says about one claim.
 
     ours, low, high: our figure with its interval, in the unit of the paper's figure; n: what the
-    interval is over
-    (documents, cases, repetitions). `same_setting` is the only way to a plain "reproduced": the
-    rule has checked that nothing was reduced.
+    interval is over (documents, cases, repetitions). `same_setting` is the only way to a plain
+    "reproduced": the rule has checked that nothing was reduced.
     """
 
     verdict: str
@@ -51,23 +55,38 @@ class Outcome:
             )
 
 
-Rule = Callable[..., Outcome | None]
-RULES: list[tuple[re.Pattern[str], Rule]] = []
+Judge = Callable[..., Outcome | None]
 
 
-def rule(*patterns: str) -> Callable[[Rule], Rule]:
-    """Register a function for claim ids; `{name}` in a pattern stands for one part and is passed
-    by name.
+@dataclass(frozen=True)
+class Rule:
+    """A judge of claims.
 
-    The function gets (claim, results, settings, **parts) and returns None where it has no result
-    file to judge from.
+    Attributes:
+        judge: gets (claim, results, settings, **parts of the id) and returns None where it has no
+            result file to judge from.
+        refuted: the outcome that would refute the claim. Every judge can reach it, from result
+            files alone.
     """
 
-    def register(function: Rule) -> Rule:
+    pattern: re.Pattern[str]
+    judge: Judge
+    refuted: str
+
+
+RULES: list[Rule] = []
+
+
+def rule(*patterns: str, refuted: str) -> Callable[[Judge], Judge]:
+    """Register a judge for claim ids; `{name}` in a pattern stands for one part and is passed by
+    name."""
+
+    def register(judge: Judge) -> Judge:
         for pattern in patterns:
             text = re.escape(pattern).replace(r"\{", "{").replace(r"\}", "}")
-            RULES.append((re.compile(re.sub(r"{(\w+)}", r"(?P<\1>.+?)", text)), function))
-        return function
+            found = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>.+?)", text))
+            RULES.append(Rule(found, judge, refuted))
+        return judge
 
     return register
 
@@ -75,27 +94,26 @@ def rule(*patterns: str) -> Callable[[Rule], Rule]:
 def matching(claim_id: str) -> list[tuple[Rule, dict[str, str]]]:
     """The rules that judge this id, with the parts of the id that they asked for."""
     found = []
-    for pattern, function in RULES:
-        if match := pattern.fullmatch(claim_id):
-            found.append((function, match.groupdict()))
+    for each in RULES:
+        if match := each.pattern.fullmatch(claim_id):
+            found.append((each, match.groupdict()))
     return found
 
 
 def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """The first outcome that a rule can give, None where no rule has a result file."""
-    for function, parts in matching(claim.id):
-        if (outcome := function(claim, results, settings, **parts)) is not None:
+    for each, parts in matching(claim.id):
+        if (outcome := each.judge(claim, results, settings, **parts)) is not None:
             return _without_weight(outcome)
     return None
 
 
 def _without_weight(outcome: Outcome) -> Outcome:
     """A smoke run, or one on random weights, shows that the code runs; it settles nothing but
-    identities.
-    """
+    identities."""
     scale = outcome.scale or ""
     empty = scale.startswith("smoke") or "; tiny-" in scale
-    if not empty or outcome.verdict == ARITHMETIC:
+    if not empty or outcome.verdict in (ARITHMETIC, CONTRADICTS):
         return outcome
     why = f"a smoke run or random weights, too little to judge from; it saw: {outcome.why}"
     return dataclasses.replace(outcome, verdict=INCONCLUSIVE, why=why)
@@ -104,3 +122,28 @@ def _without_weight(outcome: Outcome) -> Outcome:
 def agree(ours: float, paper: float, relative: float) -> bool:
     """Whether two figures agree within a relative tolerance."""
     return abs(ours - paper) <= relative * abs(paper)
+
+
+def facts(row: Mapping[str, Any], results: Results) -> dict[str, Any]:
+    """Evidence, command, n and scale of a row of the central table, as an Outcome takes them."""
+    evidence, cell = str(row["evidence"]), str(row["cell"])
+    block = results.cells[cell].block
+    return {
+        "n": int(row["documents"]),
+        "evidence": evidence,
+        "command": f"dvc repro read@{block}",
+        "scale": scope.describe(results, results.cells[cell], evidence),
+    }
+
+
+def changed(row: Mapping[str, Any]) -> str:
+    """A change of perplexity with its interval, in words."""
+    return f"{row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
+
+
+def interval(row: Mapping[str, Any]) -> dict[str, float]:
+    """A change with its interval, as an Outcome takes it."""
+    return {"ours": float(row["change"]), "low": float(row["low"]), "high": float(row["high"])}
+
+
+COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

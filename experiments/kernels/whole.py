@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 import focus
 from experiments import statistics, texts
 from experiments.kernels import timing
-from experiments.methods.random import calibrate
+from experiments.methods.random import balance
 from experiments.settings import Settings, Whole
 from experiments.sources import models
 
@@ -46,7 +46,7 @@ def load(chosen: Settings, plan: Whole) -> Both:
     ours = focus.attach(copy.deepcopy(full, weights), focus.FocusConfig.recipe(), seed=chosen.seed)
     drawn = texts.training_windows(plan, chosen, plan.calibration_context, plan.calibration,
                                    chosen.seed)  # fmt: skip
-    calibrate(ours, [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))])
+    balance(ours, [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))])
     return Both(full, ours)
 
 

@@ -7,7 +7,7 @@ import pkgutil
 
 from experiments.methods.base import Method
 
-_HELPERS = ("base", "attending", "fixed")  # modules beside the methods
+_HELPERS = ("base", "attending", "fixed", "passes")  # modules beside the methods
 
 
 def names() -> list[str]:

@@ -12,6 +12,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import focus
+from focus.state import attached
 
 Attention = Callable[..., tuple[Tensor, None]]
 
@@ -31,7 +32,7 @@ def attending(model: PreTrainedModel, name: str,
         ValueError: Focus is not attached.
     """
     with focus.mode(model, "full"):
-        state = model.focus_state
+        state = attached(model)
         former = state.implementation
         ALL_ATTENTION_FUNCTIONS[name] = function
         AttentionMaskInterface.register(name, sdpa_mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from typing import Any
@@ -12,10 +12,12 @@ from pydantic import create_model, model_validator
 from transformers import PreTrainedModel
 
 import focus as library
-from experiments.methods.base import Counting, Method
-from experiments.settings.experiment import Budget, Centroids, Mask, Training
+from experiments.methods.base import Counting, Method, groups_within
+from experiments.settings.experiment import Budget, Centroids, Experiment, Mask, Training
 from experiments.settings.schema import Frozen
 from focus.density import PairCounts
+from focus.named import Adapter
+from focus.state import attached, transformers_model
 
 
 class _Base(Frozen):
@@ -53,17 +55,21 @@ class Focus(Method):
         return self.settings.config
 
     def install(self, model: PreTrainedModel) -> None:
-        """Attaches routers, drawn by the seed; those that a start has left stay.
+        """Attaches routers, drawn by the seed; those that a start has left stay, under this
+        config.
 
         Raises:
-            ValueError: the start's routers are of another config.
+            ValueError: the start's routers are of other groups.
         """
-        state = model.__dict__.get("focus_state")
-        if state is None:
+        if "focus_state" not in transformers_model(model).__dict__:
             library.attach(model, self.config, seed=self.seed)
-        elif state.config != self.config:
-            raise ValueError(f"method: the routers that it starts from are of {state.config}, "
-                             f"these settings say {self.config}")  # fmt: skip
+            return
+        state = attached(model)
+        refuse_other_routing("method", state.config, self.config)
+        state.adapters[state.active] = Adapter(self.config, state.routers)
+        state.config = self.config
+        for router in state.routers.values():
+            router.config = self.config
 
     def training(self, model: PreTrainedModel, step: int,
                  regime: Training) -> AbstractContextManager[Any]:  # fmt: skip
@@ -99,8 +105,35 @@ class Focus(Method):
         groups = settings.num_groups
         if isinstance(budget, Mask) and budget.top_k > groups:
             raise ValueError(f"{path}.top_k: {budget.top_k} is above num_groups = {groups}")
-        if isinstance(budget, float) and budget * groups < 1:
+        if isinstance(budget, float) and groups_within(budget, groups) < 1:
             raise ValueError(f"{path}: one of num_groups = {groups} groups is more than {budget}")
+
+    @classmethod
+    def check_cell(cls, settings: Any, cell: Experiment, starts: Sequence[Experiment],
+                   path: str) -> None:  # fmt: skip
+        """Routers that nothing trains must come from a start, and be of its groups."""
+        super().check_cell(settings, cell, starts, path)
+        regime, groups = cell.regime, settings.num_groups
+        routed = next((each for each in starts if each.method.name == cls.name), None)
+        if isinstance(regime, Centroids):
+            most = max(regime.hard_top_ks)
+            if regime.hard_from is not None and most > groups:
+                raise ValueError(f"{path}.regime.hard_top_ks: {most} is above "
+                                 f"num_groups = {groups}")  # fmt: skip
+        elif routed is None:
+            raise ValueError(f"{path}.regime.name: {regime.name} trains no routers, and start "
+                             "names no experiment that does")  # fmt: skip
+        if routed is not None:
+            theirs = library.FocusConfig(**routed.method.fields)
+            refuse_other_routing(f"{path}.method", theirs, settings.config)
+
+
+def refuse_other_routing(path: str, theirs: library.FocusConfig, ours: library.FocusConfig) -> None:
+    """Raises ValueError by the first field in which routers differ that cannot change."""
+    for field in ("num_groups", "routing_dim", "routers"):
+        one, other = getattr(theirs, field), getattr(ours, field)
+        if one != other:
+            raise ValueError(f"{path}.{field}: {other} is not {one}, as the start's routers have")
 
 
 def mask_of(config: library.FocusConfig, budget: Budget | None) -> dict[str, Any]:
@@ -109,7 +142,7 @@ def mask_of(config: library.FocusConfig, budget: Budget | None) -> dict[str, Any
         return budget.model_dump()
     own = {"top_k": config.top_k, "probe": config.probe}
     if budget is not None:
-        top_k = int(budget * config.num_groups)
+        top_k = groups_within(budget, config.num_groups)
         own = {"top_k": top_k, "probe": "symmetric" if top_k == 1 else "multi_probe"}
     return {**own, "balance": "causal", "ngram": config.ngram}
 

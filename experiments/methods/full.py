@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from experiments.methods.base import Counting, Method
+import focus
+from experiments.methods.base import Counting, Method, Near, check_none, columns
+from experiments.methods.passes import Pass, watched
 from experiments.settings.experiment import Budget
 from focus.density import PairCounts
+from focus.state import transformers_model
 
 
 class FullAttention(Method):
-    """The model as it is; with routers attached, as if there were none."""
+    """The model as it is; with routers attached, as if there were none. The window and the sinks
+    only say which pairs count as distant."""
 
     name = "full"
+    Settings = Near
 
     @contextmanager
     def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
         """Nothing changes; every pair is kept."""
-        yield PairCounts
+        self.check(self.settings, budget, "budget")
+        routed = "focus_state" in transformers_model(model).__dict__
+
+        def counted(seen: Pass) -> PairCounts:
+            causal, near, distant, _ = seen.pairs(self.settings.window, self.settings.sinks)
+            return PairCounts(causal, near, distant, distant)
+
+        with focus.mode(model, "full") if routed else nullcontext(), watched(model) as last:
+            yield lambda: counted(last())
+
+    def describe(self, budget: Budget | None) -> dict[str, Any]:
+        """There is no mask."""
+        return columns()
 
     @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """Full attention has no budget."""
-        if budget is not None:
-            raise ValueError(f"{path}: method full keeps every pair; name no budget")
+        check_none(cls.name, budget, path)
 
 
 METHOD = FullAttention

@@ -11,12 +11,11 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import focus
-from experiments import texts, trained
+from experiments import trained
 from experiments.methods.base import Counting, Method
 from experiments.settings import Budget, Experiment, Settings, Windows
 from focus.density import PairCounts
 
-CALIBRATION = 4  # training windows on which untrained methods find what they need
 Rows = list[dict[str, Any]]
 Part = tuple[str, Callable[[], Rows]]  # a name that is the same in every run, and its rows
 
@@ -32,14 +31,7 @@ class Subject:
 
     @cached_property
     def _built(self) -> trained.Built:
-        built = trained.build(self.cell, self.seed, self.chosen)
-        drawn = texts.training_windows(self.cell, self.chosen, self.reading.context, CALIBRATION,
-                                       self.seed)  # fmt: skip
-        if not self.cell.trains:
-            windows = [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))]
-            built.method.calibrate(built.model, windows)
-        built.model.eval()
-        return built
+        return trained.build(self.cell, self.seed, self.chosen)
 
     @property
     def model(self) -> PreTrainedModel:

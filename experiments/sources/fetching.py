@@ -73,8 +73,8 @@ def _fill(source: Source, part: Path, downloads: Path, allow_unpinned: bool,
         _from_hub(source, part, allow_unpinned, say)
     elif not source.name.startswith(TINY):
         raise SourceError(
-            f"{source.name}: has no public source here. Put its files into the folder {source.name}/ "
-            f"of the folder that FOCUS_DATA names ({source.what})"
+            f"{source.name}: has no public source here. Put its files into the folder "
+            f"{source.name}/ of the folder that FOCUS_DATA names ({source.what})"
         )
 
 

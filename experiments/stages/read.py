@@ -99,20 +99,29 @@ def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) ->
         code = imports.code(plans.readers(cell, reading, chosen))
         plain = [shown, reading.plain(), code,
                  [texts.fingerprint(name, reading.side) for name in reading.texts]]  # fmt: skip
-        if not cell.trains:
-            plain.append(texts.fingerprint(cell.texts, "train"))
         for seed in cell.seeds:
-            weights = digest(path for folder in trained.chain(cell, seed, chosen)
-                             for path in sorted(folder.rglob("*")) if path.is_file())  # fmt: skip
-            text = json.dumps([*plain, weights], sort_keys=True)
+            known = [*plain, trained.settings_of(cell, seed, chosen), weights(cell, seed, chosen)]
+            text = json.dumps(known, sort_keys=True)
             marks[f"{cell.name}.{seed}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return marks
+
+
+def weights(cell: Experiment, seed: int, chosen: Settings) -> Any:
+    """What a cell is read with: its own trained weights, or what an untrained method draws on."""
+    inputs = trained.inputs(cell, seed, chosen)
+    if not cell.trains:
+        return inputs
+    own = trained.weights(cell, seed, chosen)
+    if not trained.is_trained(cell, seed, chosen, results(chosen)):
+        raise ValueError(f"{own}: is missing, or was trained under other settings; run `python -m "
+                         f"experiments.stages.train {cell.block} --seed {seed}` first")  # fmt: skip
+    return [inputs, digest(own.rglob("*"))]
 
 
 def digest(paths: Iterable[Path]) -> str:
     """sha256 over names and contents, in a fixed order."""
     found = hashlib.sha256()
-    for path in sorted(paths):
+    for path in sorted(path for path in paths if path.is_file()):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()
 

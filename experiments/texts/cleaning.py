@@ -129,6 +129,10 @@ def _essays(folder: Path) -> Iterator[Text]:
     """
     path = folder / "PaulGrahamEssays.json"
     whole = json.loads(path.read_text(encoding="utf-8"))["text"]
+    # Dashes and quotes of Windows' code page, which were taken for Latin-1.
+    whole = re.sub(
+        r"[\x80-\x9f]", lambda c: c[0].encode("latin-1").decode("cp1252", "ignore"), whole
+    )
     marks = list(_DATED.finditer(whole))
     ends = [mark.start() for mark in marks[1:]] + [len(whole)]
     for number, (mark, end) in enumerate(zip(marks, ends, strict=True)):

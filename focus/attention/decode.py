@@ -101,11 +101,10 @@ def decode_attention(
     _check(query, key, value, query_groups, key_groups, past)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     start = past.seen
-    tensors = (query.detach(), key.detach(), value.detach())
     call = _compiled if step.computes(query) else _anywhere
     try:
         out, total = call(
-            *tensors, query_groups, key_groups, past, extra_keys, real, scale, softcap
+            query, key, value, query_groups, key_groups, past, extra_keys, real, scale, softcap
         )
     except BaseException:
         past.undo(start)
@@ -121,6 +120,7 @@ def _anywhere(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, k
               past: Past, extra: Tensor | None, real: Tensor | None, scale: float,
               softcap: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As :func:`focus.attention.native.step.attend`, by torch's own operations."""
+    query, key, value = query.detach(), key.detach(), value.detach()
     if query.device.type == "cpu":  # asking a device would wait for it; NaN comes out there
         _check_finite((query, key, value), real)
     past.append(key, value, key_groups, real)

@@ -1,236 +1,209 @@
-"""Small result files, written as the stages write them, for the rules, tables and figures."""
+"""Small result files, written as the pipeline writes them, for the rules, tables and figures."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.results import CONTROLS_COLUMNS, EXACTNESS_COLUMNS, SPEED_COLUMNS, TOPK_COLUMNS
-
-RUN = {
-    "command": "python -m experiments.stages.topk --cell k4_sinks0",
-    "settings": {
-        "scale": "laptop",
-        "seed": 0,
-        "model": {"name": "smollm2-135m-instruct"},
-        "corpus": {"source": "shakespeare"},
-        "protocol": {"context": 1024},
-        "retrofit": {"steps": 60},
-    },
-}
+TOKENS = 1000
+LOSS = 3.0  # nats a token of the pretrained model
+FULL = {"name": "full"}
+NOTHING = {"name": "none"}
+LORA = {"name": "lora", "steps": 24}
+ROUTERS = {"name": "centroids", "steps": 24}
+RECIPE = {"name": "focus", "num_groups": 18, "sinks": 4, "gate": "log", "routers": "query_head"}
+PAPER = {"name": "focus", "num_groups": 4, "sinks": 0, "gate": "eq2", "routers": "paper"}
+PAPER_MASK = {"K": 4, "probe": "symmetric", "ngram": 0, "balance": "sinkhorn"}
 
 
-def row(**values: Any) -> dict[str, Any]:
-    """One row of a top-k table: hard top-2 of K = 4 in the paper's way unless said otherwise."""
+def losses(
+    condition: str,
+    budget: object = "own",
+    change: float = 0.0,
+    *,
+    wobble: float = 1e-4,
+    seeds: Sequence[int] = (0,),
+    apart: float = 0.0,
+    documents: int = 6,
+    **columns: Any,
+) -> list[dict[str, Any]]:
+    """Rows of one condition whose perplexity is ``change`` (relative) above the pretrained
+    model's.
+
+    Args:
+        wobble: how far documents lie apart in that, in nats; ``apart``: seeds.
+    """
     base = {
-        "variant": "k4_sinks0",
-        "K": 4,
-        "sinks": 0,
-        "gate": "log",
-        "routers": "paper",
-        "mode": "hard",
-        "balance": "sinkhorn",
-        "probe": "symmetric",
-        "top_k": 2,
-        "seed": 0,
-        "ppl": 40.0,
-        "ppl_low": 36.0,
-        "ppl_high": 44.0,
-        "delta": 0.05,
-        "delta_low": 0.03,
-        "delta_high": 0.07,
-        "density": 0.86,
-        "distant_density": 0.8,
-        "n_documents": 8,
-        "tokens": 16368,
-        "max_logit_difference": 3.0,
-    }
-    return base | values
-
-
-def pretrained(**values: Any) -> dict[str, Any]:
-    same = {
-        "mode": "pretrained",
-        "balance": "none",
-        "probe": "none",
-        "top_k": 0,
-        "density": 1.0,
-        "ppl": 38.0,
-    }
-    still = {"delta": 0.0, "delta_low": 0.0, "delta_high": 0.0, "max_logit_difference": 0.0}
-    return row(**same, **still) | values
-
-
-def write_topk(
-    root: Path, rows: list[dict[str, Any]], cell: str = "k4_sinks0", run: Any = None
-) -> None:
-    folder = root / "topk" / cell
-    folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).reindex(columns=TOPK_COLUMNS).to_csv(folder / "table.csv", index=False)
-    (folder / "run.json").write_text(json.dumps(RUN if run is None else run))
-
-
-def write_speed(root: Path, *rows: dict[str, Any]) -> None:
-    base = {
-        "device": "cpu",
-        "length": 16384,
-        "K": 8,
-        "k": 1,
-        "probe": "symmetric",
-        "window": 128,
-        "heads": 9,
-        "key_heads": 3,
-        "head_dim": 64,
-        "dtype": "float32",
-        "method": "ours",
-        "direction": "forward",
-        "median_s": 1.0,
-        "low_s": 0.95,
-        "high_s": 1.05,
-        "speedup": 5.0,
-        "density": 0.14,
-        "bound": 7.1,
-        "share_of_bound": 0.7,
-        "tflops": 0.1,
-        "peak_mb": 10.0,
-        "repetitions": 5,
-    }
-    (root / "speed").mkdir(exist_ok=True)
-    frame = pd.DataFrame([base | values for values in rows]).reindex(columns=SPEED_COLUMNS)
-    frame.to_csv(root / "speed" / "table.csv", index=False)
-
-
-def write_exactness(root: Path, *rows: dict[str, Any]) -> None:
-    base = {
-        "K": 4,
-        "k": 1,
-        "window": 64,
-        "sinks": 0,
-        "length": 111,
-        "dtype": "float32",
-        "groups": "balanced",
-        "method": "log_sum_exp",
-        "output_cosine": 1.0,
-        "output_error": 1e-6,
-        "gradient_error": 1e-6,
-        "passed": True,
-    }
-    (root / "exactness").mkdir(exist_ok=True)
-    frame = pd.DataFrame([base | values for values in rows]).reindex(columns=EXACTNESS_COLUMNS)
-    frame.to_csv(root / "exactness" / "table.csv", index=False)
-
-
-def write_leak(
-    root: Path, sinkhorn: float, causal: float, variant: str = "k4_sinks0", trial: str = ""
-) -> None:
-    """Metrics of the leak stage: of a variant, or of one mask of a trial's routers."""
-    (root / "leak" / trial).mkdir(parents=True, exist_ok=True)
-    values: dict[str, float] = {}
-    for balance, share in (("sinkhorn", sinkhorn), ("causal", causal)):
-        name = f"{variant}.{balance}.changed"
-        values |= {name: share, f"{name}_low": 0.8 * share, f"{name}_high": 1.2 * share}
-        values[f"{name}_n"] = 4
-        middle = {"sinkhorn": 0.01, "causal": 0.02}[balance]
-        cost = {"delta": middle, "delta_low": middle - 0.01, "delta_high": middle + 0.01}
-        cost["density"] = 0.44 + middle
-        values |= {f"{variant}.{balance}.{key}": value for key, value in cost.items()}
-    (root / "leak" / trial / "metrics.json").write_text(json.dumps(values))
-
-
-def write_controls(root: Path, *rows: tuple[str, float, float, float]) -> None:
-    """Rows of (kind, versus_routed, low, high) beside a routed one; all at top-1."""
-    base = {
-        "variant": "recipe", "K": 8, "top_k": 1, "window": 128, "density": 0.3, "seed": 0,
-        "distant_density": 0.13, "ppl": 40.0, "ppl_low": 36.0, "ppl_high": 44.0, "delta": 0.05,
-        "delta_low": 0.03, "delta_high": 0.07, "n_documents": 8,
+        "condition": condition, "budget": budget, "K": 18, "top_k": 2, "probe": "multi_probe",
+        "ngram": 3, "window": 128, "balance": "causal", "density": 0.2, "distant_density": 0.12,
+        "sinks": 4, "tokens": TOKENS,
     }  # fmt: skip
-    names = ("kind", "versus_routed", "versus_routed_low", "versus_routed_high")
-    table = [base | dict(zip(names, row, strict=True)) for row in (("routed", 0, 0, 0), *rows)]
-    folder = root / "controls"
+    if condition in ("full", "soft"):
+        base |= {"density": 1.0, "distant_density": 1.0}
+    rows = []
+    for n in range(documents):
+        for number, seed in enumerate(seeds):
+            off = wobble * (n % 2 - 0.5) + apart * (number - (len(seeds) - 1) / 2)
+            loss = LOSS + 0.1 * n + np.log1p(change) + off
+            row = {"seed": seed, "document": f"book {n}", "sha": f"{n:012x}", "nll": TOKENS * loss}
+            rows.append(base | row | columns)
+    return rows
+
+
+def record(folder: Path, **settings: Any) -> None:
+    """A run.json of a finished run."""
     folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(table).reindex(columns=CONTROLS_COLUMNS).to_csv(folder / "table.csv", index=False)
-    (folder / "run.json").write_text(json.dumps(RUN))
+    seeds = settings.pop("seeds", [0])
+    told = {"command": "python -m x", "seeds": seeds, "settings": settings}
+    (folder / "run.json").write_text(json.dumps(told))
 
 
-def write_recipe(root: Path, trial: str, *rows: dict[str, object]) -> None:
-    """A trial's table; every row is a routed mask of a finalist unless it says otherwise."""
-    base: dict[str, object] = {
-        "trial": trial, "final": True, "kind": "routed", "reading": "symmetric.k1", "K": 16,
-        "top_k": 1, "probe": "symmetric", "window": 128, "density": 0.2, "distant_density": 0.06,
-        "ppl": 34.0, "delta": 0.02, "delta_low": 0.01, "delta_high": 0.03, "delta_least": 0.015,
-        "delta_most": 0.025, "seeds": 3, "context": 2048, "n_documents": 8,
-    }  # fmt: skip
-    _write_cell(root / "recipe" / trial, base, rows)
+def write_read(
+    root: Path,
+    block: str,
+    rows: list[dict[str, Any]],
+    *,
+    reading: str = "final",
+    texts: str = "unseen",
+    cell: str | None = None,
+    method: dict[str, Any] = FULL,
+    regime: dict[str, Any] = NOTHING,
+    against: Sequence[str] = (),
+    model: str = "smollm2-135m-instruct",
+    context: int = 2048,
+    **reads: Any,
+) -> Path:
+    """A finished reading of one cell; cells of one block are added to each other."""
+    folder, cell = root / block / "read" / reading, cell or block
+    known = {"name": cell, "block": block, "model": model, "method": method, "regime": regime,
+             "against": list(against), "texts": texts}  # fmt: skip
+    path, cells = folder / "rows.csv", {cell: known}
+    frame = pd.DataFrame([{"experiment": block, "cell": cell, "texts": texts} | r for r in rows])
+    if path.is_file():
+        frame = pd.concat([pd.read_csv(path, dtype={"sha": str}), frame], ignore_index=True)
+        cells = json.loads((folder / "run.json").read_text())["settings"]["cells"] | cells
+    told = {"kind": "perplexity", "texts": [texts], "context": context, "final": True} | reads
+    seeds = sorted({int(seed) for seed in frame["seed"]})
+    record(folder, cells=cells, reading=told, seeds=seeds)
+    frame.to_csv(path, index=False)
+    return path
 
 
-def write_losses(root: Path, trial: str, losses: dict[str, dict[str, float]]) -> None:
-    """Loss a token of each document under each reading, as a trial's documents.csv has them."""
-    rows = [
-        {"trial": trial, "kind": "pretrained" if reading == "pretrained" else "routed",
-         "reading": reading, "seed": 0, "document": name,
-         "nll": 100 * loss, "tokens": 100}
-        for reading, own in losses.items() for name, loss in own.items()
+def write_pretrained(root: Path, block: str = "pretrained", **how: Any) -> None:
+    """The pretrained model, read on six documents."""
+    write_read(root, block, losses("full"), **how)
+
+
+def write_adapted(root: Path, change: float = -0.1, block: str = "adapted", **how: Any) -> None:
+    """The adapted model under full attention."""
+    regime = how.pop("regime", LORA)
+    write_read(root, block, losses("full", change=change), regime=regime,
+               against=["pretrained"], **how)  # fmt: skip
+
+
+def write_masks(
+    root: Path, block: str, changes: dict[object, float], *, method: Any = RECIPE,
+    regime: Any = NOTHING, against: Sequence[str] = ("adapted", "pretrained"),
+    rows: dict[str, Any] | None = None, **how: Any,
+) -> None:  # fmt: skip
+    """An experiment under masks: changes against the pretrained model by budget."""
+    every = [row for budget, change in changes.items()
+             for row in losses("hard", budget, change,
+                               **({"distant_density": budget} if isinstance(budget, float) else {})
+                               | (rows or {}))]  # fmt: skip
+    write_read(root, block, every, method=method, regime=regime, against=against, **how)
+
+
+def write_paper(
+    root: Path, changes: dict[int, float], *, block: str = "paper", method: Any = None,
+    regime: Any = ROUTERS, rows: dict[str, Any] | None = None, **how: Any,
+) -> None:  # fmt: skip
+    """The paper's way with k groups of four: changes against the pretrained model by k."""
+    every = [
+        row for k, change in changes.items()
+        for row in losses("hard", f"k{k}.symmetric.sinkhorn", change,
+                          **PAPER_MASK | {"top_k": k} | (rows or {}))
     ]  # fmt: skip
-    pd.DataFrame(rows).to_csv(root / "recipe" / trial / "documents.csv", index=False)
+    write_read(root, block, every, method=method or PAPER, regime=regime, against=["pretrained"],
+               **how)  # fmt: skip
 
 
-def write_transfer(
-    root: Path, corpus: str, *rows: dict[str, object], trial: str = "default"
-) -> None:
-    """A corpus's table for a trial, rows as of :func:`write_recipe`."""
-    write_recipe(root, trial, *rows)
-    (root / "transfer").mkdir(exist_ok=True)
-    (root / "recipe" / trial).rename(root / "transfer" / f"{trial}-{corpus}")
+def write_copying(
+    root: Path, block: str, again: float, *, budget: object = "own", wobble: float = 0.001,
+    **how: Any,
+) -> None:  # fmt: skip
+    """A passage read again at a loss of ``again`` nats under a mask, at 0.5 under full attention,
+    and at 3 when new."""
+    nats = {"hard": again, "full": 0.5, "new": 3.0}
+    rows = [
+        row | {"nll": TOKENS * (loss + wobble * (n % 2))}
+        for name, loss in nats.items()
+        for n, row in enumerate(losses(name, budget if name == "hard" else "own", distance=512))
+    ]
+    write_read(root, block, rows, reading="copying", kind="copying", **how)
 
 
-def write_copying(root: Path, trial: str, *rows: dict[str, object]) -> None:
-    """A trial's table; every row is a routed mask unless it says otherwise."""
-    base: dict[str, object] = {
-        "trial": trial, "kind": "routed", "reading": "symmetric.k1", "K": 16, "top_k": 1,
-        "probe": "symmetric", "window": 128, "distant_density": 0.07, "nats": 2.9, "above": 2.5,
-        "copied": 0.2, "copied_low": 0.15, "copied_high": 0.25, "copied_least": 0.18,
-        "copied_most": 0.22, "seeds": 3, "context": 2048, "passage": 256, "n_documents": 6,
-    }  # fmt: skip
-    _write_cell(root / "copying" / trial, base, rows)
+def write_leak(root: Path, sinkhorn: float, causal: float, block: str = "paper") -> None:
+    """Shares of earlier assignments that a suffix changes, by balance."""
+    rows = [
+        {"seed": 0, "balance": balance, "document": f"book {n}", "max_logit_change": 1.0,
+         "changed": share * (0.9 + 0.05 * n), "largest_group": 0.3, "one_plus_cv2": 1.1}
+        for balance, share in (("sinkhorn", sinkhorn), ("causal", causal)) for n in range(4)
+    ]  # fmt: skip
+    write_read(root, block, rows, reading="leak", kind="leak", method=PAPER, regime=ROUTERS)
 
 
-def write_decode(root: Path, *rows: dict[str, object]) -> None:
-    """Decoding steps; every row is ours with K = 8 unless it says otherwise."""
-    base: dict[str, object] = {
+def write_training(root: Path, block: str, losses_by_step: Sequence[float]) -> None:
+    """The course of one training."""
+    folder = root / block / "train" / "seed0" / block
+    record(folder, model="smollm2-135m-instruct", method=RECIPE, regime=ROUTERS, seed=0)
+    steps = range(1, len(losses_by_step) + 1)
+    frame = pd.DataFrame({"seed": 0, "step": steps, "loss": losses_by_step})
+    frame.to_csv(folder / "train.csv", index=False)
+
+
+def write_table(root: Path, stage: str, *rows: dict[str, Any]) -> None:
+    """The table of a measurement without training; every row is BASES' unless it says otherwise."""
+    record(root / stage)
+    frame = pd.DataFrame([BASES[stage] | values for values in rows])
+    frame.to_csv(root / stage / "table.csv", index=False)
+
+
+WHOLE = {
+    "device": "cpu", "length": 8192, "dtype": "float32", "full_s": 2.0, "ours_s": 1.0,
+    "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "repetitions": 5,
+}  # fmt: skip
+BASES: dict[str, dict[str, Any]] = {
+    "speed": {
+        "device": "cpu", "length": 16384, "K": 8, "k": 1, "probe": "symmetric", "window": 128,
+        "heads": 9, "key_heads": 3, "head_dim": 64, "dtype": "float32", "method": "ours",
+        "direction": "forward", "median_s": 1.0, "low_s": 0.99, "high_s": 1.01, "speedup": 5.0,
+        "density": 0.14, "bound": 7.1, "tflops": 0.1, "repetitions": 5,
+    },
+    "exactness": {
+        "K": 4, "k": 1, "window": 64, "sinks": 0, "length": 111, "dtype": "float32",
+        "groups": "balanced", "method": "log_sum_exp", "output_cosine": 1.0, "output_error": 1e-6,
+        "gradient_error": 1e-6, "passed": True,
+    },
+    "decode": {
         "device": "cpu", "context": 2048, "dtype": "float32", "K": 8, "k": 1, "probe": "symmetric",
         "routers": "layer", "extra_keys": 0, "method": "ours", "median_s": 1.0, "low_s": 0.9,
-        "high_s": 1.2, "bytes_read": 1000, "speedup": 2.0, "bound": 4.0, "error": 1e-7,
-        "repetitions": 9,
-    }  # fmt: skip
-    _write_cell(root / "decode", base, rows)
+        "high_s": 1.2, "speedup": 2.0, "bound": 4.0, "error": 1e-7, "repetitions": 9,
+    },
+    "prefill": WHOLE | {"outside_s": 0.5, "density": 0.2, "bound": 2.5, "share_of_bound": 0.8},
+    "continuation": WHOLE | {"new_tokens": 48},
+}  # fmt: skip
 
 
-def write_whole(root: Path, stage: str, *rows: dict[str, object]) -> None:
-    """The whole model beside the pretrained one: ``prefill`` or ``continuation``."""
-    base: dict[str, object] = {
-        "device": "cpu", "length": 8192, "dtype": "float32", "full_s": 2.0, "ours_s": 1.0,
-        "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "repetitions": 5,
-    }  # fmt: skip
-    own: dict[str, object] = {"new_tokens": 48}
-    if stage == "prefill":
-        own = {"outside_s": 0.5, "density": 0.2, "bound": 2.5, "share_of_bound": 0.8}
-    _write_cell(root / stage, base | own, rows)
-
-
-def write_generation(root: Path, *rows: dict[str, object], trial: str = "") -> None:
-    """Questions of the generation stage, with what was generated."""
-    base: dict[str, object] = {
-        "variant": "recipe", "question": 0, "prompt_tokens": 900, "tokens": 96,
-        "agreement_forced": 0.9, "agreement_free": 0.5, "cache_differs_full": 0,
-        "cache_differs_hard": 0, "text_full": "4, so\n#### 4", "text_hard": "5",
-    }  # fmt: skip
-    _write_cell(root / "generation" / trial, base, rows)
-
-
-def _write_cell(folder: Path, base: dict[str, object], rows: tuple[dict[str, object], ...]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([base | row for row in rows]).to_csv(folder / "table.csv", index=False)
-    (folder / "run.json").write_text(json.dumps(RUN))
+def gpu_report(base: Path, device: str, *rows: dict[str, Any]) -> None:
+    """A report of a GPU: the paper's decomposition unless a row says otherwise."""
+    (base / "gpu").mkdir(parents=True, exist_ok=True)
+    shape = {"device": "cuda", "heads": 32, "key_heads": 8, "head_dim": 128, "method": "paper_k1"}
+    report = {"hardware": {"device": device},
+              "speed": [BASES["speed"] | shape | row for row in rows]}  # fmt: skip
+    (base / "gpu" / "report.json").write_text(json.dumps(report))

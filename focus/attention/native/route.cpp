@@ -11,7 +11,7 @@ extern "C" struct RouteProblem {
     const float *weight;      // (sides * heads * dim, width)
     const float *centroids;   // (sides, heads, dim, groups)
     const float *potentials;  // (sides, heads, groups)
-    uint8_t *query;           // (batch, heads or query heads, tokens, groups), 1 for a member
+    uint8_t *query;           // (batch, heads or query heads, tokens, groups), zeros; 1 for a member
     uint8_t *key;             // (batch, heads, tokens, groups)
     int64_t batch, tokens, width, sides, heads, dim, groups, query_top, key_top, cosine, threads;
 };
@@ -34,40 +34,77 @@ static void normalise(const float *from, int64_t n, float *to) {
     for (int64_t i = 0; i < n; i++) to[i] = (float)(from[i] - mean) * scale;
 }
 
-// Marks the `top` largest; of equal ones those that come first.
-static void mark_largest(const float *scores, int groups, int top, uint8_t *member) {
-    memset(member, 0, groups);
-    for (int n = 0; n < top; n++) {
-        int best = -1;
-        for (int g = 0; g < groups; g++)
-            if (!member[g] && (best < 0 || scores[g] > scores[best])) best = g;
-        member[best] = 1;
+// Up to LANES tokens, one a lane, so that neither scores nor the largest of them need sums or
+// comparisons across a vector.
+struct Block {
+    int count;
+    int64_t sequence[LANES], token[LANES];
+};
+
+struct Room {  // of a thread; a row is of LANES numbers
+    float *shares, *scores;  // dim and groups rows
+    int32_t *chosen;         // as many rows as a token has groups at most
+};
+
+// Of routed projections (the block's, `stride` numbers from token to token) and centroids.
+static void score(const RouteProblem &p, const Block &block, const float *routed, int64_t stride,
+                  int64_t unit, const Room &room) {
+    const float *centroids = p.centroids + unit * p.dim * p.groups;
+    float norms[LANES];
+    store(norms, all(1));
+    if (block.count < LANES) memset(room.shares, 0, p.dim * LANES * sizeof(float));
+    for (int lane = 0; lane < block.count; lane++) {
+        const float *own = routed + lane * stride + unit * p.dim;
+        const float norm = p.cosine ? sqrtf(dot(own, own, p.dim)) : 1;
+        norms[lane] = norm > 1e-12f ? norm : 1e-12f;  // as torch's normalize
+        for (int64_t d = 0; d < p.dim; d++) room.shares[d * LANES + lane] = own[d];
+    }
+    for (int64_t d = 0; d < p.dim; d++)
+        store(room.shares + d * LANES, load(room.shares + d * LANES) / load(norms));
+    for (int64_t g = 0; g < p.groups; g++) {
+        Vec sum = all(p.potentials[unit * p.groups + g]);
+        for (int64_t d = 0; d < p.dim; d++)
+            sum += load(room.shares + d * LANES) * centroids[d * p.groups + g];
+        store(room.scores + g * LANES, sum);
     }
 }
 
-// routed: sides * heads * dim numbers of token t of sequence b; scores: room for the groups.
-static void route_token(const RouteProblem &p, int64_t b, int64_t t, const float *routed,
-                        float *scores) {
-    const int64_t query_sides = p.sides > 1 ? p.sides - 1 : 1;
+// Marks the `top` largest; of equal ones those that come first. to: of routing 0 of `routings`.
+static void mark_largest(const RouteProblem &p, const Block &block, const Room &room, int top,
+                         uint8_t *to, int64_t routing, int64_t routings) {
+    for (int n = 0; n < top; n++) {
+        Vec best = {};
+        Ints at = Ints{} - 1;
+        for (int g = 0; g < p.groups; g++) {
+            const Vec x = load(room.scores + g * LANES);
+            Ints better = (at < 0) | (x > best);
+            for (int i = 0; i < n; i++)
+                better &= *(const LooseInts *)(room.chosen + i * LANES) != g;
+            best = select(better, x, best), at = (better & g) | (~better & at);
+        }
+        *(LooseInts *)(room.chosen + n * LANES) = at;
+        for (int i = 0; i < block.count; i++) {
+            const int64_t row = block.sequence[i] * routings + routing;
+            to[(row * p.tokens + block.token[i]) * p.groups + room.chosen[n * LANES + i]] = 1;
+        }
+    }
+}
+
+// Tokens from number `first` of all sequences' on; routed: their projections.
+static void route_block(const RouteProblem &p, int64_t first, const float *routed, const Room &room) {
+    const int64_t query_sides = p.sides > 1 ? p.sides - 1 : 1, stride = p.sides * p.heads * p.dim;
+    Block block;
+    block.count = (int)(p.batch * p.tokens - first < LANES ? p.batch * p.tokens - first : LANES);
+    for (int i = 0; i < block.count; i++)
+        block.sequence[i] = (first + i) / p.tokens, block.token[i] = (first + i) % p.tokens;
     for (int64_t side = 0; side < p.sides; side++)
         for (int64_t head = 0; head < p.heads; head++) {
-            const int64_t unit = side * p.heads + head;
-            const float *own = routed + unit * p.dim;
-            const float *centroids = p.centroids + unit * p.dim * p.groups;
-            float norm = p.cosine ? sqrtf(dot(own, own, p.dim)) : 1;
-            norm = norm > 1e-12f ? norm : 1e-12f;  // as torch's normalize
-            for (int64_t g = 0; g < p.groups; g++) scores[g] = p.potentials[unit * p.groups + g];
-            for (int64_t d = 0; d < p.dim; d++) {
-                const float share = own[d] / norm;
-                for (int64_t g = 0; g < p.groups; g++) scores[g] += share * centroids[d * p.groups + g];
-            }
-            if (side < query_sides) {
-                const int64_t row = b * p.heads * query_sides + head * query_sides + side;
-                mark_largest(scores, p.groups, p.query_top, p.query + (row * p.tokens + t) * p.groups);
-            }
+            score(p, block, routed, stride, side * p.heads + head, room);
+            if (side < query_sides)
+                mark_largest(p, block, room, (int)p.query_top, p.query, head * query_sides + side,
+                             p.heads * query_sides);
             if (side == p.sides - 1)
-                mark_largest(scores, p.groups, p.key_top,
-                             p.key + ((b * p.heads + head) * p.tokens + t) * p.groups);
+                mark_largest(p, block, room, (int)p.key_top, p.key, head, p.heads);
         }
 }
 
@@ -91,15 +128,19 @@ extern "C" int focus_route(const RouteProblem *problem) {
     const RouteProblem &p = *problem;
     const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
     const int64_t own = p.projected ? 0 : tokens * (p.width + rows);
-    float *room = (float *)malloc((own + p.threads * p.groups) * sizeof(float));
+    const int64_t each = (p.dim + 2 * p.groups) * LANES, blocks = (tokens + LANES - 1) / LANES;
+    float *room = (float *)malloc((own + p.threads * each) * sizeof(float));
     if (!room) return 1;
     const float *routed = p.projected ? p.projected : room + tokens * p.width;
     if (!p.projected) project(p, room, room + tokens * p.width);
-    const int64_t share = (tokens + p.threads - 1) / p.threads;
-#pragma omp parallel for schedule(static) num_threads((int)p.threads) if (tokens > 16)
-    for (int64_t part = 0; part < p.threads; part++)
-        for (int64_t n = part * share; n < tokens && n < (part + 1) * share; n++)
-            route_token(p, n / p.tokens, n % p.tokens, routed + n * rows, room + own + part * p.groups);
+    const int64_t share = (blocks + p.threads - 1) / p.threads;
+#pragma omp parallel for schedule(static) num_threads((int)p.threads) if (blocks > 1)
+    for (int64_t part = 0; part < p.threads; part++) {
+        float *at = room + own + part * each, *scores = at + p.dim * LANES;
+        const Room mine = {at, scores, (int32_t *)(scores + p.groups * LANES)};
+        for (int64_t n = part * share; n < blocks && n < (part + 1) * share; n++)
+            route_block(p, n * LANES, routed + n * LANES * rows, mine);
+    }
     free(room);
     return 0;
 }

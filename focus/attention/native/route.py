@@ -43,8 +43,8 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
         raise RuntimeError("there is no compiled kernel; ask computes() first")
     batch, tokens, width = hidden_BME.shape
     sides, heads, dim, groups = centroids.shape
-    query = torch.empty(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
-    key = torch.empty(batch, heads, tokens, groups, dtype=torch.bool)
+    query = torch.zeros(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
+    key = torch.zeros(batch, heads, tokens, groups, dtype=torch.bool)
     hidden, projected = hidden_BME.float(), None
     if batch * tokens > FEW:
         states = F.layer_norm(hidden, (width,)) if cosine else hidden
@@ -52,7 +52,7 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
     tensors = (hidden, projected, weight, centroids, potentials, query, key)
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     problem = _PROBLEM.pack(
-        *(0 if x is None else x.data_ptr() for x in held), batch, tokens, width, sides, heads, dim,
+        *[0 if x is None else x.data_ptr() for x in held], batch, tokens, width, sides, heads, dim,
         groups, query_top, key_top, cosine, torch.get_num_threads(),
     )  # fmt: skip
     if kernel.focus_route(problem):

@@ -59,16 +59,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
     start = past.make_room(key, key_groups, real)
     rows, bits, sinks = past.filed()
     batch, heads, tokens, dim = query.shape
-    kept = torch.empty(1, dtype=torch.int64)
+    kept = ctypes.c_int64()
     out = torch.empty(query.shape, dtype=query.dtype)
     tensors = [
         query, key, value, query_groups, key_groups, extra, past.real, sinks, rows, bits,
-        past.lists, past.lengths, out, kept,
+        past.lists, past.lengths, out,
     ]  # fmt: skip
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     limit = FAR if past.rule.limit is None else past.rule.limit
     problem = _PROBLEM.pack(
-        *(0 if x is None else x.data_ptr() for x in held),
+        *[0 if x is None else x.data_ptr() for x in held], ctypes.addressof(kept),
         batch, heads, key.shape[1], query_groups.shape[1], key_groups.shape[1], tokens, dim,
         key_groups.shape[3], bits.shape[3], 0 if extra is None else extra.shape[2],
         sinks.shape[1], past.first, start, rows.shape[2],
@@ -86,4 +86,4 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
         raise MemoryError("decoding: no memory for the parts of a step; shorten the batch")
     if status != DONE:
         raise RuntimeError(f"the compiled step answers {status}; please report it")
-    return out, int(kept)
+    return out, kept.value

@@ -1,0 +1,81 @@
+"""What was run, as run.json tells it: one cell an experiment, or a point of its sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# What a cell is, from its method and regime, in the words of legends; in the order of legends.
+ROLES = {
+    "pretrained": "pretrained model, full attention",
+    "adapted": "adapted model, full attention",
+    "ours": "ours: trained groups",
+    "paper": "the paper's way",
+    "window": "wider window",
+    "random": "random groups",
+    "oracle_heads": "oracle for each head",
+    "oracle": "oracle",
+    "position": "groups by position",
+    "token": "groups by token",
+    "ngram": "word-for-word keys alone",
+    "shuffled": "routers trained with shuffled gates",
+    "trained_window": "window, adapted under it",
+    "masked": "ours, adapted under the mask",
+}
+LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of params.yaml, as far as the analysis asks.
+
+    Attributes:
+        name: of the cell; ``block``: of its experiment, whose folder the results lie in.
+        method, regime: their settings, with the name among them.
+        against: experiments that it is compared with, the adapted full model first.
+    """
+
+    name: str
+    block: str
+    model: str = ""
+    texts: str = ""
+    start: str | None = None
+    method: Mapping[str, Any] = field(default_factory=dict)
+    regime: Mapping[str, Any] = field(default_factory=dict)
+    against: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], against: Iterable[str] | None = None) -> Cell:
+        """From the settings that a run recorded; ``against``: what params.yaml says now."""
+        known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
+        listed = settings.get("against", ()) if against is None else against
+        return cls(**{**known, "against": tuple(listed)})
+
+    @property
+    def steps(self) -> int | None:
+        """Training steps, None where nothing was trained."""
+        return self.regime.get("steps")
+
+    @property
+    def role(self) -> str:
+        """A key of :data:`ROLES`, or the method's name (with ``trained_`` before it)."""
+        method, regime = self.method.get("name", ""), self.regime.get("name", "none")
+        if method == "full":
+            return "pretrained" if regime == "none" else "adapted"
+        if method == "focus" and regime == "centroids":
+            if self.regime.get("shuffled"):
+                return "shuffled"
+            return "paper" if self.method.get("routers") == "paper" else "ours"
+        if method == "focus":
+            return "masked"
+        return method if regime == "none" else f"trained_{method}"
+
+
+def labels(cells: Iterable[Cell]) -> dict[str, str]:
+    """Plain names by cell: what it is, or its own name where another is the same."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        label = ROLES.get(cell.role, cell.name.replace("_", " "))
+        found[cell.name] = cell.name if label in found.values() else label
+    return found

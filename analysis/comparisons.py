@@ -1,0 +1,167 @@
+"""The central table: what every experiment costs or gains against the others that it names, on the
+documents that both were read on, with intervals over seeds and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.cells import Cell
+from analysis.results import Results, reading_of
+from experiments import statistics
+
+COLUMNS = [
+    "experiment", "cell", "role", "reading", "texts", "condition", "budget", "against",
+    "base_role", "change", "low", "high", "seeds", "documents", "distant_density", "density",
+    "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "sinks", "balance", "model",
+    "context", "final", "evidence",
+]  # fmt: skip
+SAME = ["reading", "texts", "cell", "condition", "budget"]
+MASK = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
+PAIRED = ["document", "sha", "tokens"]
+FEWEST = 2  # documents of an interval
+# Whose figures open README and the report: the first that has been read.
+HEADLINES = ("recipe", "plays_recipe")
+MAIN_READING = "final"
+
+
+@cache
+def quality(results: Results) -> pd.DataFrame:
+    """A row a cell, reading, texts, budget and experiment that it is compared with."""
+    rows = [
+        row
+        for cell in results.cells.values()
+        for name in cell.against
+        for base in results.cells.values()
+        if base.block == name and base.name != cell.name and base.model == cell.model
+        for row in versus(results, cell, base)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
+    """Rows of the central table: ``cell`` at all its readings and budgets, against ``base``.
+
+    A base of full attention has one loss a document, with which every budget is compared; another
+    one is compared at the same budget.
+    """
+    theirs = results.rows[results.rows["cell"] == base.name]
+    for key, own in results.rows[results.rows["cell"] == cell.name].groupby(SAME, sort=False):
+        found = dict(zip(SAME, key, strict=True))
+        same = theirs[(theirs["reading"] == found["reading"]) & (theirs["texts"] == found["texts"])]
+        if "full" not in set(same["condition"]):
+            budget = same["budget"] == found["budget"]
+            same = same[budget & (same["condition"] == found["condition"])]
+        own, same = in_common(own, same)
+        if own["sha"].nunique() < FEWEST:
+            continue
+        yield described(results, cell, own) | {
+            **found, "against": base.name, "base_role": base.role,
+            **change(own, same, results.confidence), "base_ppl": perplexity(same),
+        }  # fmt: skip
+
+
+def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of the documents that both were read on, token for token."""
+    first, second = (pd.MultiIndex.from_frame(each[PAIRED]) for each in (one, other))
+    return one[first.isin(second)], other[second.isin(first)]
+
+
+def change(ours: pd.DataFrame, base: pd.DataFrame, confidence: float) -> dict[str, Any]:
+    """Relative change of perplexity, with its interval over seeds and documents."""
+    found = statistics.paired_change(ours, base, confidence)
+    return {
+        "change": found.value, "low": found.low, "high": found.high, "seeds": found.seeds,
+        "documents": found.documents,
+    }  # fmt: skip
+
+
+def described(results: Results, cell: Cell, rows: pd.DataFrame) -> dict[str, Any]:
+    """What rows of one condition have in common, and the mean share of pairs that was counted."""
+    first, reading = rows.iloc[0], reading_of(results.run_of(rows["evidence"].iloc[0]))
+    return {
+        "experiment": cell.block, "cell": cell.name, "role": cell.role, "model": cell.model,
+        "ppl": perplexity(rows), **{name: first[name] for name in MASK},
+        **{name: float(rows[name].mean()) for name in ("density", "distant_density")},
+        "context": reading.get("context"), "final": bool(reading.get("final")),
+        "evidence": first["evidence"],
+    }  # fmt: skip
+
+
+def perplexity(rows: pd.DataFrame) -> float:
+    """Over all tokens of all documents and seeds."""
+    return float(np.exp(rows["nll"].sum() / rows["tokens"].sum()))
+
+
+def against_full(frame: pd.DataFrame) -> pd.DataFrame:
+    """Hard masks, each against the first full model that its experiment names."""
+    full = frame["base_role"].isin(["adapted", "pretrained"]) & (frame["condition"] == "hard")
+    return frame[full].drop_duplicates(SAME)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What stands side by side in a figure: one reading of one kind of text, with one base."""
+
+    reading: str
+    texts: str
+    against: str
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Its rows of the central table, those of masks."""
+        return against_full(frame)[lambda f: self._same(f) & (f["against"] == self.against)]
+
+    def others(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows of the same documents against other bases."""
+        return frame[self._same(frame) & (frame["against"] != self.against)]
+
+    def _same(self, frame: pd.DataFrame) -> pd.Series:
+        return (frame["reading"] == self.reading) & (frame["texts"] == self.texts)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The experiment that opens README and the report, and where it was read."""
+
+    cell: str
+    family: Family
+    pretrained: str | None
+
+    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Its budgets against the adapted model, by density."""
+        own = self.family.of(frame)
+        return own[own["cell"] == self.cell].sort_values("distant_density")
+
+
+def headline(results: Results) -> Headline | None:
+    """The first of :data:`HEADLINES` that was read, or else the first experiment that trains
+    groups; None where there is none."""
+    frame = against_full(quality(results))
+    ours = frame[frame["role"] == "ours"]
+    known = [name for name in HEADLINES if name in set(ours["experiment"])]
+    own = ours[ours["experiment"] == known[0]] if known else ours
+    if own.empty:
+        return None
+    # Its main reading, or the one of most documents.
+    main = own["reading"] == MAIN_READING
+    first = own.assign(main=main).sort_values(["main", "documents"], ascending=False,
+                                              kind="stable").iloc[0]  # fmt: skip
+    family = Family(first["reading"], first["texts"], first["against"])
+    full = [c.name for c in results.cells.values()
+            if c.role == "pretrained" and c.block in results.cells[first["cell"]].against]  # fmt: skip
+    return Headline(first["cell"], family, full[0] if full else None)
+
+
+def point(results: Results, cell: str, family: Family) -> pd.Series | None:
+    """One full model against the family's base (the pretrained model against the adapted one)."""
+    ours, base = results.cells.get(cell), results.cells.get(family.against)
+    if ours is None or base is None or ours.name == base.name:
+        return None
+    rows = [row for row in versus(results, ours, base)
+            if (row["reading"], row["texts"]) == (family.reading, family.texts)]  # fmt: skip
+    return pd.Series(rows[0]) if rows else None

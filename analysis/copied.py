@@ -1,0 +1,47 @@
+"""How much of a passage that a window has held before is found again, by mask."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.results import Results
+from experiments import statistics
+
+SAME = ["reading", "texts", "cell", "budget"]
+COLUMNS = [
+    *SAME, "role", "copied", "copied_low", "copied_high", "nats", "gain", "distant_density", "K",
+    "top_k", "probe", "ngram", "seeds", "documents", "evidence",
+]  # fmt: skip
+
+
+def copied(results: Results) -> pd.DataFrame:
+    """A row a mask: of what the same model gains under full attention (nats a token) from having
+    read the passage before, the share that the mask gains too. 1: copies as full attention does,
+    0: as if the passage were new."""
+    frame, rows = results.copying, []
+    for key, own in frame[frame["condition"] == "hard"].groupby(SAME, sort=False):
+        found = dict(zip(SAME, key, strict=True))
+        same = (frame[["reading", "texts", "cell"]] == list(key[:3])).all(axis=1)
+        full, new = (by_document(frame[same & (frame["condition"] == name)])
+                     for name in ("full", "new"))  # fmt: skip
+        loss = by_document(own)
+        if loss.shape != full.shape or loss.shape != new.shape:
+            continue  # nothing to measure the mask against
+        share = statistics.ratio((new - loss).to_numpy(), (new - full).to_numpy(),
+                                 results.confidence)  # fmt: skip
+        first = own.iloc[0]
+        rows.append(found | {
+            "role": results.cells[found["cell"]].role, "copied": share.value,
+            "copied_low": share.low, "copied_high": share.high, "seeds": share.seeds,
+            "documents": share.documents, "nats": float(loss.to_numpy().mean()),
+            "gain": float((new - full).to_numpy().mean()),
+            "distant_density": float(own["distant_density"].mean()),
+            **{name: first[name] for name in ("K", "top_k", "probe", "ngram", "evidence")},
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def by_document(rows: pd.DataFrame) -> pd.DataFrame:
+    """Loss a token: a row a seed, a column a document, the mean over distances."""
+    loss = rows.assign(loss=rows["nll"].astype(float) / rows["tokens"].astype(float))
+    return loss.pivot_table(index="seed", columns=["document", "sha"], values="loss")

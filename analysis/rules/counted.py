@@ -1,0 +1,88 @@
+"""Rules of figures that follow by counting, and of the paper's figures held against each other
+(audit points 7 and 12)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.paper import Claim, magnitude
+from analysis.results import Results
+from analysis.rules.registry import (
+    ARITHMETIC,
+    CONTRADICTS,
+    COUNTED,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    Outcome,
+    agree,
+    rule,
+)
+from analysis.settings import LedgerSettings
+
+
+def _table(results: Results, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
+    """A table that is always written, and what an Outcome says of it; empty where it is not."""
+    path = results.base / "tables" / f"{name}.csv"
+    frame = pd.read_csv(path) if path.is_file() else pd.DataFrame()
+    return frame, {"evidence": results.evidence(path), **COUNTED}
+
+
+@rule(
+    "table1.{row}.trained_params", "table3.{row}.trained_params", "table4.{row}.trained_params",
+    "routing_dim.{row}.centroid_params", "routing_dim.{row}.percent_of_model",
+    "table2.notes.{row}.percent_of_model", "table7.{row}.k1.pairs_retained",
+    refuted="another count than the printed one, which no figure of the paper has either",
+)  # fmt: skip
+def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) -> Outcome | None:
+    """A printed figure against the count from the model's published shape, or from balance."""
+    frame, known = _table(results, "parameters")
+    if frame.empty or (frame := frame[frame["claim"] == claim.id]).empty:
+        return None
+    found, limit = frame.iloc[0], settings.tolerances.rounding
+    ours, paper = float(found["ours"]), float(magnitude(claim.paper) or 0.0)
+    percent = claim.column in ("percent_of_model", "pairs_retained")
+    why = f"{found['how']}: {ours:.3g}%" if percent else f"{found['how']} = {ours:,.0f}"
+    if agree(ours, paper, limit):
+        return Outcome(ARITHMETIC, why, ours=ours, **known)
+    why = f"{why}, which the printed {claim.paper} is not"
+    also, larger = (
+        magnitude(found["also"]) if pd.notna(found["also"]) else None,
+        found["of_larger_whole"],
+    )
+    if also is not None and agree(ours, also, limit):
+        why += f"; elsewhere the paper has {found['also']} for the same"
+        return Outcome(CONTRADICTS, why, ours=ours, **known)
+    if agree(float(larger), paper, limit):  # never where there is no larger whole (NaN)
+        why += f"; against the model with routers of 768 dimensions it would be {larger:.3g}%"
+        return Outcome(INCONCLUSIVE, why, ours=ours, **known)
+    return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
+
+
+@rule("audit.7", refuted="the same figure in all tables that have it, within rounding")
+def spread(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Smallest and largest figure of each quantity that the paper reports more than once."""
+    frame, known = _table(results, "repeated")
+    if frame.empty:
+        return None
+    parts, worst = [], 0.0
+    for quantity, rows in frame.groupby("quantity", sort=False):
+        values = [magnitude(v) or 0.0 for v in rows["paper"].astype(str)]
+        low, high = min(values), max(values)
+        worst = max(worst, high / low - 1)
+        parts.append(f"{quantity}: {low:g} to {high:g} in {len(values)} tables")
+    verdict = CONTRADICTS if worst > settings.tolerances.rounding else NOT_REPRODUCED
+    return Outcome(verdict, "; ".join(parts), ours=worst, n=len(parts), **known)
+
+
+@rule("audit.12", refuted="Focus level with the better LoRA, within rounding, or below it")
+def confound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Focus in the paper's Table 3, against the pretrained and against the adapted model."""
+    frame, known = _table(results, "confound")
+    if frame.empty or (frame := frame[frame["method"].str.startswith("focus")]).empty:
+        return None
+    row = frame.iloc[0]
+    cost = float(row["against_adapted"])
+    why = (f"{row['ppl']} is {row['against_pretrained']:+.1%} against the pretrained model and "
+           f"{cost:+.1%} against full attention adapted on the same text by LoRA")  # fmt: skip
+    verdict = ARITHMETIC if cost > settings.tolerances.rounding else NOT_REPRODUCED
+    return Outcome(verdict, why, ours=cost, **known)

@@ -1,0 +1,105 @@
+"""Rules of our own statements: what the recipe costs, finds again and saves. Each names its limit;
+the setting is our own, so a statement that holds is plainly reproduced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis import scope
+from analysis.comparisons import quality
+from analysis.copied import copied
+from analysis.paper import Claim
+from analysis.results import Results
+from analysis.rules.registry import (
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    Outcome,
+    changed,
+    facts,
+    interval,
+    rule,
+)
+from analysis.settings import LedgerSettings
+
+# Where each statement is read: experiment, reading, texts.
+PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays")}
+
+
+def judged(low: float, high: float, limit: float) -> str:
+    """A statement that something lies below a limit, by its interval."""
+    if high <= limit:
+        return REPRODUCED
+    return NOT_REPRODUCED if low > limit else INCONCLUSIVE
+
+
+@rule(
+    "ours.{place}.adapted.{budget}", "ours.{place}.pretrained.{budget}",
+    refuted="an interval above same_ppl against the adapted model, above zero against the "
+    "pretrained one",
+)  # fmt: skip
+def cost(
+    claim: Claim, results: Results, settings: LedgerSettings, place: str, budget: str
+) -> Outcome | None:
+    """The recipe at a budget against a full model."""
+    base, frame = claim.id.split(".")[2], quality(results)
+    block, reading, texts = PLACES[place]
+    wanted = (frame["experiment"] == block) & (frame["reading"] == reading)
+    wanted &= (frame["texts"] == texts) & (frame["base_role"] == base)
+    own = frame[wanted & (frame["budget"] == budget) & (frame["condition"] == "hard")]
+    if own.empty:
+        return None
+    row, limit = own.iloc[0], settings.tolerances.same_ppl if base == "adapted" else 0.0
+    why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the distant "
+           f"pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
+           f"{int(row['seeds'])} seeds (limit {limit:+.0%})")  # fmt: skip
+    verdict = judged(float(row["low"]), float(row["high"]), limit)
+    return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
+
+
+@rule("ours.copying", refuted="an interval of the share that is found again below the limit")
+def found_again(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """The recipe's default mask, of the first of its experiments that was read so."""
+    frame = copied(results)
+    own = frame[frame["role"] == "ours"]
+    own = own[own["budget"] == "0.125"] if (own["budget"] == "0.125").any() else own
+    if own.empty:
+        return None
+    row, limit = own.iloc[0], settings.tolerances.copied
+    why = (f"{row['cell']} at {row['distant_density']:.0%} of the distant pairs finds "
+           f"{row['copied']:.0%} ({row['copied_low']:.0%} to {row['copied_high']:.0%}) of what "
+           "full attention gains from having read the passage (limit {limit:.0%})")  # fmt: skip
+    cell = results.cells[row["cell"]]
+    return Outcome(
+        judged(-row["copied_high"], -row["copied_low"], -limit), why, ours=float(row["copied"]),
+        low=float(row["copied_low"]), high=float(row["copied_high"]), n=int(row["documents"]),
+        evidence=row["evidence"], command=f"dvc repro read@{cell.block}",
+        scale=scope.describe(results, cell, row["evidence"]), same_setting=True,
+    )  # fmt: skip
+
+
+def _longest(results: Results, phase: str) -> pd.Series | None:
+    frame = results.whole
+    frame = frame[frame["phase"] == phase] if len(frame) else frame
+    return None if frame.empty else frame.sort_values("length").iloc[-1]
+
+
+@rule("ours.whole.{phase}", refuted="an interval of the ratio of times below 1")
+def whole_model(
+    claim: Claim, results: Results, settings: LedgerSettings, phase: str
+) -> Outcome | None:
+    """Time of the whole model by the recipe at the longest length, against the pretrained one."""
+    row = _longest(results, phase)
+    if row is None:
+        return None
+    low, high = float(row["speedup_low"]), float(row["speedup_high"])
+    stage = "prefill" if phase == "forward" else "continuation"
+    known: dict[str, Any] = {
+        "ours": float(row["speedup"]), "low": low, "high": high, "n": int(row["repetitions"]),
+        "evidence": row["evidence"], "command": f"python -m experiments.stages.{stage}",
+        "scale": f"{results.scale}; {row['device']}, {row['dtype']}",
+    }  # fmt: skip
+    why = f"{row['speedup']:.2f}x ({low:.2f} to {high:.2f}) at {int(row['length'])} tokens"
+    return Outcome(judged(-high, -low, -1.0), why, **known, same_setting=True)

@@ -1,0 +1,217 @@
+"""Rules of the paper's way of four groups: perplexity and pairs kept of Table 7, on its models and
+on the one that we run, and audit point 6."""
+
+from __future__ import annotations
+
+from math import comb
+from typing import Any
+
+import pandas as pd
+
+from analysis import scope
+from analysis.comparisons import change, quality
+from analysis.paper import Claim, table
+from analysis.results import Results
+from analysis.rules.registry import (
+    DIRECTION,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    Outcome,
+    agree,
+    changed,
+    facts,
+    interval,
+    rule,
+)
+from analysis.settings import LedgerSettings
+
+GROUPS = 4  # K of Table 7
+
+
+def hard(results: Results, top_k: int) -> pd.DataFrame:
+    """Hard masks of K = 4 with this k, queries and keys alike, against the pretrained model."""
+    frame = quality(results)
+    wanted = (frame["condition"] == "hard") & (frame["base_role"] == "pretrained")
+    wanted &= (frame["K"] == GROUPS) & (frame["top_k"] == top_k) & (frame["probe"] == "symmetric")
+    return frame[wanted & frame["ngram"].isin([0])]
+
+
+def sinks(results: Results, row: Any) -> int:
+    """Sinks of the mask, as its settings say."""
+    return int(results.cells[row["cell"]].method.get("sinks", 0))
+
+
+def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Series | None:
+    """The row nearest to the paper: no sinks, one router a layer, sequence-wide Sinkhorn; Eq. 2
+    first. With a claim: only of the model that it is about."""
+    frame = hard(results, top_k)
+    frame = frame[frame["balance"] == "sinkhorn"]
+    cells = [results.cells[name] for name in frame["cell"]]
+    plain = [c.method.get("routers") in ("paper", "layer") and not c.method.get("sinks", 0)
+             for c in cells]  # fmt: skip
+    named = [claim is None or scope.same_model(claim, c.model) for c in cells]
+    own = frame.assign(_gate=[c.method.get("gate") != "eq2" for c in cells])
+    own = own[[a and b for a, b in zip(plain, named, strict=True)]]
+    return None if own.empty else own.sort_values("_gate", kind="stable").iloc[0]
+
+
+def with_sinks(results: Results, row: pd.Series, far: float) -> str:
+    """Words on a cell that differs in sinks (and gate, and scores) and is not far worse after as
+    few steps; empty where there is none: then a mask may be bad for want of training."""
+    frame = hard(results, int(row["top_k"]))
+    fine = frame[[sinks(results, each) > 0 for _, each in frame.iterrows()]]
+    fine = fine[(fine["high"] < far) & (fine["texts"] == row["texts"])]
+    if fine.empty:
+        return ""
+    best = fine.sort_values("change").iloc[0]
+    return (f"not for want of training: after as few steps {best['cell']} "
+            f"({sinks(results, best)} sinks) has {best['change']:+.1%}")  # fmt: skip
+
+
+def table7_row(claim: Claim) -> dict[str, Any]:
+    """The row of Table 7 that the claim belongs to."""
+    for row in table("table7")["rows"]:
+        if row["model"] == claim.keys["model"] and row["k"] == claim.keys["k"]:
+            return row
+    raise ValueError(f"{claim.id}: no such row in Table 7")
+
+
+def far_worse(row: pd.Series, far: float, few: bool, trained: str) -> tuple[str, str]:
+    """Whether a mask is far worse than the pretrained model, for a claim that says it is.
+
+    Args:
+        few: fewer training steps than the paper's; trained: words on why these are enough.
+    """
+    shift = f"{changed(row)} against pretrained"
+    if row["high"] < far:
+        return NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
+    if row["low"] < far:
+        return INCONCLUSIVE, f"the interval holds the limit of {far:+.0%}: {shift}"
+    if few and not trained:
+        return INCONCLUSIVE, f"far worse, but after far fewer steps: {shift}"
+    return DIRECTION, f"far worse here too{', ' * bool(trained)}{trained}: {shift}"
+
+
+def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
+    """Whether a change has the paper's sign. What training gains is not refuted by a run that
+    trained for a fraction of the steps, and what any untrained router loses confirms no loss."""
+    shift = f"{changed(row)} against pretrained"
+    if row["low"] <= 0 <= row["high"]:
+        return INCONCLUSIVE, f"the interval holds zero: {shift}"
+    if row["low"] > 0 and few:
+        return INCONCLUSIVE, f"above pretrained, after far fewer steps: {shift}"
+    if (row["low"] > 0) == (paper > 0):
+        return DIRECTION, f"{'above' if paper > 0 else 'below'} pretrained here too: {shift}"
+    return NOT_REPRODUCED, f"the other side of pretrained than the paper's: {shift}"
+
+
+@rule(
+    "table7.{model}.k1.ppl", "table7.{model}.k2.ppl", "table7.{model}.k1.delta",
+    "table7.{model}.k2.delta",
+    refuted="in the paper's setting another perplexity; else top-1 not far worse than pretrained, "
+    "or top-2 on the other side of it",
+)  # fmt: skip
+def sparse_perplexity(
+    claim: Claim, results: Results, settings: LedgerSettings, model: str
+) -> Outcome | None:
+    """Perplexity of hard top-1 and top-2 on the paper's own models: the figure itself in its
+    setting, else its direction."""
+    row = paper_way(results, claim.keys["k"], claim)
+    if row is None:
+        return None
+    cell, theirs, limits = results.cells[row["cell"]], table7_row(claim), settings.tolerances
+    ours = {"ours": float(row["ppl"])}
+    if claim.column == "delta":  # in points of perplexity
+        ours = {name: value * float(row["base_ppl"]) for name, value in interval(row).items()}
+    apart = scope.differences(claim, cell, row)
+    if not apart:
+        good = agree(float(row["ppl"]), float(theirs["ppl"]), limits.same_ppl)
+        why = f"{row['ppl']:.2f} against the paper's {theirs['ppl']} in its own setting"
+        verdict = REPRODUCED if good else NOT_REPRODUCED
+        return Outcome(verdict, why, **ours, **facts(row, results), same_setting=True)
+    few = scope.fewer_steps(claim, cell)
+    if claim.keys["k"] == 1:
+        trained = with_sinks(results, row, limits.far_worse)
+        verdict, why = far_worse(row, limits.far_worse, few, trained)
+    else:
+        verdict, why = same_sign(row, float(theirs["delta"]), few)
+    return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **facts(row, results))
+
+
+@rule("ours.paper.k1", refuted="an interval below the limit of far worse")
+def one_group(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Top-1 in the paper's way on the model that we run: one row for one measurement."""
+    row = paper_way(results, 1)
+    if row is None:
+        return None
+    far = settings.tolerances.far_worse
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    verdict, why = far_worse(row, far, few, with_sinks(results, row, far))
+    return Outcome(verdict, why, **interval(row), **facts(row, results))
+
+
+@rule("ours.paper.k2", refuted="an interval above the limit of far worse, while as many steps are "
+      "enough with sinks")  # fmt: skip
+def two_groups(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Top-2 in the paper's way on the model that we run."""
+    row = paper_way(results, 2)
+    if row is None:
+        return None
+    far = settings.tolerances.far_worse
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    against, why = far_worse(row, far, few, with_sinks(results, row, far))
+    verdict = {DIRECTION: NOT_REPRODUCED, NOT_REPRODUCED: DIRECTION}.get(against, against)
+    return Outcome(verdict, why, **interval(row), **facts(row, results))
+
+
+@rule(
+    "table7.{model}.k2.pairs_retained", "ours.paper.k2.pairs",
+    refuted="another share of the pairs than the paper's and than random groups keep",
+)  # fmt: skip
+def retained(
+    claim: Claim, results: Results, settings: LedgerSettings, model: str | None = None
+) -> Outcome | None:
+    """Share of distant pairs that hard top-2 keeps; the paper's 25-26% at k = 1 leave no room for
+    a window, so its figures are of distant pairs."""
+    row = paper_way(results, 2, claim if model else None)
+    if row is None:
+        return None
+    every = [r["pairs_retained"] for r in table("table7")["rows"] if r["k"] == 2]
+    theirs = [float(claim.paper)] if model else every
+    ours, close = 100 * float(row["distant_density"]), settings.tolerances.density_points
+    known = {"ours": ours, **facts(row, results)}
+    why = (f"{ours:.1f}% of the distant pairs, {row['density']:.1%} of all "
+           f"(the paper: {', '.join(f'{each:g}%' for each in theirs)}, limit {close:g} points)")  # fmt: skip
+    if min(theirs) - close <= ours <= max(theirs) + close:
+        return Outcome(DIRECTION, why, **known)
+    chance = 100 * (1 - comb(GROUPS - 2, 2) / comb(GROUPS, 2))
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    if few and abs(ours - chance) <= close:
+        why = f"after far fewer steps it is what random groups keep ({chance:.0f}%): {why}"
+        return Outcome(INCONCLUSIVE, why, **known)
+    return Outcome(NOT_REPRODUCED, why, **known)
+
+
+@rule("audit.6", refuted="soft and hard perplexity within same_ppl of each other, "
+      "the interval within it whole")  # fmt: skip
+def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Hard top-2 against the soft gate of one router trained with Eq. 2, paired by document."""
+    row = paper_way(results, 2)
+    if row is None or results.cells[row["cell"]].method.get("gate") != "eq2":
+        return None
+    frame = results.rows
+    own = frame[(frame["cell"] == row["cell"]) & (frame["reading"] == row["reading"])]
+    own = own[own["texts"] == row["texts"]]
+    soft = own[own["condition"] == "soft"]
+    if soft.empty:
+        return None
+    gap = change(own[own["budget"] == row["budget"]], soft, results.confidence)
+    limit = settings.tolerances.same_ppl
+    why = f"one router, gate of Eq. 2: hard top-2 against soft {changed(gap)} (limit {limit:.0%})"
+    verdict = INCONCLUSIVE
+    if gap["low"] > limit or gap["high"] < -limit:
+        verdict = DIRECTION
+    elif -limit <= gap["low"] and gap["high"] <= limit:
+        verdict = NOT_REPRODUCED
+    return Outcome(verdict, why, **interval(gap), **facts(row, results))

@@ -1,0 +1,57 @@
+"""Groups by position: token i is in group i mod K, so that a query meets every K-th key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from experiments.methods.base import MOST_GROUPS, check_share
+from experiments.methods.fixed import Ruled
+from experiments.methods.window import beyond
+from experiments.settings.experiment import Budget, Experiment
+
+
+class Position(Ruled):
+    """As many groups as keep no fewer pairs than the budget."""
+
+    name = "position"
+    rule = "position"
+
+    def fitted(self, tokens: int, budget: Budget | None) -> dict[str, int]:
+        """The number of groups."""
+        own = self.settings
+        return {"num_groups": groups_keeping(tokens, own.window, own.sinks, budget)}
+
+    @classmethod
+    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
+        """A share."""
+        check_share(cls.name, budget, path)
+
+    @classmethod
+    def check_cell(cls, settings: Any, cell: Experiment, starts: Sequence[Experiment],
+                   path: str) -> None:  # fmt: skip
+        """Training needs a budget of its own."""
+        super().check_cell(settings, cell, starts, path)
+        if cell.trains:
+            cls.check(settings, settings.trained_at, f"{path}.method.trained_at")
+
+
+@lru_cache
+def groups_keeping(tokens: int, window: int, sinks: int, share: float) -> int:
+    """The most groups that keep at least a share of the pairs beyond the window and the sinks."""
+    distant = beyond(tokens, window, sinks)
+    enough = (
+        groups for groups in range(MOST_GROUPS, 1, -1)
+        if not distant or _kept(tokens, window, sinks, groups) / distant >= share
+    )  # fmt: skip
+    return next(enough, 1)
+
+
+def _kept(tokens: int, window: int, sinks: int, groups: int) -> int:
+    """Distant pairs whose distance is a multiple of the number of groups."""
+    first = -(-window // groups) * groups
+    return sum(max(0, tokens - sinks - far) for far in range(first, tokens, groups))
+
+
+METHOD = Position

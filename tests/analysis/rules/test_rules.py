@@ -1,0 +1,354 @@
+"""Every rule, from crafted result files, to a verdict in its favour and to the one against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis import rules, tables
+from analysis.paper import claims
+from analysis.results import Results
+from analysis.rules import (
+    ARITHMETIC,
+    CONTRADICTS,
+    DIRECTION,
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    RULES,
+)
+from tests.analysis.result_files import (
+    PAPER,
+    RECIPE,
+    ROUTERS,
+    gpu_report,
+    write_adapted,
+    write_copying,
+    write_leak,
+    write_masks,
+    write_paper,
+    write_pretrained,
+    write_read,
+    write_table,
+)
+from tests.analysis.result_files import losses as rows_of
+
+CLAIMS = {claim.id: claim for claim in claims()}
+GPT2 = {"model": "gpt2", "texts": "pg-19", "context": 1024}
+TRAINED = ROUTERS | {"steps": 4000}
+H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+MILLION = {"length": 2**20}
+Writer = Callable[[Results], None]
+
+
+def paper(changes: dict[int, float], rows: Any = None, with_sinks: float | None = None,
+          **how: Any) -> Writer:  # fmt: skip
+    """The paper's way beside the pretrained model, and one with sinks."""
+
+    def write(results: Results) -> None:
+        place = {name: how[name] for name in ("model", "texts", "context") if name in how}
+        write_pretrained(results.root, **place)
+        write_paper(results.root, changes, rows=rows, **how)
+        if with_sinks is not None:
+            method = PAPER | {"sinks": 4, "gate": "log", "routers": "layer"}
+            sinks = {k: with_sinks if k < 3 else 0.0 for k in changes}
+            write_paper(results.root, sinks, block="paper_sinks", rows=rows,
+                        method=method, **place)  # fmt: skip
+
+    return write
+
+
+def dense(change: float, kept: float = 1.0) -> Writer:
+    """Masks with k = 3 and 4 of four groups."""
+    rows = {"density": kept, "distant_density": kept, "wobble": 0.0}
+    return paper({3: change, 4: change}, rows)
+
+
+def soft(hard: float) -> Writer:
+    def write(results: Results) -> None:
+        write_pretrained(results.root)
+        write_paper(results.root, {2: hard})
+        write_read(results.root, "paper", rows_of("soft", change=0.0), method=PAPER, regime=ROUTERS,
+                   against=["pretrained"])  # fmt: skip
+
+    return write
+
+
+def family(ours: float, adapted: float = -0.1, control: float | None = None, wobble: float = 1e-4,
+           apart: float = 0.0, place: str = "") -> Writer:  # fmt: skip
+    """The recipe beside both full models, and a window of as many pairs."""
+    how = {"reading": "plays", "texts": "plays"} if place else {}
+    bases = [f"{place}adapted", f"{place}pretrained"]
+
+    def write(results: Results) -> None:
+        write_pretrained(results.root, block=bases[1], **how)
+        write_adapted(results.root, adapted, block=bases[0], **how)
+        rows = {"seeds": (0, 1, 2), "apart": apart, "wobble": wobble}
+        budgets = dict.fromkeys((0.0625, 0.125, 0.25), ours)
+        write_masks(results.root, f"{place}recipe", budgets, regime=ROUTERS, rows=rows,
+                    against=bases, **how)  # fmt: skip
+        if control is not None:
+            write_masks(results.root, "window", dict.fromkeys(budgets, control),
+                        method={"name": "window"}, against=bases)  # fmt: skip
+
+    return write
+
+
+def copied(again: float) -> Writer:
+    def write(results: Results) -> None:
+        write_copying(results.root, "recipe", again, budget=0.125, method=RECIPE, regime=ROUTERS,
+                      against=["adapted"])  # fmt: skip
+
+    return write
+
+
+def leaks(sinkhorn: float, causal: float) -> Writer:
+    return lambda results: write_leak(results.root, sinkhorn, causal)
+
+
+def table(stage: str, *rows: dict[str, Any]) -> Writer:
+    return lambda results: write_table(results.root, stage, *rows)
+
+
+def gpu(device: str, *rows: dict[str, Any]) -> Writer:
+    return lambda results: gpu_report(results.base, device, *rows)
+
+
+def counts(name: str, change: dict[str, Any] | None = None) -> Writer:
+    """A table that is always written, with other figures in it."""
+
+    def write(results: Results) -> None:
+        tables.write(results, results.base / "tables")
+        path = results.base / "tables" / f"{name}.csv"
+        pd.read_csv(path).assign(**(change or {})).to_csv(path, index=False)
+
+    return write
+
+
+def lengths(*speeds: float) -> list[dict[str, Any]]:
+    return [{"length": t, "speedup": s} for t, s in zip((1024, 16384, 65536), speeds, strict=False)]
+
+
+def both(*writers: Writer) -> Writer:
+    def write(results: Results) -> None:
+        for each in writers:
+            each(results)
+
+    return write
+
+
+TOP2 = {"density": 0.45, "distant_density": 0.4}
+IN_SETTING = {**GPT2, "regime": TRAINED}
+ONE_HEAD = {
+    "method": "full",
+    "heads": 1,
+    "median_s": 0.01,
+    "low_s": 0.01,
+    "high_s": 0.01,
+    **MILLION,
+}
+FULL_MILLION = {"method": "full", "median_s": 20.0, "low_s": 19.0, "high_s": 21.0, **MILLION}
+# Rule -> claim, files in its favour, verdict, files against it.
+CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
+    "sparse_perplexity": [
+        ("table7.gpt2-124m.k2.ppl", paper({2: 41.3 / 20.0855 / 1.284 - 1}, **IN_SETTING),
+         REPRODUCED, paper({2: 0.5}, **IN_SETTING)),
+        ("table7.gpt2-124m.k1.delta", paper({1: 1.2}, with_sinks=0.02, **GPT2), DIRECTION,
+         paper({1: 0.02}, **GPT2)),
+        ("table7.gpt2-124m.k2.delta", paper({2: -0.05}, **GPT2), DIRECTION,
+         paper({2: 0.05}, **{**GPT2, "texts": "plays", "regime": TRAINED})),
+    ],
+    "one_group": [("ours.paper.k1", paper({1: 1.2}, with_sinks=0.02), DIRECTION, paper({1: 0.02}))],
+    "two_groups": [
+        ("ours.paper.k2", paper({2: 0.02}), DIRECTION, paper({2: 0.2}, with_sinks=0.01))
+    ],
+    "retained": [
+        ("ours.paper.k2.pairs", paper({2: 0.1}, {"distant_density": 0.65}), DIRECTION,
+         paper({2: 0.1}, {"distant_density": 0.3})),
+        ("table7.gpt2-124m.k2.pairs_retained", paper({2: 0.1}, {"distant_density": 0.6}, **GPT2),
+         DIRECTION, paper({2: 0.1}, {"distant_density": 0.95}, **GPT2)),
+    ],
+    "soft_against_hard": [("audit.6", soft(0.2), DIRECTION, soft(0.001))],
+    "dense_rows": [
+        ("table7.gpt2-124m.k3.pairs_retained", dense(0.0), ARITHMETIC, dense(0.001)),
+        ("table7.gpt2-124m.k3.delta", dense(0.0), CONTRADICTS, dense(0.0, 0.99)),
+        ("table7.gpt2-124m.k4.ppl", dense(0.0), CONTRADICTS, dense(0.01)),
+        ("table7.mistral-7b.k3.speedup", dense(0.0), CONTRADICTS, dense(0.01)),
+        ("table7.mistral-7b.k4.ppl", dense(0.0), ARITHMETIC, dense(0.01)),
+    ],
+    "top3_is_everything": [("audit.1", dense(0.0), ARITHMETIC, dense(0.001))],
+    "long_context_top3": [
+        ("long_context.t1024.ppl_topk3", dense(0.0), ARITHMETIC, dense(0.001)),
+        ("long_context.t8192.ppl_topk3", dense(0.0), CONTRADICTS, dense(0.001)),
+    ],
+    "table7_speedup": [
+        ("table7.gpt2-124m.k1.speedup", gpu(H200, {"K": 4, "heads": 12, "method": "ours",
+                                                   "speedup": 3.8}),
+         DIRECTION, gpu(H200, {"K": 4, "heads": 12, "method": "ours", "speedup": 2.0})),
+    ],
+    "top2_bound": [
+        ("audit.2", paper({2: 0.1}, {"density": 0.8}), ARITHMETIC, paper({2: 0.1}, TOP2)),
+        ("audit.2", paper({2: 0.1}, {"density": 0.8}), ARITHMETIC,
+         both(paper({2: 0.1}, {"density": 0.8}), table("speed", {"K": 4, "k": 2, "speedup": 2.1}))),
+    ],
+    "counted": [
+        ("table3.focus-r16.trained_params", counts("parameters"), ARITHMETIC,
+         counts("parameters", {"ours": 5.0})),
+        ("table1.focus.trained_params", counts("parameters"), CONTRADICTS,
+         counts("parameters", {"also": None})),
+    ],
+    "spread": [("audit.7", counts("repeated"), CONTRADICTS, counts("repeated", {"paper": 3.0}))],
+    "confound": [
+        ("audit.12", counts("confound"), ARITHMETIC, counts("confound", {"against_adapted": 0.0}))
+    ],
+    "log_sum_exp": [
+        ("decomposition.log-sum-exp.cosine", table("exactness", {}, {}), DIRECTION,
+         table("exactness", {}, {"output_cosine": 0.99})),
+    ],
+    "subtraction": [
+        ("decomposition.subtraction.cosine",
+         table("exactness", {"method": "subtraction", "output_cosine": 0.8}), DIRECTION,
+         table("exactness", {"method": "subtraction"})),
+    ],
+    "suffix_changes_the_past": [
+        ("audit.5", leaks(0.08, 0.0), DIRECTION, leaks(0.0, 0.0)),
+        ("audit.5", leaks(0.08, 0.0), DIRECTION, leaks(0.08, 0.02)),
+    ],
+    "routing_against_chance": [
+        ("audit.9", family(0.0, control=-0.03), DIRECTION, family(0.0, control=0.05))
+    ],
+    "spread_of_seeds": [("audit.10", family(0.0, apart=0.01), DIRECTION, family(0.0, wobble=0.02))],
+    "any_training": [
+        ("audit.11", family(-0.02), DIRECTION, family(-0.02, adapted=0.0)),
+        ("audit.11", family(-0.02), DIRECTION, family(-0.2)),
+    ],
+    "cost": [
+        ("ours.headline.adapted.0.125", family(-0.1), REPRODUCED, family(0.0)),
+        ("ours.headline.pretrained.0.0625", family(-0.02), REPRODUCED, family(0.02)),
+        ("ours.plays.adapted.0.125", family(-0.1, place="plays_"), REPRODUCED,
+         family(0.0, place="plays_")),
+    ],
+    "found_again": [("ours.copying", copied(0.6), REPRODUCED, copied(2.0))],
+    "whole_model": [
+        ("ours.whole.forward", table("prefill", {}), REPRODUCED,
+         table("prefill", {"speedup": 0.9, "speedup_low": 0.8, "speedup_high": 0.95})),
+        ("ours.whole.generation", table("continuation", {}), REPRODUCED,
+         table("continuation", {"speedup": 0.9, "speedup_low": 0.8, "speedup_high": 0.95})),
+    ],
+    "speedup": [
+        ("table6.t16384.speedup_K8", gpu(H100, {"speedup": 1.9}), REPRODUCED,
+         gpu(H100, {"speedup": 4.0})),
+        ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.9}), DIRECTION,
+         gpu(H200, {"speedup": 0.5})),
+    ],
+    "crossover": [
+        ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
+         table("speed", *lengths(2.0, 3.0))),
+        ("table6.notes.crossover.slowest_context_with_gain", gpu(H200, *lengths(0.5, 2.0)),
+         DIRECTION, gpu(H200, *lengths(0.3, 0.5))),
+    ],
+    "full_seconds": [
+        ("table6.notes.full-attention-at-1m.seconds", gpu(H100, FULL_MILLION), INCONCLUSIVE,
+         gpu(H100, ONE_HEAD)),
+    ],
+    "above_the_bound": [
+        ("audit.3", gpu(H200, FULL_MILLION, {"bound": 7.9, "speedup": 6.0, **MILLION}), ARITHMETIC,
+         gpu(H200, FULL_MILLION, {"bound": 7.9, "speedup": 9.0, **MILLION})),
+    ],
+}  # fmt: skip
+EVERY = [
+    pytest.param(claim, writer, expected, id=f"{name}-{number}-{expected}")
+    for name, cases in CASES.items()
+    for number, (claim, good, verdict, bad) in enumerate(cases)
+    for writer, expected in ((good, verdict), (bad, NOT_REPRODUCED))
+]
+
+
+def decided(claim: str, results: Results, settings: Any) -> Any:
+    return rules.decide(CLAIMS[claim], results, settings)
+
+
+@pytest.mark.parametrize(("claim", "writer", "expected"), EVERY)
+def test_every_rule_can_hold_and_can_fail(results, settings, claim, writer, expected):
+    writer(results)
+    outcome = decided(claim, results, settings)
+    assert outcome is not None
+    assert outcome.verdict == expected, outcome.why
+
+
+def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
+    assert {each.judge.__name__ for each in RULES} == set(CASES)
+    for each in RULES:
+        assert len(each.refuted) > 20
+    for name, cases in CASES.items():
+        for claim, *_ in cases:
+            assert {rule.judge.__name__ for rule, _ in rules.registry.matching(claim)} == {name}
+
+
+@pytest.mark.parametrize(
+    ("claim", "writer"),
+    [
+        ("ours.paper.k1", paper({1: 1.2})),  # after few steps, and nothing says they were enough
+        ("ours.paper.k1", paper({1: 0.1}, {"wobble": 0.3})),
+        ("ours.headline.adapted.0.125", family(-0.08, wobble=0.2)),
+        ("audit.9", family(0.0, control=0.0, wobble=0.1)),
+        ("ours.speed.crossover", table("speed", *lengths(0.5))),
+        ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.0})),
+        ("audit.5", leaks(0.0011, 0.0)),
+    ],
+)
+def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, writer):
+    writer(results)
+    assert decided(claim, results, settings).verdict == INCONCLUSIVE
+
+
+def test_rows_about_models_that_did_not_run_are_not_run(results, settings):
+    """One measurement of ours is one row of ours."""
+    both(paper({1: 1.2, 2: 0.1}, with_sinks=0.02), table("speed", *lengths(0.5, 2.0)))(results)
+    for claim in CLAIMS.values():
+        outcome = rules.decide(claim, results, settings)
+        if claim.id.startswith(("table7", "table6")) and outcome is not None:
+            assert outcome.verdict == CONTRADICTS, claim.id
+    assert decided("ours.paper.k1", results, settings).verdict == DIRECTION
+
+
+def test_nothing_is_plainly_reproduced_in_another_setting(results, settings):
+    paper({1: 1.2, 2: -0.02}, **{**GPT2, "texts": "plays", "regime": TRAINED})(results)
+    for claim in CLAIMS.values():
+        outcome = rules.decide(claim, results, settings)
+        assert outcome is None or outcome.verdict != REPRODUCED, claim.id
+    assert "plays instead of PG-19" in decided("table7.gpt2-124m.k2.ppl", results, settings).why
+
+
+def test_another_models_perplexity_is_no_figure_beside_the_papers(results, settings):
+    dense(0.0)(results)
+    assert decided("table7.gpt2-124m.k3.ppl", results, settings).ours is None
+    assert decided("table7.gpt2-124m.k3.pairs_retained", results, settings).ours == 100
+
+
+def test_facts_tell_where_a_verdict_comes_from(results, settings):
+    paper({1: 1.2}, with_sinks=0.02)(results)
+    outcome = decided("ours.paper.k1", results, settings)
+    assert (outcome.n, outcome.evidence) == (6, "results/laptop/paper/read/final/rows.csv")
+    assert outcome.command == "dvc repro read@paper"
+    expected = "laptop; smollm2-135m-instruct; unseen; T = 2048; 24 steps; seed 0"
+    assert outcome.scale == expected
+    assert outcome.ours == pytest.approx(1.2, abs=0.01)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+def test_a_smoke_run_or_random_weights_settle_identities_only(tmp_path, settings, scale):
+    results = Results(tmp_path, scale)
+    model = "smollm2-135m-instruct" if scale == "smoke" else "tiny-llama"
+    rows = {"density": 1.0, "distant_density": 1.0, "wobble": 0.0}
+    paper({1: 1.2, 3: 0.0}, rows, with_sinks=0.02, model=model)(results)
+    assert decided("ours.paper.k1", results, settings).verdict == INCONCLUSIVE
+    assert decided("audit.1", results, settings).verdict == ARITHMETIC
+
+
+def test_a_rule_cannot_say_reproduced_without_having_checked_the_setting():
+    with pytest.raises(ValueError, match="another scale"):
+        rules.Outcome(REPRODUCED, "because")

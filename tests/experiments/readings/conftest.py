@@ -1,0 +1,59 @@
+"""A folder in which a tiny model is trained and read."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments import settings
+from experiments.settings import Settings
+from experiments.stages.train import train
+from tests.experiments import training
+
+READINGS: dict[str, Any] = {
+    "search": {"kind": "perplexity", "texts": ["letters"], "documents": 2, "context": 64},
+    "final": {"kind": "perplexity", "texts": ["letters"], "side": "test", "final": True,
+              "documents": 2, "windows": 2, "context": 64, "soft": False},
+    "copying": {"kind": "copying", "texts": ["letters"], "documents": 2, "context": 96,
+                "passage": 16, "lead": 2, "distances": [32, 64]},
+    "leak": {"kind": "leak", "texts": ["letters"], "documents": 2, "context": 64},
+}  # fmt: skip
+EXPERIMENTS: dict[str, Any] = {
+    "pretrained": {"base": "plain", "readings": ["search", "copying"]},
+    "routed": {"base": "plain", "seeds": [0, 1], "method": training.ROUTED,
+               "regime": {**training.CENTROIDS, "steps": 2}, "budgets": [0.25, 0.5],
+               "readings": ["search", "final", "copying", "leak"]},
+    "untrained": {"base": "plain", "method": {"name": "window", "window": 8, "sinks": 2},
+                  "budgets": [0.25], "readings": ["search", "copying"]},
+}  # fmt: skip
+
+
+def write_tests(folder: Path) -> None:
+    """Test documents beside those that training writes."""
+    drawn = random.Random(1)
+    rows = [{"title": f"test {n}", "file": f"{n}.txt",
+             "text": "".join(drawn.choices(string.ascii_lowercase[:6], k=400))}
+            for n in range(2)]  # fmt: skip
+    path = folder / "data/texts/letters/test.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings of a folder with texts, in which ``routed`` has been trained with two seeds."""
+    monkeypatch.chdir(tmp_path)
+    training.write_texts(tmp_path)
+    write_tests(tmp_path)
+    values = training.values(params, EXPERIMENTS)
+    values["readings"] = READINGS
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    chosen = settings.parse(values)
+    for seed in (0, 1):
+        train("routed", seed, chosen)
+    return chosen

@@ -1,0 +1,109 @@
+"""The read stage: rows of every seed, condition and document; nothing done twice, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import focus
+from experiments import readings, texts, trained
+from experiments.settings import Settings
+from experiments.stages import read as stage
+
+ROUTED = Path("results/laptop/routed/read")
+
+
+def rows_of(name: str, block: str = "routed") -> pd.DataFrame:
+    return pd.read_csv(f"results/laptop/{block}/read/{name}/rows.csv")
+
+
+@pytest.mark.usefixtures("workspace")
+class TestPerplexity:
+    def test_rows_are_what_the_model_gives(self, workspace: Settings) -> None:
+        stage.read("routed", workspace, "search")
+        table = rows_of("search")
+        assert len(table) == 2 * (1 + 2) * 2  # seeds, the gate and two budgets, documents
+        assert set(table["condition"]) == {"soft", "hard"}
+        built = trained.build(workspace.cell("routed"), 1, workspace)
+        (document, windows), _ = texts.reading_windows(
+            workspace.readings["search"], "letters", "tiny-llama", workspace
+        )
+        with torch.no_grad(), focus.mode(built.model, "hard", top_k=2, probe="multi_probe"):
+            logits = built.model(windows[:1], use_cache=False).logits
+            kept = focus.density(built.model)
+        wanted = torch.nn.functional.cross_entropy(logits[0, :-1], windows[0, 1:], reduction="sum")
+        own = table[(table["seed"] == 1) & (table["budget"] == "0.5")
+                    & (table["document"] == document.title)].iloc[0]  # fmt: skip
+        assert own["nll"] == pytest.approx(float(wanted), rel=1e-5)
+        assert own["tokens"] == 63
+        assert own["density"] == pytest.approx(sum(kept.values()) / len(kept), rel=1e-6)
+        assert own["sha"] == document.sha
+
+    def test_a_rerun_does_nothing_and_a_kill_loses_one_part(
+        self, workspace: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done: list[str] = []
+        parts = readings.parts
+
+        def counted(subject: readings.Subject) -> list[readings.Part]:
+            def noted(name, call):
+                done.append(name)
+                if len(done) == 3:
+                    raise KeyboardInterrupt
+                return call()
+
+            return [(name, lambda n=name, c=call: noted(n, c)) for name, call in parts(subject)]
+
+        monkeypatch.setattr(readings, "parts", counted)
+        with pytest.raises(KeyboardInterrupt):
+            stage.read("routed", workspace, "search")
+        assert not (ROUTED / "search/run.json").exists()
+        stage.read("routed", workspace, "search")
+        assert len(done) == 3 + 4  # six parts, and the one that was killed again
+        before = (ROUTED / "search/run.json").stat().st_mtime_ns
+        stage.read("routed", workspace, "search")
+        assert len(done) == 7
+        assert (ROUTED / "search/run.json").stat().st_mtime_ns == before
+
+    def test_the_record_says_which_documents_were_opened(self, workspace: Settings) -> None:
+        stage.read("routed", workspace, "final")
+        run = json.loads((ROUTED / "final/run.json").read_text())
+        assert run["notes"]["opened"]["side"] == "test"
+        assert run["notes"]["opened"]["final"]
+        assert set(rows_of("final")["document"]) == {"test 0", "test 1"}
+        assert set(rows_of("final")["tokens"]) == {2 * 63}
+
+    def test_missing_weights_name_the_command(self, workspace: Settings) -> None:
+        with pytest.raises(ValueError, match=r"stages.train adapted --seed 0"):
+            stage.read("adapted", workspace)
+
+    def test_a_reading_that_is_not_asked_for(self, workspace: Settings) -> None:
+        with pytest.raises(ValueError, match=r"^experiments.pretrained.readings: 'final'"):
+            stage.read("pretrained", workspace, "final")
+
+
+@pytest.mark.usefixtures("workspace")
+def test_copying_has_full_new_and_masked_rows(workspace: Settings) -> None:
+    stage.read("untrained", workspace, "copying")
+    table = rows_of("copying", "untrained")
+    assert set(table["condition"]) == {"full", "new", "hard"}
+    assert len(table) == 3 * 2 * 2
+    assert set(table["tokens"]) == {14}
+    assert (table["density"][table["condition"] == "hard"] < 1).all()
+    stage.read("pretrained", workspace, "copying")
+    assert set(rows_of("copying", "pretrained")["condition"]) == {"full", "new"}
+
+
+@pytest.mark.usefixtures("workspace")
+def test_the_causal_balance_leaks_nothing_and_sinkhorn_does(workspace: Settings) -> None:
+    stage.read("routed", workspace, "leak")
+    table = rows_of("leak").groupby("balance")
+    assert table["changed"].max()["causal"] == 0
+    assert table["max_logit_change"].max()["causal"] == 0
+    assert table["changed"].max()["sinkhorn"] > 0
+    assert all(map(math.isfinite, rows_of("leak")["largest_group"]))
