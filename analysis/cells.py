@@ -59,14 +59,16 @@ class Cell:
 
     @property
     def role(self) -> str:
-        """A key of :data:`ROLES`, or the method's name (with ``trained_`` before it)."""
+        """A key of :data:`ROLES`, ``groups`` for trained groups that are neither the recipe's nor
+        the paper's, or the method's name (with ``trained_`` before it)."""
         method, regime = self.method.get("name", ""), self.regime.get("name", "none")
         if method == "full":
             return "pretrained" if regime == "none" else "adapted"
         if method == "focus" and regime == "centroids":
             if self.regime.get("shuffled"):
                 return "shuffled"
-            return "paper" if self.method.get("routers") == "paper" else "ours"
+            kinds = {"paper": "paper", "query_head": "ours"}
+            return kinds.get(self.method.get("routers", ""), "groups")
         if method == "focus":
             return "masked"
         return method if regime == "none" else f"trained_{method}"

@@ -140,6 +140,14 @@ class Results:
         return self._kind("perplexity")
 
     @cached_property
+    def _by_cell(self) -> dict[str, pd.DataFrame]:
+        return {str(name): own for name, own in self.rows.groupby("cell", sort=False)}
+
+    def rows_of(self, cell: str) -> pd.DataFrame:
+        """Rows of one cell."""
+        return self._by_cell.get(cell, self.rows.head(0))
+
+    @cached_property
     def copying(self) -> pd.DataFrame:
         """The same of passages that a window holds twice; condition ``new``: read once."""
         return self._kind("copying")

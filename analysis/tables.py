@@ -94,12 +94,12 @@ def generation(results: Results) -> pd.DataFrame:
 
 
 def training(results: Results) -> pd.DataFrame:
-    """The course of every training in at most forty steps a seed: the mean loss between two."""
+    """The course of every training in at most twenty steps a seed: the mean loss between two."""
     frame = results.training
     if frame.empty:
         return frame
     key = ["experiment", "cell", "seed"]
-    every = frame.groupby(key)["step"].transform(lambda s: max(1, -(-int(s.max()) // 40)))
+    every = frame.groupby(key)["step"].transform(lambda s: max(1, -(-int(s.max()) // 20)))
     grouped = frame.assign(step=-(-frame["step"] // every) * every).groupby([*key, "step"])
     return grouped["loss"].mean().reset_index()
 
@@ -140,6 +140,11 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
         found[str(cell)] = {name: round(100 * float(value), 3) for name, value in values.items()
                             if value == value}  # fmt: skip
     return found
+
+
+def plural(count: float, word: str) -> str:
+    """1 seed, 3 seeds."""
+    return f"{int(count)} {word}{'s' if count != 1 else ''}"
 
 
 def number(value: float) -> str:
