@@ -47,7 +47,7 @@ def read_csv(path: Path, kind: str | None = None) -> pd.DataFrame:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """A JSON object, {} where there is no file. ValueError, naming the file, where it is not one."""
+    """A JSON object, {} where there is no file. ValueError names a file that is none."""
     if not path.is_file():
         return {}
     try:
