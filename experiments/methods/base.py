@@ -116,6 +116,8 @@ class Method(ABC):
         if cell.trains and cls.untrainable:
             raise ValueError(f"{path}.regime.name: no weights can be trained under method "
                              f"{cls.name}: {cls.untrainable}")  # fmt: skip
+        if cell.trains and isinstance(settings, Beside):
+            cls.check(settings, settings.trained_at, f"{path}.method.trained_at")
 
 
 def built(kind: type[Method], fields: dict[str, Any], seed: int) -> Method:

@@ -62,7 +62,7 @@ class FixedRouter(Router):
 
     def _numbers(self, hidden: Tensor, groups: int) -> Tensor:
         batch, new = hidden.shape[:2]
-        if self.rule == "window":
+        if self.rule == "window" or groups == 1:
             return torch.zeros(batch, new, dtype=torch.int64, device=hidden.device)
         if self.rule == "token":
             if self.seen is None or self.seen.ids is None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from experiments.methods.base import MOST_GROUPS, check_share
 from experiments.methods.fixed import Ruled
 from experiments.methods.window import beyond
-from experiments.settings.experiment import Budget, Experiment
+from experiments.settings.experiment import Budget
 
 
 class Position(Ruled):
@@ -27,14 +26,6 @@ class Position(Ruled):
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """A share."""
         check_share(cls.name, budget, path)
-
-    @classmethod
-    def check_cell(cls, settings: Any, cell: Experiment, starts: Sequence[Experiment],
-                   path: str) -> None:  # fmt: skip
-        """Training needs a budget of its own."""
-        super().check_cell(settings, cell, starts, path)
-        if cell.trains:
-            cls.check(settings, settings.trained_at, f"{path}.method.trained_at")
 
 
 @lru_cache

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from experiments.methods.base import MOST_GROUPS, check_share
 from experiments.methods.fixed import Ruled, hashed
+from experiments.methods.window import beyond
 from experiments.settings.experiment import Budget
-from focus.density import PairCounts, count_pairs
 
 
 class Token(Ruled):
@@ -52,16 +52,20 @@ def groups_keeping(windows: list[Tensor], window: int, sinks: int, share: float)
     if not any(each.shape[1] > window + sinks for each in windows):
         raise ValueError(f"calibrate: groups by token need windows of more than {window + sinks} "
                          "tokens to be chosen on")  # fmt: skip
+    distant = sum(len(each) * beyond(each.shape[1], window, sinks) for each in windows)
     for groups in range(MOST_GROUPS, 1, -1):
-        pairs = PairCounts.total(_pairs(each, groups, window, sinks) for each in windows)
-        if pairs.distant_density >= share:
+        if sum(_kept(each, groups, window, sinks) for each in windows) / distant >= share:
             return groups
     return 1
 
 
-def _pairs(ids: Tensor, groups: int, window: int, sinks: int) -> PairCounts:
-    member = one_hot(hashed(ids, groups), groups).bool().unsqueeze(1)
-    return count_pairs(member, None, window, sinks)
+def _kept(ids: Tensor, groups: int, window: int, sinks: int) -> int:
+    """Distant pairs of windows (N, T) whose tokens are in one group."""
+    own = one_hot(hashed(ids, groups), groups)
+    keys = own.clone()
+    keys[:, :sinks] = 0
+    # Keys of each group that have left the window, at the queries that they have left.
+    return int((keys.cumsum(1)[:, :-window] * own[:, window:]).sum())
 
 
 METHOD = Token

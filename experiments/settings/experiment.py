@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
-from experiments.settings.schema import Count, Distinct, Frozen, Listed, ModelDtype, Share, Size
+from experiments.settings.schema import (
+    Count,
+    Distinct,
+    Frozen,
+    Listed,
+    ModelDtype,
+    Share,
+    Size,
+    once,
+)
 from focus.config import BALANCES, PROBES
 
 
@@ -24,8 +42,14 @@ class Mask(Frozen):
         return f"k{self.top_k}.{self.probe}{words}.{self.balance}"
 
 
+def _kind(budget: Any) -> str:
+    return "mask" if isinstance(budget, Mapping | Mask) else "share"
+
+
 # A share of the distant pairs is a cap: what a method keeps is counted and stands in every row.
-Budget = Annotated[Share | Mask, Field(union_mode="left_to_right")]
+Budget = Annotated[
+    Annotated[Share, Tag("share")] | Annotated[Mask, Tag("mask")], Discriminator(_kind)
+]
 
 
 class MethodBlock(Frozen):
@@ -88,7 +112,7 @@ class Centroids(Training):
     name: Literal["centroids"] = "centroids"
     temperature_start: Annotated[float, Field(gt=0)] | None = None
     hard_from: Annotated[float, Field(ge=0, lt=1)] | None = None
-    hard_top_ks: Distinct[int] = (1, 2, 4)
+    hard_top_ks: Distinct[Count] = (1, 2, 4)
     loss: Literal["next_token", "distil"] = "next_token"
     shuffled: bool = False
 
@@ -146,7 +170,7 @@ class Experiment(Frozen):
     method: MethodBlock
     regime: Regime = Nothing()
     texts: str
-    budgets: Listed[Budget] = ()
+    budgets: Annotated[Listed[Budget], AfterValidator(once)] = ()
     seeds: Distinct[int] = (0,)
     readings: Distinct[str]
     against: Listed[str] = ()
@@ -163,7 +187,9 @@ class Experiment(Frozen):
     def _trainable(self) -> Experiment:
         routed = self.regime.name == "centroids"
         if routed and self.method.name != "focus":
-            raise ValueError(f"regime centroids trains routers; method {self.method.name} has none")
+            raise ValueError(
+                f"regime.name: centroids trains routers; method {self.method.name} has none"
+            )
         return self
 
     @property

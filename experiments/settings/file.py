@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from experiments.settings.blocks import Fetching, Intervals, Reading, Texts
-from experiments.settings.experiment import Experiment, Mask
+from experiments.settings.experiment import Experiment
 from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
 from experiments.settings.resolve import inherited, laid, swept
 from experiments.settings.schema import Count, Distinct, Frozen, Size, read_yaml
@@ -61,7 +61,8 @@ class Settings(_File):
             if name == block and len(cells) == 1:
                 return next(iter(cells.values()))
         known = [each for cells in self.experiments.values() for each in cells]
-        raise ValueError(f"experiments.{name}: no such experiment; there are {', '.join(known)}")
+        what = "has several cells" if name in self.experiments else "no such experiment"
+        raise ValueError(f"experiments.{name}: {what}; there are {', '.join(known)}")
 
     def cells(self, block: str) -> Cells:
         """The cells of an experiment; ValueError with the names that there are."""
@@ -114,6 +115,7 @@ def parse(values: Mapping[str, Any]) -> Settings:
 
 def _check(settings: Settings) -> None:
     """What no block can see alone."""
+    _check_names(settings)
     for block, cells in settings.experiments.items():
         for cell in cells.values():
             path = f"experiments.{block}"
@@ -123,8 +125,7 @@ def _check(settings: Settings) -> None:
             if set(cell.seeds) - set(settings.seeds):
                 raise ValueError(f"{path}.seeds: {list(cell.seeds)} are not all in seeds = "
                                  f"{list(settings.seeds)}")  # fmt: skip
-            _check_start(path, cell, settings)
-            _check_method(path, cell)
+            _check_method(path, cell, settings)
             _check_readings(path, cell, settings)
     for name, reading in settings.readings.items():
         _known(f"readings.{name}.texts", reading.texts, settings.texts)
@@ -140,16 +141,22 @@ def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
             raise ValueError(f"{path}: {name!r} is unknown; there are {', '.join(known)}")
 
 
-def _check_start(path: str, cell: Experiment, settings: Settings) -> None:
-    seen = [cell.block]
+def _starts(path: str, cell: Experiment, settings: Settings) -> list[Experiment]:
+    """What a cell starts from, and that from, nearest first; ValueError where that goes round."""
+    found, names = [], [cell.name]
     while cell.start is not None:
-        _known(f"{path}.start", [cell.start], settings.experiments)
-        if cell.start in seen:
-            raise ValueError(f"{path}.start: {' -> '.join([*seen, cell.start])} goes round")
-        above = settings.cell(cell.start)
+        try:
+            above = settings.cell(cell.start)
+        except ValueError as error:
+            raise ValueError(f"{path}.start: {str(error).split(': ', 1)[1]}") from error
+        if above.name in names:
+            raise ValueError(f"{path}.start: {' -> '.join([*names, above.name])} goes round")
         if above.model != cell.model:
             raise ValueError(f"{path}.start: {cell.start} is of {above.model}, not {cell.model}")
-        seen, cell = [*seen, cell.start], above
+        found.append(above)
+        names.append(above.name)
+        cell = above
+    return found
 
 
 def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
@@ -159,12 +166,23 @@ def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
             raise ValueError(f"{path}.readings: {name} is of kind {kind}, for method focus alone")
 
 
-def _check_method(path: str, cell: Experiment) -> None:
+def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
     from experiments import methods  # methods are built from settings
 
     kind = methods.find(cell.method.name, f"{path}.method.name")
     own = parse_block(kind.Settings, cell.method.fields, f"{path}.method")
+    kind.check_cell(own, cell, _starts(path, cell, settings), path)
     for number, budget in enumerate(cell.budgets):
         kind.check(own, budget, f"{path}.budgets[{number}]")
-        if isinstance(budget, Mask) and cell.method.name != "focus":
-            raise ValueError(f"{path}.budgets[{number}]: method {cell.method.name} takes a share")
+    if not cell.budgets:
+        kind.check(own, None, f"{path}.budgets")
+
+
+def _check_names(settings: Settings) -> None:
+    """Every cell is found by its name alone."""
+    blocks: dict[str, str] = {}
+    for block, cells in settings.experiments.items():
+        for name in cells:
+            other = blocks.setdefault(name, block)
+            if other != block or (name != block and name in settings.experiments):
+                raise ValueError(f"experiments.{block}.sweep: {name} is another experiment's name")

@@ -31,6 +31,8 @@ def laid(overlay: Mapping[str, Any], onto: Mapping[str, Any], path: str = "",
             renamed = "name" in value and "name" in inner and value["name"] != inner["name"]
             # Below a name stand fields, which the block itself knows.
             out[key] = dict(value) if renamed else laid(value, inner, place, new or bool(path))
+        elif value is None and isinstance(inner, Mapping):
+            del out[key]
         else:
             out[key] = value
     return out
@@ -79,6 +81,8 @@ def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str,
             parts = field.split(".") if "." in field or field in plain else ["method", field]
             label += f"-{parts[-1]}{value}"
             cell = laid(_nested(parts, value), cell)
+        if label in cells:
+            raise ValueError(f"{path}.sweep: two cells would be named {label}")
         cells[label] = cell
     return cells
 

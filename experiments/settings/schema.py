@@ -7,8 +7,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 Item = TypeVar("Item", bound=Hashable)
 Block = TypeVar("Block", bound="Frozen")
@@ -30,10 +31,17 @@ class Frozen(BaseModel):
         return self.model_dump(mode="json")
 
 
-def _distinct(values: Sequence[Item]) -> Sequence[Item]:
-    if not values or len(set(values)) != len(values):
-        raise ValueError(f"must name at least one value, and none twice, got {list(values)}")
+def once(values: Sequence[Item]) -> Sequence[Item]:
+    """The values; ValueError where one of them comes twice."""
+    if len(set(values)) != len(values):
+        raise ValueError("must name no value twice")
     return values
+
+
+def _distinct(values: Sequence[Item]) -> Sequence[Item]:
+    if not values:
+        raise ValueError("must name at least one value")
+    return once(values)
 
 
 # params.yaml has lists; what stages hold must not change.
@@ -52,32 +60,60 @@ def parse(kind: type[Block], values: Any, path: str) -> Block:
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise ValueError(explain(error, path)) from error
+        raise ValueError(explain(error, path, values)) from error
 
 
-def explain(error: ValidationError, path: str) -> str:
-    """Pydantic's findings, a line each, by the names that params.yaml has."""
-    lines = []
-    for found in error.errors():
-        place = ".".join(part for part in (path, *map(str, found["loc"])) if part)
-        what = found["msg"].removeprefix("Value error, ")
-        if re.match(r"[a-z_]+: ", what):  # a check of several fields names the one it means
-            lines.append(f"{place}.{what}")
-            continue
-        if found["type"] == "extra_forbidden":
-            what = "unknown field"
-        got = "" if found["type"] in ("missing", "extra_forbidden") else f", got {found['input']!r}"
-        lines.append(f"{place}: {what}{got if len(got) < 200 else ''}")
-    return "\n".join(lines)
+def explain(error: ValidationError, path: str, values: Any) -> str:
+    """Pydantic's findings, a line each, by the names that params.yaml has.
+
+    Args:
+        path: of the block.
+        values: what it was to be built from.
+    """
+    lines = [_line(each, path, values) for each in error.errors()]
+    return "\n".join(line.removeprefix(".") for line in lines)
+
+
+def _line(found: Mapping[str, Any], path: str, values: Any) -> str:
+    kind, what = found["type"], found["msg"].removeprefix("Value error, ")
+    place = path + _place(found["loc"], values, kind)
+    if kind.startswith("union_tag"):  # a name that decides which fields there are
+        told = found["ctx"]
+        name = told["discriminator"].strip("'")
+        if "tag" not in told:
+            return f"{place}.{name}: Field required"
+        return f"{place}.{name}: must be one of {told['expected_tags']}, got {told['tag']!r}"
+    if re.match(r"[a-z_.]+: ", what):  # a check of several fields names the one it means
+        return f"{place}.{what}"
+    if kind == "extra_forbidden":
+        return f"{place}: unknown field"
+    got = "" if kind == "missing" else f", got {found['input']!r}"
+    return f"{place}: {what}{got if len(got) < 200 else ''}"
+
+
+def _place(parts: Sequence[str | int], values: Any, kind: str) -> str:
+    """A finding's place within the values; names of the kinds that a union has, which pydantic puts
+    between the fields, are left out."""
+    place, inner = "", values
+    for number, part in enumerate(parts):
+        absent = number == len(parts) - 1 and kind == "missing"
+        if isinstance(part, int) and isinstance(inner, Sequence):
+            place, inner = f"{place}[{part}]", inner[part]
+        elif isinstance(inner, Mapping) and (part in inner or absent):
+            place, inner = f"{place}.{part}", inner.get(part)
+    return place
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping; ValueError names the file where it does not."""
+    """A YAML file that holds a mapping; ValueError names the file where it does not.
+
+    As DVC reads it (YAML 1.2: 1e-2 is a number, `on` a text; no name twice).
+    """
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         raise ValueError(f"{path}: no valid YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: must hold a mapping")

@@ -1,0 +1,238 @@
+"""Nonsense is refused by the field's full name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import settings
+from experiments.settings import Mask
+
+
+def put(values: dict[str, Any], name: str, value: object) -> None:
+    """Sets the setting of a full name, e.g. `readings.final.context`."""
+    *path, last = name.split(".")
+    for part in path:
+        values = values[part]
+    values[last] = value
+
+
+def test_the_file_of_the_repository_is_valid(params: dict[str, Any]) -> None:
+    read = settings.parse(params)
+    assert read.scale in settings.SCALES
+    for block, cells in read.experiments.items():
+        assert read.cells(block) == cells
+        for name, cell in cells.items():
+            assert read.cell(name) is cell
+            assert (cell.name, cell.block) == (name, block)
+
+
+BAD = [
+    ("seed", -1, "seed: Input should be greater than or equal to 0, got -1"),
+    ("seed", True, "seed: Input should be a valid integer"),
+    ("seeds", [0, 0], "seeds: must name no value twice"),
+    ("threads", 0, "threads: Input should be greater"),
+    ("threads", "2", "threads: Input should be a valid integer, got '2'"),
+    ("texts.plays.sauce", "x", "texts.plays.sauce: unknown field"),
+    ("texts.plays.max_overlap", 0.0, "texts.plays.max_overlap: Input should be greater than 0"),
+    ("readings.final.final", False, "readings.final.side: test documents are opened by a final"),
+    ("readings.final.score_from", 9999, "readings.final.score_from: must be below context"),
+    ("readings.final.kind", "luck", "readings.final.kind: must be one of 'perplexity', 'copying'"),
+    ("readings.final", {"texts": ["plays"]}, "readings.final.kind: Field required"),
+    ("readings.final.texts", ["moon"], "readings.final.texts: 'moon' is unknown; there are plays"),
+    ("readings.final.documents", 1, "readings.final.documents: Input should be greater"),
+    ("readings.copying.passage", 8, "readings.copying.passage: must be above lead = 8"),
+    ("readings.copying.distances", [10], "readings.copying.distances: must be from passage = 256"),
+    ("readings.leak.balances", ["luck"], "readings.leak.balances[0]: Input should be 'sinkhorn'"),
+    ("intervals.confidence", 1.0, "intervals.confidence: Input should be less than 1"),
+    ("tolerances.rounding", -1.0, "tolerances.rounding: Input should be greater"),
+    ("speed", 3, "speed: Input should be a valid dictionary"),
+    ("speed.key_heads", 2, "speed.key_heads: 2 does not divide heads = 9"),
+    ("speed.top_ks", [99], "speed.top_ks: 99 is above groups = 4"),
+    ("decode.routings", [{"groups": 2, "top_k": 3}], "decode.routings[0].top_k: 3 is above"),
+    ("decode.routings", [{"groups": 2, "topk": 3}], "decode.routings[0].topk: unknown field"),
+    ("prefill.texts", "moon", "prefill.texts: 'moon' is unknown"),
+    ("speeds", {}, "speeds: unknown field"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD, ids=[f"{n}={v}" for n, v, _ in BAD])
+def test_nonsense_in_a_block(params: dict[str, Any], name: str, value: Any, message: str) -> None:
+    put(params, name, value)
+    with pytest.raises(ValueError) as caught:
+        settings.parse(params)
+    assert str(caught.value).startswith(message)
+
+
+def routed(**fields: Any) -> dict[str, Any]:
+    return {"method": {"num_groups": 4, **fields}}
+
+
+def fitted(**fields: Any) -> dict[str, Any]:
+    return {"regime": fields}
+
+
+PLAIN = {"regime": {"name": "none"}}
+BAD_CELLS = [
+    ({"mothod": {}}, "mothod: unknown field"),
+    ({"model": 3}, "model: Input should be a valid string, got 3"),
+    ({"texts": "moon"}, "texts: 'moon' is unknown; there are plays"),
+    ({"readings": ["moon"]}, "readings: 'moon' is unknown; there are plays"),
+    ({"readings": []}, "readings: must name at least one value"),
+    ({"against": ["moon"]}, "against: 'moon' is unknown; there are one"),
+    ({"seeds": [7]}, "seeds: [7] are not all in seeds = [0, 1, 2]"),
+    ({"start": "moon"}, "start: no such experiment; there are one"),
+    ({"method": 3}, "method: Input should be a valid dictionary"),
+    ({"method": {"name": "moon"}, "regime": None}, "method.name: 'moon' is no method; there are"),
+    (routed(windo=3), "method.windo: unknown field"),
+    (routed(window=0), "method.window: must be >= 1, got 0"),
+    (routed(top_k=5), "method.top_k: must be at most num_groups = 4, got 5"),
+    (fitted(name="luck"), "regime.name: must be one of 'centroids', 'lora', 'full', 'scratch', "),
+    (fitted(steps=0), "regime.steps: Input should be greater than or equal to 1, got 0"),
+    (fitted(steps=1.5), "regime.steps: Input should be a valid integer"),
+    (fitted(stepz=3), "regime.stepz: unknown field"),
+    (fitted(devices=0), "regime.devices: Input should be greater"),
+    (fitted(strategy="luck"), "regime.strategy: Input should be 'auto', 'ddp' or 'fsdp2'"),
+    (fitted(hard_from=1.0), "regime.hard_from: Input should be less than 1"),
+    (fitted(hard_top_ks=[0]), "regime.hard_top_ks[0]: Input should be greater"),
+    (fitted(hard_from=0.5, hard_top_ks=[1, 8]), "regime.hard_top_ks: 8 is above num_groups = 4"),
+    ({"budgets": [2.0]}, "budgets[0]: Input should be less than or equal to 1, got 2.0"),
+    ({"budgets": [0.5, "half"]}, "budgets[1]: Input should be a valid number"),
+    ({"budgets": [0.5, 0.5]}, "budgets: must name no value twice"),
+    ({"budgets": [{"top_k": 0}]}, "budgets[0].top_k: Input should be greater"),
+    ({"budgets": [{"topk": 1}]}, "budgets[0].top_k: Field required"),
+    ({"budgets": [{"top_k": 5}]}, "budgets[0].top_k: 5 is above num_groups = 4"),
+    ({"budgets": [0.5, 0.2]}, "budgets[1]: one of num_groups = 4 groups is more than 0.2"),
+    (PLAIN, "regime.name: none trains no routers, and start names no experiment that does"),
+    ({"regime": {"name": "lora", "steps": 2}}, "regime.name: lora trains no routers"),
+    ({"method": {"name": "window"}}, "regime.name: centroids trains routers; method window has"),
+]
+
+
+@pytest.mark.parametrize(("cell", "message"), BAD_CELLS, ids=[str(cell) for cell, _ in BAD_CELLS])
+def test_nonsense_in_an_experiment(file: Any, cell: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        settings.parse(file(one=cell))
+    assert str(caught.value).startswith(f"experiments.one.{message}")
+
+
+def control(name: str, *budgets: Any, **fields: Any) -> dict[str, Any]:
+    """An untrained experiment of a method."""
+    return {"method": {"name": name, **fields}, "budgets": list(budgets), **PLAIN}
+
+
+TRAINED = {"regime": {"name": "lora", "steps": 2}}
+UNKEPT = [
+    (control("full", 0.5), "budgets[0]: method full has nothing to spend a budget on"),
+    (control("ngram", 0.5), "budgets[0]: method ngram has nothing to spend"),
+    (control("window", {"top_k": 1}), "budgets[0]: method window takes a share of the distant"),
+    (control("random"), "budgets: method random needs a share of the distant pairs"),
+    (control("position"), "budgets: method position needs a share"),
+    (control("token"), "budgets: method token needs a share"),
+    (control("oracle"), "budgets: method oracle needs a share"),
+    (control("oracle_heads", {"top_k": 1}), "budgets[0]: method oracle_heads takes a share"),
+    (control("random", 0.5, 0.01), "budgets[1]: a share of 0.01 takes more than 64 groups"),
+    (control("position", 0.015), "budgets[0]: a share of 0.015 takes more than 64 groups"),
+    (control("token", 0.001), "budgets[0]: a share of 0.001 takes more than 64 groups"),
+    (control("window", 0.5, windo=1), "method.windo: unknown field"),
+    (control("oracle", 0.5, ngram=3), "method.ngram: unknown field"),
+    ({**control("random", 0.5), **TRAINED}, "regime.name: no weights can be trained under method"),
+    ({**control("oracle", 0.5), **TRAINED}, "regime.name: no weights can be trained under method"),
+    (
+        {**control("ngram", trained_at=0.5), **TRAINED},
+        "method.trained_at: method ngram has nothing",
+    ),
+    ({**control("position", 0.5), **TRAINED}, "method.trained_at: method position needs a share"),
+    ({**control("token", 0.5), **TRAINED}, "method.trained_at: method token needs a share"),
+]
+
+
+@pytest.mark.parametrize(("cell", "message"), UNKEPT, ids=[message for _, message in UNKEPT])
+def test_a_budget_that_a_method_cannot_keep(file: Any, cell: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        settings.parse(file(one=cell))
+    assert str(caught.value).startswith(f"experiments.one.{message}")
+
+
+KEPT = [control("full"), control("window"), control("window", 0.001, 1.0), control("ngram"),
+        control("random", 0.0625, 1.0), control("position", 1 / 64), control("token", 0.5),
+        control("oracle", 0.001), control("oracle_heads", 0.5, window=64),
+        {**control("window"), **TRAINED}, {**control("window", 0.1, trained_at=0.1), **TRAINED},
+        {**control("full"), **TRAINED}]  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", KEPT, ids=str)
+def test_budgets_that_methods_keep(file: Any, cell: dict[str, Any]) -> None:
+    assert settings.parse(file(one=cell)).cell("one").method.name == cell["method"]["name"]
+
+
+def test_two_groups_work(file: Any) -> None:
+    masks = [{"top_k": 1}, {"top_k": 2, "probe": "multi_probe", "ngram": 3}]
+    cell = settings.parse(file(one={**routed(num_groups=2), "budgets": [0.5, *masks]})).cell("one")
+    assert cell.budgets == (0.5, Mask(top_k=1), Mask(top_k=2, probe="multi_probe", ngram=3))
+    assert [str(each) for each in cell.budgets] == [
+        "0.5", "k1.symmetric.causal", "k2.multi_probe.n3.causal",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("block", ["texts", "readings", "speed", "intervals", "tolerances"])
+def test_a_missing_block_is_named(params: dict[str, Any], block: str) -> None:
+    del params[block]
+    with pytest.raises(ValueError, match=rf"^{block}: Field required$"):
+        settings.parse(params)
+
+
+def test_a_missing_field_is_named(file: Any) -> None:
+    with pytest.raises(ValueError, match=r"^experiments\.one\.model: Field required$"):
+        settings.parse(file(one={"base": None, "texts": "plays", "readings": ["search"],
+                                 "method": {"name": "full"}}))  # fmt: skip
+    with pytest.raises(ValueError, match=r"^experiments\.one\.method\.name: Field required$"):
+        settings.parse(file(one={"method": None} | {"method": {"window": 3}, "base": "bare"})
+                       | {"bases": {"bare": {"model": "m", "texts": "plays",
+                                             "readings": ["search"]}}})  # fmt: skip
+
+
+def test_every_wrong_field_has_a_line(params: dict[str, Any]) -> None:
+    put(params, "readings.final.documents", 1)
+    put(params, "speed.lengths", [0])
+    with pytest.raises(ValueError) as caught:
+        settings.parse(params)
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["readings.final.documents", "speed.lengths"]
+
+
+def test_settings_cannot_be_changed(params: dict[str, Any]) -> None:
+    read = settings.parse(params)
+    cell = next(iter(read.cells("recipe").values()))
+    for thing, field in ((read, "seed"), (cell, "model"), (cell.regime, "steps")):
+        with pytest.raises(ValueError, match="frozen"):
+            setattr(thing, field, 3)
+    with pytest.raises(TypeError):
+        read.experiments["new"] = {}
+
+
+def test_a_cell_in_plain_values_is_the_same_cell(params: dict[str, Any]) -> None:
+    for cells in settings.parse(params).experiments.values():
+        for cell in cells.values():
+            assert type(cell).model_validate(cell.plain()) == cell
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "a: [", "3", "a: 1\na: 2\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"params\.yaml: "):
+        settings.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"params\.yaml: cannot be read"):
+        settings.load(tmp_path / "params.yaml")
+
+
+def test_a_number_in_scientific_notation_is_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.yaml"
+    path.write_text("rate: 1e-2\nanchor: &one {x: on}\nagain: *one\n")
+    assert settings.read_yaml(path) == {"rate": 0.01, "anchor": {"x": "on"}, "again": {"x": "on"}}
