@@ -59,23 +59,29 @@ class Cell:
 
     @property
     def role(self) -> str:
-        """A key of :data:`ROLES`, or the method's name (with ``trained_`` before it)."""
+        """A key of :data:`ROLES`, ``groups`` for trained groups that are neither the recipe's nor
+        the paper's, or the method's name (with ``trained_`` before it)."""
         method, regime = self.method.get("name", ""), self.regime.get("name", "none")
         if method == "full":
             return "pretrained" if regime == "none" else "adapted"
         if method == "focus" and regime == "centroids":
             if self.regime.get("shuffled"):
                 return "shuffled"
-            return "paper" if self.method.get("routers") == "paper" else "ours"
+            kinds = {"paper": "paper", "query_head": "ours"}
+            return kinds.get(self.method.get("routers", ""), "groups")
         if method == "focus":
             return "masked"
         return method if regime == "none" else f"trained_{method}"
 
 
-def labels(cells: Iterable[Cell]) -> dict[str, str]:
-    """Plain names by cell: what it is, or its own name where another is the same."""
+def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:
+    """Plain names by cell: what it is, or its own name where another is the same.
+
+    Args:
+        first: of several alike, the cell that is called by what it is; otherwise the first.
+    """
     found: dict[str, str] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: cell.name != first):
         label = ROLES.get(cell.role, cell.name.replace("_", " "))
         found[cell.name] = cell.name if label in found.values() else label
     return found

@@ -50,8 +50,8 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
     A base of full attention has one loss a document, with which every budget is compared; another
     one is compared at the same budget.
     """
-    theirs = results.rows[results.rows["cell"] == base.name]
-    for key, own in results.rows[results.rows["cell"] == cell.name].groupby(SAME, sort=False):
+    theirs = results.rows_of(base.name)
+    for key, own in results.rows_of(cell.name).groupby(SAME, sort=False):
         found = dict(zip(SAME, key, strict=True))
         same = theirs[(theirs["reading"] == found["reading"]) & (theirs["texts"] == found["texts"])]
         if "full" not in set(same["condition"]):
@@ -68,8 +68,10 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
 
 def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows of the documents that both were read on, token for token."""
-    first, second = (pd.MultiIndex.from_frame(each[PAIRED]) for each in (one, other))
-    return one[first.isin(second)], other[second.isin(first)]
+    first, second = (list(zip(*(each[name] for name in PAIRED), strict=True))
+                     for each in (one, other))  # fmt: skip
+    both = set(first) & set(second)
+    return one[[each in both for each in first]], other[[each in both for each in second]]
 
 
 def change(ours: pd.DataFrame, base: pd.DataFrame, confidence: float) -> dict[str, Any]:
@@ -114,7 +116,8 @@ class Family:
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Its rows of the central table, those of masks."""
-        return against_full(frame)[lambda f: self._same(f) & (f["against"] == self.against)]
+        hard = self._same(frame) & (frame["condition"] == "hard")
+        return frame[hard & (frame["against"] == self.against)]
 
     def others(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows of the same documents against other bases."""
@@ -139,22 +142,31 @@ class Headline:
 
 
 def headline(results: Results) -> Headline | None:
-    """The first of :data:`HEADLINES` that was read, or else the first experiment that trains
-    groups; None where there is none."""
+    """The first of :func:`headlines`, None where no groups were trained and read."""
+    found = headlines(results)
+    return found[0] if found else None
+
+
+def headlines(results: Results) -> list[Headline]:
+    """Those of :data:`HEADLINES` that were read, or else the first experiment that trains
+    groups."""
     frame = against_full(quality(results))
-    ours = frame[frame["role"] == "ours"]
-    known = [name for name in HEADLINES if name in set(ours["experiment"])]
-    own = ours[ours["experiment"] == known[0]] if known else ours
-    if own.empty:
-        return None
-    # Its main reading, or the one of most documents.
+    ours = frame[frame["role"].isin(["ours", "groups"])]
+    read = list(dict.fromkeys(ours["experiment"]))
+    names = [name for name in HEADLINES if name in read] or read[:1]
+    return [_headline(results, ours[ours["experiment"] == name]) for name in names]
+
+
+def _headline(results: Results, own: pd.DataFrame) -> Headline:
+    """Where one experiment is shown: in its main reading, or the one of most documents."""
     main = own["reading"] == MAIN_READING
     first = own.assign(main=main).sort_values(["main", "documents"], ascending=False,
                                               kind="stable").iloc[0]  # fmt: skip
     family = Family(first["reading"], first["texts"], first["against"])
-    full = [c.name for c in results.cells.values()
-            if c.role == "pretrained" and c.block in results.cells[first["cell"]].against]  # fmt: skip
-    return Headline(first["cell"], family, full[0] if full else None)
+    against = results.cells[first["cell"]].against
+    full = (cell.name for cell in results.cells.values()
+            if cell.role == "pretrained" and cell.block in against)  # fmt: skip
+    return Headline(first["cell"], family, next(full, None))
 
 
 def point(results: Results, cell: str, family: Family) -> pd.Series | None:

@@ -47,7 +47,7 @@ def read_csv(path: Path, kind: str | None = None) -> pd.DataFrame:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """A JSON object, {} where there is no file. ValueError, naming the file, where it is not one."""
+    """A JSON object, {} where there is no file. ValueError names a file that is none."""
     if not path.is_file():
         return {}
     try:
@@ -138,6 +138,14 @@ class Results:
     def rows(self) -> pd.DataFrame:
         """Losses: a row a reading, cell, seed, condition, budget and document."""
         return self._kind("perplexity")
+
+    @cached_property
+    def _by_cell(self) -> dict[str, pd.DataFrame]:
+        return {str(name): own for name, own in self.rows.groupby("cell", sort=False)}
+
+    def rows_of(self, cell: str) -> pd.DataFrame:
+        """Rows of one cell."""
+        return self._by_cell.get(cell, self.rows.head(0))
 
     @cached_property
     def copying(self) -> pd.DataFrame:

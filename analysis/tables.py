@@ -8,35 +8,29 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import arithmetic
-from analysis.comparisons import against_full, headline, quality
+from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
-from analysis.paper import model_name, table
+from analysis.paper import table
 from analysis.results import Results
 from experiments import statistics
 
 
 def pareto(results: Results) -> pd.DataFrame:
-    """Quality against density of the main texts, in percent, for `dvc plots` and the figure."""
+    """Quality against density of the headline's texts, for `dvc plots` and whoever draws: density
+    is the share of distant pairs, changes are in percent against ``against``."""
     known = headline(results)
     if known is None:
         return pd.DataFrame()
     own = known.family.of(quality(results)).sort_values(["cell", "distant_density"])
-    percent = {
-        "distant_pairs_kept_percent": 100 * own["distant_density"],
-        **{f"{name}_percent": 100 * own[name] for name in ("change", "low", "high")},
-    }
-    names = ["cell", "role", "budget", "against", "reading", "texts", "seeds", "documents"]
-    return own[names].assign(**percent)
-
-
-def paper_points() -> pd.DataFrame:
-    """Table 7: change of perplexity against pretrained and share of distant pairs, the paper's."""
-    return pd.DataFrame([
-        {"whose": f"paper ({model_name(row['model'])})", "top_k": row["k"],
-         "change": row["delta"] / (row["ppl"] - row["delta"]),
-         "distant_density": row["pairs_retained"] / 100}
-        for row in table("table7")["rows"]
-    ])  # fmt: skip
+    above = point(results, known.pretrained, known.family) if known.pretrained else None
+    full = [] if above is None else [pd.DataFrame([above])]
+    every = pd.concat([own, *full], ignore_index=True)
+    names = ["role", "budget", "against", "reading", "texts", "seeds", "documents"]
+    return pd.DataFrame({
+        "experiment": every["cell"], "density": every["distant_density"],
+        "perplexity": every["ppl"], **{name: every[name] for name in names},
+        **{f"{name}_percent": 100 * every[name] for name in ("change", "low", "high")},
+    })  # fmt: skip
 
 
 def speed(results: Results) -> pd.DataFrame:
@@ -78,7 +72,8 @@ def leak(results: Results) -> pd.DataFrame:
         found = statistics.mean(by_document["changed"], results.confidence)
         rows.append({
             "cell": cell, "balance": balance, "changed": found.value,
-            "changed_low": found.low, "changed_high": found.high, "documents": found.documents, "seeds": own["seed"].nunique(),
+            "changed_low": found.low, "changed_high": found.high,
+            "documents": found.documents, "seeds": own["seed"].nunique(),
             "max_logit_change": own["max_logit_change"].max(),
             "largest_group": by_document["largest_group"].mean(),
             "evidence": own["evidence"].iloc[0],
@@ -94,12 +89,12 @@ def generation(results: Results) -> pd.DataFrame:
 
 
 def training(results: Results) -> pd.DataFrame:
-    """The course of every training in at most forty steps a seed: the mean loss between two."""
+    """The course of every training in at most twenty steps a seed: the mean loss between two."""
     frame = results.training
     if frame.empty:
         return frame
     key = ["experiment", "cell", "seed"]
-    every = frame.groupby(key)["step"].transform(lambda s: max(1, -(-int(s.max()) // 40)))
+    every = frame.groupby(key)["step"].transform(lambda s: max(1, -(-int(s.max()) // 20)))
     grouped = frame.assign(step=-(-frame["step"] // every) * every).groupby([*key, "step"])
     return grouped["loss"].mean().reset_index()
 
@@ -140,6 +135,11 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
         found[str(cell)] = {name: round(100 * float(value), 3) for name, value in values.items()
                             if value == value}  # fmt: skip
     return found
+
+
+def plural(count: float, word: str) -> str:
+    """1 seed, 3 seeds."""
+    return f"{int(count)} {word}{'s' if count != 1 else ''}"
 
 
 def number(value: float) -> str:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import focus
 from experiments import methods, record, regimes, texts
 from experiments.methods.base import Method, built
+from experiments.regimes.tensors import cast
 from experiments.settings import Experiment, Settings
 from experiments.sources import models
 from experiments.sources.files import sha256
@@ -42,12 +43,14 @@ def build(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
         ValueError: weights are missing, or were trained under other settings.
     """
     model, method = begin(cell, seed, chosen, results, trained=True)
-    return Built(model, models.load_tokenizer(cell.model), method)
+    return Built(model.requires_grad_(False), models.load_tokenizer(cell.model), method)
 
 
 def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None,
-          trained: bool = False, sharded: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
-    """The model in its number format, from the cell's start, with its method installed.
+          trained: bool = False, sharded: bool = False,
+          ) -> tuple[PreTrainedModel, Method]:  # fmt: skip
+    """The model in its number format, from the cell's start, with its method installed. Weights
+    that are all trained are float32, whatever they are read in: small updates are lost on others.
 
     Args:
         trained: with what the cell's own regime has trained.
@@ -59,25 +62,23 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
     results = record.results(chosen) if results is None else results
     starts = before(cell, seed, chosen)
     own = [(cell, seed)] if trained and cell.trains else []
-    wanted = models.resolve_dtype(cell.dtype)
+    whole = cell.regime.name in ("full", "scratch") and not trained
+    wanted = models.resolve_dtype("float32" if whole else cell.dtype)
     # LoRA is merged into float32 weights, and the sum rounded once.
     merges = any(each.regime.name == "lora" for each, _ in [*starts, *own])
-    where = {"device": "cpu"} if sharded else {}
-    model, _ = models.load(cell.model, "float32" if merges else wanted, **where)
+    model, _ = models.load(cell.model, "float32" if merges else wanted,
+                           device="cpu" if sharded else None)  # fmt: skip
     for each, its_seed in starts:
         model = _loaded(model, each, its_seed, chosen, results)
-    if starts and "focus_state" in model.__dict__ and cell.method.name != "focus":
+    if "focus_state" in model.__dict__ and cell.method.name != "focus":
         focus.detach(model)  # another method starts from the model, not from its routers
-    if cell.trains and not starts:
+    if cell.trains:
         model = regimes.find(cell.regime.name).original(model, seed)
     method = built(methods.find(cell.method.name), cell.method.fields, seed)
     method.install(model)
     for each, its_seed in own:
         model = _loaded(model, each, its_seed, chosen, results)
-    if merges:
-        from experiments.regimes.tensors import cast  # they take seconds to import
-
-        cast(model, wanted)
+    model = cast(model, wanted) if merges else model
     if type(method).calibrate is not Method.calibrate:
         method.calibrate(model, calibration(cell, seed, chosen))
     return model.eval(), method

@@ -93,6 +93,45 @@ def test_step_logits_are_those_of_the_whole_sequence(name: str, changes: dict) -
         assert torch.allclose(in_steps(model, ids, chunks), expected, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral"])
+@pytest.mark.parametrize("changes", SETTINGS, ids=lambda c: "-".join(map(str, c.values())))
+def test_groups_are_put_off_while_the_window_holds_every_token(name: str, changes: dict) -> None:
+    model, ids = attached(name, **changes), token_ids(2, 60) % 11
+    expected = forced(model, ids)
+    groups = focus.memberships(model)
+    for chunks in ([5] + [1] * 55, [1, 14, 1, 1, 43], [16, 44]):
+        assert torch.allclose(in_steps(model, ids, chunks), expected, atol=TOLERANCE)
+    last = focus.memberships(model)
+    for index, found in groups.items():
+        assert torch.equal(found.query[:, :, 16:], last[index].query)
+    cache = DynamicCache()
+    in_steps(model, ids[:, :7], [6, 1], cache=cache)
+    for index, found in focus.memberships(model).items():  # found when asked for
+        assert torch.equal(groups[index].of_keys[:, :, 6:7], found.of_keys)
+
+
+def test_put_off_groups_follow_what_is_done_to_the_cache() -> None:
+    model, ids = attached("tiny-llama", routers="key_head"), token_ids(3, 60)
+    cache, order = DynamicCache(), torch.tensor([2, 0, 0])
+    in_steps(model, ids[:, :9], [6, 3], cache=cache)
+    with pytest.raises(ValueError, match="NaN"):
+        model(inputs_embeds=torch.full((3, 2, 64), float("nan")), past_key_values=cache)
+    cache.crop(-2)
+    cache.reorder_cache(order)
+    found = in_steps(model, ids[order], [1, 1, 1, 50], cache=cache)
+    assert torch.allclose(found, forced(model, ids[order])[:, 7:], atol=TOLERANCE)
+
+
+def test_padding_that_comes_while_groups_are_put_off() -> None:
+    model, ids = attached("tiny-llama", top_k=2, routers="key_head"), token_ids(2, 60)
+    mask = torch.ones(2, 60, dtype=torch.long)
+    mask[0, 8:11] = 0
+    found = in_steps(model, ids, [5, 1, 1, 6, *[1] * 20, 27], mask)
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    expected = forced(model, ids, attention_mask=mask, position_ids=positions)
+    assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("name", ["tiny-mistral", "tiny-gemma2"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_models_own_window_and_softcap(name: str, padded: bool) -> None:

@@ -1,62 +1,61 @@
-"""Figures from result files, one module a figure. Only what has result files is drawn."""
+"""Figures from result files. Only what has result files is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from analysis.figures import (
     copying,
     decode,
+    equal,
     leak,
-    pareto,
-    search,
+    quality,
     speed,
     style,
-    topk,
-    transfer,
+    training,
     whole,
 )
 from analysis.results import Results
 
-FIGURES: dict[str, Callable[[Results], Figure | None]] = {
-    "topk": topk.draw,
-    "speed": speed.draw,
-    "leak": leak.draw,
-    "pareto": pareto.draw,
-    "transfer": transfer.draw,
-    "copying": copying.draw,
-    "search": search.draw,
-    "decode": decode.draw,
-    "whole": whole.draw,
-}
-CAPTIONS = {
-    "topk": topk.CAPTION,
-    "speed": speed.CAPTION,
-    "leak": leak.CAPTION,
-    "pareto": pareto.CAPTION,
-    "transfer": transfer.CAPTION,
-    "copying": copying.CAPTION,
-    "search": search.CAPTION,
-    "decode": decode.CAPTION,
-    "whole": whole.CAPTION,
+
+class Shown(NamedTuple):
+    """A figure: what draws it (None without result files), its title and what it shows."""
+
+    draw: Callable[[Results], Figure | None]
+    title: str
+    caption: str
+
+
+FIGURES = {
+    "quality": Shown(quality.draw, "Quality against pairs kept", quality.CAPTION),
+    "quality_core": Shown(quality.core, "The same on the core's texts", quality.CAPTION),
+    "kinds": Shown(quality.kinds, "By kind of text", quality.KINDS),
+    "controls": Shown(equal.draw, "At equal density", equal.CAPTION),
+    "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
+    "training": Shown(training.draw, "The course of training", training.CAPTION),
+    "copying": Shown(copying.draw, "What perplexity hides: a passage read twice", copying.CAPTION),
+    "leak": Shown(leak.draw, "What balancing over the sequence leaks", leak.CAPTION),
+    "speed": Shown(speed.draw, "Speed of attention against length", speed.CAPTION),
+    "decode": Shown(decode.draw, "Speed of a decoding step", decode.CAPTION),
+    "whole": Shown(whole.draw, "Speed of the whole model", whole.CAPTION),
 }
 
 
 def write(results: Results, folder: Path) -> list[Path]:
     """Draw every figure that has result files to `<name>.png` and `<name>.svg`; the paths
-    written.
-    """
+    written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in FIGURES.items():
-        figure = draw(results)
+    for name, shown in FIGURES.items():
+        figure = shown.draw(results)
         paths = [folder / f"{name}.{suffix}" for suffix in ("png", "svg")]
-        if figure is None:  # a figure of an older run must not outlive its result files
-            for path in paths:
-                path.unlink(missing_ok=True)
+        if figure is not None:
+            written += style.save(figure, paths)
             continue
-        written += style.save(figure, paths)
+        for path in paths:  # a figure of an older run must not outlive its result files
+            path.unlink(missing_ok=True)
     return written

@@ -11,15 +11,13 @@ from analysis.paper import table
 from analysis.results import Results
 
 CAPTION = (
-    "Speed-up over full attention, forward pass, one group a token; the methods are timed in turn "
-    "in one run (median; bars: spread of the repetitions). Dashed: the bound, 1 / density. Grey "
-    "crosses: the paper's Table 6, measured by its authors on an H100."
+    "Attention alone, forward pass, one group a token, times as fast as full attention; the "
+    "methods are timed in turn in one run (median; bars: spread of the repetitions). Dashed: the "
+    "bound, 1 / density. Grey crosses: the paper's Table 6, measured by its authors on an H100."
 )
 LOOK = {
-    "ours": ("ours (backend auto)", style.BLUE, "o"),
-    "stripes": ("ours without a compiler", style.GREEN, "s"),
+    "ours": ("ours", style.BLUE, "o"),
     "paper_k1": ("the paper's decomposition, run here", style.RED, "^"),
-    "window": ("sliding window alone", style.ORANGE, "v"),
 }
 MACHINE = ["hardware", "heads", "key_heads", "head_dim", "dtype", "window"]
 COLUMNS = 3
@@ -35,25 +33,24 @@ def draw(results: Results) -> Figure | None:
         return None
     machines = [rows for _, rows in frame.groupby(MACHINE, sort=False)]
     columns = min(COLUMNS, max(rows["K"].nunique() for rows in machines))
-    figure, grid = style.grid(
-        len(machines), columns, 1.4 + 3.9 * columns, 1.1 + 3.9 * len(machines)
-    )
-    for axes, rows in zip(grid, machines, strict=True):
-        _machine(axes, rows)
-    style.legend(figure, grid.flat, 4)
+    size = (1.4 + 3.9 * columns, 1.1 + 3.9 * len(machines))
+    figure, axes = style.axes(columns, *size, rows=len(machines), share=True)
+    for n, rows in enumerate(machines):
+        _machine(axes[n * columns : (n + 1) * columns], rows)
+    style.legend(figure, axes, 3)
     return figure
 
 
 def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
     """The panels of one machine: K from small to large."""
     first = rows.iloc[0]
-    shape = f"H = {first['heads']:.0f}, Hk = {first['key_heads']:.0f}, D = {first['head_dim']:.0f}"
-    axes[0].set_ylabel("speed-up over full attention (x)")
+    heads = f"{first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of {first['head_dim']:.0f}"
+    axes[0].set_ylabel("times as fast as full attention")
     for axis, (groups, part) in zip(axes, rows.groupby("K"), strict=False):
         _panel(axis, part, int(groups))
-        axis.set_title(f"K = {int(groups)}", loc="left", fontweight="bold")
+        axis.set_title(f"{int(groups)} groups", loc="left", fontweight="bold")
     axes[0].annotate(
-        f"{first['hardware']}: {shape}, {first['dtype']}, w = {first['window']:.0f}", (0, 1),
+        f"{first['hardware']}: {heads}, {first['dtype']}", (0, 1),
         (0, 24), xycoords="axes fraction", textcoords="offset points", fontsize=10.5,
     )  # fmt: skip
     for axis in axes[rows["K"].nunique() :]:
@@ -61,56 +58,29 @@ def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
 
 
 def _panel(axis: Axes, rows: pd.DataFrame, groups: int) -> None:
+    full = rows["speedup"] * rows["median_s"]  # what full attention took beside it
+    rows = rows.assign(low=full / rows["high_s"], high=full / rows["low_s"])
     for method, (label, colour, marker) in LOOK.items():
         line = rows[rows["method"] == method].sort_values("length")
-        if line.empty:
-            continue
-        axis.errorbar(
-            line["length"], line["speedup"], style.speedup_bars(line), color=colour, marker=marker,
-            markersize=5.5, capsize=2.5, elinewidth=1, label=label,
-            zorder=4 if method == "ours" else 3,
-        )  # fmt: skip
-    _bound(axis, rows)
-    _paper(axis, groups, set(rows["length"]))
+        if len(line):
+            axis.errorbar(
+                line["length"], line["speedup"], style.spread(line, "speedup", "low", "high"),
+                color=colour, marker=marker, label=label, zorder=3, **style.BAR,
+            )  # fmt: skip
+    ours = rows[(rows["method"] == "ours") & rows["bound"].notna()].sort_values("length")
+    axis.plot(ours["length"], ours["bound"], "--", color=style.INK, linewidth=1.2,
+              label="bound by the pairs kept")  # fmt: skip
+    _paper(axis, groups, rows["length"].max())
     axis.axhline(1, color=style.INK, linewidth=1.3, label="full attention", zorder=2)
-    _crossover(axis, rows)
     style.speedups(axis)
-    style.lengths(axis, sorted(int(v) for v in set(rows["length"])))
+    style.lengths(axis, rows["length"])
     axis.set_xlabel("tokens")
 
 
-def _bound(axis: Axes, rows: pd.DataFrame) -> None:
-    line = rows[(rows["method"] == "ours") & rows["bound"].notna()].sort_values("length")
-    if not line.empty:
-        axis.plot(
-            line["length"], line["bound"], "--", color=style.INK, linewidth=1.2,
-            label="bound: 1 / density", zorder=2,
-        )  # fmt: skip
-
-
-def _paper(axis: Axes, groups: int, shown: set[int]) -> None:
+def _paper(axis: Axes, groups: int, most: float) -> None:
     """Table 6 at the lengths that this panel covers."""
-    if groups not in (4, 8):
-        return
-    rows = [row for row in table("table6")["rows"] if row["context"] <= max(shown)]
-    if rows:
-        axis.plot(
-            [row["context"] for row in rows], [row[f"speedup_K{groups}"] for row in rows], ":",
-            color=style.GREY, marker="x", markersize=6, label="paper's figures (Table 6, H100)",
-            zorder=2,
-        )  # fmt: skip
-
-
-def _crossover(axis: Axes, rows: pd.DataFrame) -> None:
-    """Mark the shortest timed length from which on ours stays above 1."""
-    line = rows[rows["method"] == "ours"].sort_values("length")
-    slower = line[line["speedup"] <= 1]["length"]
-    faster = line[line["length"] > slower.max()] if len(slower) else line
-    if len(slower) and len(faster):
-        at = int(faster["length"].iloc[0])
-        axis.axvline(at, color=style.BLUE, linewidth=0.9, linestyle=":", zorder=1)
-        axis.annotate(
-            f"ours is faster from {style.short(at)}", (at, 0), (3, 6),
-            xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8.5,
-            color=style.BLUE,
-        )  # fmt: skip
+    rows = [row for row in table("table6")["rows"] if row["context"] <= most]
+    if rows and groups in (4, 8):
+        axis.plot([row["context"] for row in rows], [row[f"speedup_K{groups}"] for row in rows],
+                  ":", color=style.GREY, marker="x", markersize=6,
+                  label="the paper's figures (Table 6, H100)")  # fmt: skip

@@ -1,79 +1,57 @@
 """One look for all figures: colour-blind safe colours (Okabe and Ito), markers that differ in
-shape too.
-"""
+shape too, plain words, units and error bars."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 
-BLUE, ORANGE, GREEN, PURPLE, SKY, RED = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-)
-GREY, INK = "#7A7A7A", "#222222"
-BROWN, WINE, OLIVE = "#7f4f24", "#8A1C7C", "#6B7A1E"
-CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BROWN, WINE, OLIVE)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+SKY, RED, GREY, INK = "#56B4E9", "#D55E00", "#7A7A7A", "#222222"
+CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, "#7f4f24")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MOST = len(CYCLE)  # lines that an eye keeps apart
+# What always looks the same, by role; what has no look here takes the next one that is free.
+LOOKS = {
+    "ours": (BLUE, "o", "-"), "paper": (RED, "s", "-"), "window": (ORANGE, "v", "--"),
+    "random": (GREY, "x", ":"), "pretrained": (INK, "D", "--"),
+}  # fmt: skip
 RC = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.labelsize": 10,
-    "legend.fontsize": 8.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#E5E5E5",
-    "grid.linewidth": 0.7,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "focus",
-    "axes.axisbelow": True,
-    "figure.facecolor": "white",
+    "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 8.5,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#E5E5E5", "grid.linewidth": 0.7, "svg.fonttype": "path",
+    "svg.hashsalt": "focus", "axes.axisbelow": True, "figure.facecolor": "white",
     "lines.linewidth": 1.6,
-}
+}  # fmt: skip
+BAR: dict[str, Any] = {"capsize": 2.5, "elinewidth": 1.1, "markersize": 5.5}
+
+
+def look(role: str, number: int = 0) -> dict[str, str]:
+    """Colour, marker and line of a role; of an unknown one, by its number."""
+    free = [c for c in CYCLE if c not in {known[0] for known in LOOKS.values()}]
+    other = (free[number % len(free)], MARKERS[::-1][number % MOST], "-")
+    return dict(zip(("color", "marker", "linestyle"), LOOKS.get(role, other), strict=True))
 
 
 def nth(n: int) -> dict[str, str]:
-    """Colour and marker of the nth line of many; the counts differ, so that both come again
-    together only after their product."""
-    return {"color": CYCLE[n % len(CYCLE)], "marker": MARKERS[n % len(MARKERS)]}
+    """Colour and marker of the nth line of several alike."""
+    return {"color": CYCLE[n % MOST], "marker": MARKERS[n % MOST]}
 
 
-def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
-    """A figure with rows x columns of axes that share y in a row; no global state (no pyplot)."""
+def axes(columns: int, width: float, height: float, rows: int = 1,
+         share: bool = False) -> tuple[Figure, list[Axes]]:  # fmt: skip
+    """A figure with a grid of axes, row by row; no global state (no pyplot)."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, figure.subplots(rows, columns, squeeze=False, sharey="row")
-
-
-def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with that many axes, two in a row, each ``width`` x ``height`` inches and with a
-    scale of its own."""
-    columns = min(count, 2)
-    rows = -(-count // columns)
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for unused in axes[count:]:
-        unused.remove()
-    return figure, axes[:count]
-
-
-def row(columns: int, width: float = 8.0, height: float = 4.8) -> tuple[Figure, list[Axes]]:
-    """A figure with one row of axes, each with a scale of its own."""
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+        grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share else False)
+    return figure, list(grid.flat)
 
 
 def save(figure: Figure, paths: list[Path]) -> list[Path]:
@@ -85,10 +63,21 @@ def save(figure: Figure, paths: list[Path]) -> list[Path]:
     return paths
 
 
-def legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
+def shades(count: int) -> list[str]:
+    """Colours of something that grows, from light to dark."""
+    return [str(mpl.colors.to_hex(mpl.colormaps["viridis"](0.8 - 0.75 * n / max(1, count - 1))))
+            for n in range(count)]  # fmt: skip
+
+
+def title(figure: Figure, text: str) -> None:
+    """What was measured, above all axes."""
+    figure.suptitle(text, x=0.01, ha="left", fontsize=11.5)
+
+
+def legend(figure: Figure, every: Iterable[Axes], columns: int) -> None:
     """One legend below all axes, each label once."""
     named: dict[str, object] = {}
-    for axis in axes:
+    for axis in every:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     figure.legend(
@@ -96,11 +85,17 @@ def legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
     )
 
 
-def lengths(axis: Axes, values: list[int]) -> None:
+def spread(rows: pd.DataFrame, value: str, low: str, high: str, scale: float = 1) -> Any:
+    """What lies below and above a value, as matplotlib's error bars want it."""
+    below, above = rows[value] - rows[low], rows[high] - rows[value]
+    return [scale * each.astype(float).fillna(0).clip(lower=0) for each in (below, above)]
+
+
+def lengths(axis: Axes, values: Iterable[float]) -> None:
     """A logarithmic axis of token counts with ticks 1K, 4K, ... at the values."""
+    every = sorted({int(v) for v in values})
     axis.set_xscale("log", base=2)
-    step = max(1, round(len(values) / 8))
-    shown = values[::-1][::step][::-1]
+    shown = every[::-1][:: max(1, round(len(every) / 8))][::-1]
     axis.set_xticks(shown, [short(v) for v in shown])
     axis.minorticks_off()
 
@@ -113,12 +108,17 @@ def speedups(axis: Axes) -> None:
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
-def speedup_bars(line: pd.DataFrame) -> list[pd.Series]:
-    """What lies below and above a speed-up, from the spread of the method's own seconds."""
-    full = line["speedup"] * line["median_s"]  # what full attention took beside it
-    below = (line["speedup"] - full / line["high_s"]).clip(lower=0)
-    above = (full / line["low_s"] - line["speedup"]).clip(lower=0)
-    return [below, above]
+def changes(axis: Axes, low: float, high: float, threshold: float = 10.0) -> None:
+    """A vertical axis of changes in percent: linear near zero, and, where some are far off,
+    logarithmic beyond ``threshold``."""
+    if high > 3 * threshold:
+        axis.set_yscale("symlog", linthresh=threshold, linscale=1.5)
+        every = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500)
+        ticks = [tick for tick in every if low - 3 <= tick <= 1.3 * high]
+        axis.set_yticks(ticks)
+        axis.set_ylim(bottom=min(-2.0, low - 2))
+        axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:+g}" if y else "0"))
 
 
 def short(tokens: int) -> str:

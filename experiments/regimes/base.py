@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from experiments import trained
 from experiments.methods.base import Method
-from experiments.regimes.tensors import frozen, layers, weights_hash
+from experiments.regimes.tensors import frozen, layers, reshard, weights_hash
 from experiments.settings import Experiment, Settings, Training
 
 Auxiliary = Callable[["Regime", dict[str, Tensor]], Tensor]  # a loss that is added to a batch's
@@ -101,8 +103,9 @@ class Regime(pl.LightningModule):
         model, self.method = self.begin()
         self.model = self.prepared(model)
         if self.settings.checkpoint_activations:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
             for layer in layers(self.model):
+                layer.gradient_checkpointing = True
+                layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
                 layer.training = True  # this flag alone: dropout within keeps its own
         if self.device_mesh is not None:
             mesh = self.device_mesh["data_parallel"]
@@ -136,7 +139,7 @@ class Regime(pl.LightningModule):
                 f"experiments.{self.cell.block}.regime.learning_rate: loss is "
                 f"{float(loss.detach())} at step {self.global_step}; lower it"
             )
-        self._note(loss.detach())
+        self._note(loss.detach().clone())  # reducing writes into it
         return loss
 
     def loss(self, ids: Tensor, index: int) -> Tensor:
@@ -155,7 +158,7 @@ class Regime(pl.LightningModule):
         """As ever, and then the callbacks."""
         super().optimizer_step(*args, **kwargs)
         for call in self.after_step:
-            call(self, self.global_step)
+            call(self, self.global_step + 1)  # Lightning counts it later
 
     def on_validation_epoch_start(self) -> None:
         """Forgets the windows of the last validation."""
@@ -170,7 +173,8 @@ class Regime(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Notes the mean; all processes have read the same windows."""
         self.validation[self.global_step] = sum(self._validated) / len(self._validated)
-        self.log("validation_loss", self.validation[self.global_step], prog_bar=True)
+        mean = self.validation[self.global_step]
+        self.log("validation_loss", mean, prog_bar=True, rank_zero_only=True)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """What is trained, and the buffers that training changes."""
@@ -191,6 +195,7 @@ class Regime(pl.LightningModule):
 
     def check_frozen(self) -> None:
         """Raises RuntimeError where training has changed a weight that it must not."""
+        reshard(self.model)
         if weights_hash(frozen(self.model)) != self.before:
             raise RuntimeError("a frozen weight changed during training: a bug, not a result")
 

@@ -1,7 +1,8 @@
-"""Fits a regime: Lightning's trainer, what it cannot do here, and checkpoints that outlive a kill."""
+"""Fits a regime: Lightning's trainer, what it cannot do here, checkpoints that outlive a kill."""
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from pathlib import Path
@@ -27,14 +28,22 @@ def fit(regime: Regime, data: pl.LightningDataModule, folder: Path) -> int | Non
     Raises:
         RuntimeError: a frozen weight changed.
     """
-    warnings.filterwarnings("ignore", ".*does not have many workers.*")
-    warnings.filterwarnings("ignore", ".*Checkpoint directory .* exists and is not empty.*")
+    quiet()
     pl.seed_everything(regime.seed, verbose=False)
     found = latest(folder)
     # The file is our own, and the loader's place is no plain tensor.
     trainer(regime.settings, folder).fit(regime, data, ckpt_path=found, weights_only=False)
     regime.check_frozen()
     return step_of(found) if found else None
+
+
+def quiet() -> None:
+    """Without what Lightning says of every training: frozen parts are meant to be, windows need no
+    workers, and a folder with checkpoints is what a killed run leaves."""
+    for text in ("does not have many workers", "Checkpoint directory .* exists", "in eval mode",
+                 "isinstance.*LeafSpec", "'set_vital' is deprecated"):  # fmt: skip
+        warnings.filterwarnings("ignore", f".*{text}.*")
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
 
 
 def trainer(how: Training, folder: Path) -> pl.Trainer:
@@ -49,7 +58,7 @@ def trainer(how: Training, folder: Path) -> pl.Trainer:
     return pl.Trainer(
         max_steps=how.steps, accumulate_grad_batches=how.accumulate, precision=how.precision,
         gradient_clip_val=how.gradient_clip, strategy=strategy(how), devices=how.devices,
-        accelerator="auto", callbacks=[saver, TQDMProgressBar()], logger=False,
+        accelerator="auto", callbacks=[saver, Bar()], logger=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
         plugins=None if how.strategy == "fsdp2" else [Whole()], **parts,
     )  # fmt: skip
@@ -86,6 +95,15 @@ def refuse(cell: Experiment) -> None:
                          f"{how.steps}")  # fmt: skip
     if how.name == "scratch" and cell.start is not None:
         raise ValueError(f"{path}.start: regime scratch starts from random weights")
+
+
+class Bar(TQDMProgressBar):
+    """A bar that knows its end after a resumption, too."""
+
+    @property
+    def total_train_batches(self) -> int:
+        """Batches of the whole training."""
+        return int(self.trainer.max_steps * self.trainer.accumulate_grad_batches)
 
 
 class Whole(TorchCheckpointIO):

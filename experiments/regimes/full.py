@@ -10,18 +10,18 @@ from transformers import PreTrainedModel
 
 from experiments.record import first_process
 from experiments.regimes.base import Regime
-from experiments.regimes.tensors import ROUTER, cast, save_bfloat16
+from experiments.regimes.tensors import ROUTER, save_bfloat16
 
 FILE = "model.safetensors"
 
 
 class Full(Regime):
-    """Trains the weights in float32 (an update of bfloat16 is mostly lost); dropout as the
-    architecture has it. Routers, where there are any, stay as they are."""
+    """Trains the weights, with dropout as the architecture has it. Routers, where there are any,
+    stay as they are."""
 
     def prepared(self, model: PreTrainedModel) -> PreTrainedModel:
         """All weights but the routers'."""
-        cast(model, torch.float32).train()
+        model.train()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(ROUTER not in f".{name}")
         for layer in model.modules():

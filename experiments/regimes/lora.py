@@ -32,15 +32,14 @@ class Lora(Regime):
         Raises:
             ValueError: the model has no modules of these names.
         """
-        self.config = lora_config(self.settings, self.cell.block)
+        self.config = lora_config(self.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             try:
                 inject_adapter_in_model(self.config, model, NAME)
             except ValueError as error:
-                raise ValueError(
-                    f"experiments.{self.cell.block}.regime.targets: {error}"
-                ) from error
+                path = f"experiments.{self.cell.block}.regime.targets"
+                raise ValueError(f"{path}: {error}") from error
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("lora_" in name)
             if "lora_" in name:
@@ -77,7 +76,7 @@ class Lora(Regime):
         return wrapped.unload()
 
 
-def lora_config(settings: LoraSettings, block: str) -> LoraConfig:
+def lora_config(settings: LoraSettings) -> LoraConfig:
     """peft's own config of the regime."""
     return LoraConfig(
         r=settings.rank, lora_alpha=settings.alpha, lora_dropout=0.0, bias="none",

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -46,6 +47,13 @@ def cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 def layers(model: nn.Module) -> list[nn.Module]:
     """The decoder's layers: what is sharded, and computed again, one by one."""
     return [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+
+
+def reshard(model: nn.Module) -> None:
+    """Puts each process's own part back where a forward pass has left whole weights."""
+    for each in model.modules():
+        if isinstance(each, FSDPModule):
+            each.reshard()
 
 
 def frozen(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

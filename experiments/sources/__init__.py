@@ -5,10 +5,6 @@ from experiments.sources.catalogue import (
     ROOT,
     Source,
     find,
-    needed,
-    of_experiment,
-    of_name,
-    of_texts,
     override,
     sources,
 )

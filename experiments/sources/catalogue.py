@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from experiments.settings import Experiment, Settings
 from experiments.settings.schema import Frozen, Listed, Size, parse, read_yaml
 from experiments.sources.packages import SourceError
 
@@ -71,39 +70,6 @@ def _row(name: str, row: Any) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise ValueError(f"{name}: must be a mapping, got {row!r}")
     return {"name": name, **row}
-
-
-def needed(chosen: Settings) -> list[str]:
-    """Names of the sources of the core's experiments and of ``fetch.also``, in a fixed order."""
-    core = [cell for cells in chosen.experiments.values() for cell in cells.values() if cell.core]
-    found = [name for cell in core for name in of_experiment(cell, chosen)]
-    return list(dict.fromkeys([*found, *chosen.fetch.also]))
-
-
-def of_experiment(cell: Experiment, chosen: Settings) -> list[str]:
-    """Names of the sources of an experiment: its model, and the texts it trains on and is read
-    with."""
-    read = [text for name in cell.readings for text in chosen.readings[name].texts]
-    sides = [source for text in (cell.texts, *read) for source in of_texts(text, chosen)]
-    return list(dict.fromkeys([cell.model, *sides]))
-
-
-def of_texts(name: str, chosen: Settings) -> list[str]:
-    """Names of the sources of a text, and of those whose held-out sides it is kept apart from."""
-    how = chosen.texts[name]
-    return list(dict.fromkeys([how.source, *(chosen.texts[other].source for other in how.apart)]))
-
-
-def of_name(name: str, chosen: Settings, listed: Mapping[str, Source]) -> list[str]:
-    """Names of the sources that a name stands for: a source's own, else a text's, else those of
-    an experiment."""
-    if name in listed:
-        return [name]
-    if name in chosen.texts:
-        return of_texts(name, chosen)
-    cells = chosen.experiments.get(name, {})
-    found = [source for cell in cells.values() for source in of_experiment(cell, chosen)]
-    return list(dict.fromkeys(found)) or [name]
 
 
 def find(name: str, listed: Mapping[str, Source]) -> Source:

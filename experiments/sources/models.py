@@ -69,24 +69,26 @@ TINY: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
 
 
 def load(
-    name: str, dtype: str | torch.dtype = "float32", root: str | Path = catalogue.ROOT
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model in evaluation mode, on the GPU where there is one, and its tokenizer.
+    name: str, dtype: str | torch.dtype = "float32", root: str | Path = catalogue.ROOT,
+    device: str | torch.device | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:  # fmt: skip
+    """A model in evaluation mode, and its tokenizer.
 
     Args:
         name: a name of :data:`TINY`, or a source with role `model` that `fetch` brought.
         dtype: number format of the weights: auto, float32, bfloat16 or float16.
         root: folder of the fetched sources.
+        device: of the weights; None: the GPU, where there is one.
 
     Raises:
         ValueError: an unknown name or format, or files that are not there yet.
     """
-    wanted = resolve_dtype(dtype)
+    wanted, place = resolve_dtype(dtype), _device() if device is None else device
     if name in TINY:
-        return _tiny(name).to(_device(), wanted), byte_tokenizer()
+        return _tiny(name).to(place, wanted), byte_tokenizer()
     folder = _folder(name, Path(root))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=wanted, local_files_only=True)
-    return model.eval().to(_device()), load_tokenizer(name, root)
+    return model.eval().to(place), load_tokenizer(name, root)
 
 
 def load_tokenizer(name: str, root: str | Path = catalogue.ROOT) -> PreTrainedTokenizerBase:

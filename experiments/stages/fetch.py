@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
-from experiments import settings, sources
+from experiments import plans, settings, sources
+from experiments.settings import Settings
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,14 +26,43 @@ def main(arguments: list[str] | None = None) -> int:
         if options.list:
             show(listed)
             return 0
-        named = [each for name in options.names for each in sources.of_name(name, chosen, listed)]
-        for name in dict.fromkeys(named or sources.needed(chosen)):
+        named = [each for name in options.names for each in meant(name, chosen)]
+        for name in dict.fromkeys(named or needed(chosen)):
             source = sources.find(name, listed)
             sources.fetch(source, allow_unpinned=chosen.fetch.allow_unpinned)
     except ValueError as error:
         print(f"fetch: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def needed(chosen: Settings) -> list[str]:
+    """Names of the sources of the core's experiments and of ``fetch.also``, in a fixed order."""
+    core = [block for block, cells in chosen.experiments.items()
+            if any(cell.core for cell in cells.values())]  # fmt: skip
+    found = [source for block in core for source in of_experiment(block, chosen)]
+    return list(dict.fromkeys([*found, *chosen.fetch.also]))
+
+
+def meant(name: str, chosen: Settings) -> list[str]:
+    """Names of the sources that a name stands for: a source's own, else a text's with those that
+    it is kept apart from, else an experiment's."""
+    if name in sources.sources():
+        return [name]
+    if name in chosen.texts:
+        return of_texts(plans.texts([name], chosen))
+    return of_experiment(name, chosen) if name in chosen.experiments else [name]
+
+
+def of_experiment(block: str, chosen: Settings) -> list[str]:
+    """Names of the sources that an experiment needs."""
+    wanted = plans.of_data(block, chosen)
+    return [*wanted["models"], *wanted["benchmarks"], *of_texts(wanted["texts"])]
+
+
+def of_texts(texts: dict[str, Any]) -> list[str]:
+    """Names of the sources of texts."""
+    return sorted({text["source"] for text in texts.values()})
 
 
 def show(listed: dict[str, sources.Source]) -> None:

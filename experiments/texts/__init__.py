@@ -9,7 +9,6 @@ from experiments.texts.documents import (
     Document,
     documents,
     fingerprint,
-    opened,
     reading_windows,
 )
 from experiments.texts.training import TrainingData

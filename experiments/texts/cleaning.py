@@ -130,9 +130,7 @@ def _essays(folder: Path) -> Iterator[Text]:
     path = folder / "PaulGrahamEssays.json"
     whole = json.loads(path.read_text(encoding="utf-8"))["text"]
     # Dashes and quotes of Windows' code page, which were taken for Latin-1.
-    whole = re.sub(
-        r"[\x80-\x9f]", lambda c: c[0].encode("latin-1").decode("cp1252", "ignore"), whole
-    )
+    whole = re.sub(r"[\x80-\x9f]", _from_windows, whole)
     marks = list(_DATED.finditer(whole))
     ends = [mark.start() for mark in marks[1:]] + [len(whole)]
     for number, (mark, end) in enumerate(zip(marks, ends, strict=True)):
@@ -140,6 +138,10 @@ def _essays(folder: Path) -> Iterator[Text]:
         for pattern, replacement in _ESSAY_MARKUP:
             text = pattern.sub(replacement, text)
         yield Text(f"essay {number} of {mark[1]}", path.name, text.strip())
+
+
+def _from_windows(found: re.Match[str]) -> str:
+    return found[0].encode("latin-1").decode("cp1252", "ignore")
 
 
 def _code(folder: Path) -> Iterator[Text]:

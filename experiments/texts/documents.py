@@ -10,7 +10,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,16 +88,6 @@ def fingerprint(name: str, side: str) -> str:
     return hashlib.sha256(side_file(name, side).read_bytes()).hexdigest()
 
 
-def opened(reading: Windows) -> dict[str, Any]:
-    """What a reading opens, for its run.json: of each of its texts the side, that side's
-    fingerprint, and how many documents and windows it takes."""
-    return {
-        name: {"side": reading.side, "final": reading.final, "documents": reading.documents,
-               "windows": reading.windows, "sha256": fingerprint(name, reading.side)}
-        for name in reading.texts
-    }  # fmt: skip
-
-
 def _key(path: Path, model: str) -> str:
     """Tells one content and tokenizer from another: a model's folder can be replaced."""
     stamp = sources.ROOT / model / "source.json"
@@ -125,8 +114,8 @@ def _load(path: Path) -> list[Document]:
     with np.load(path, allow_pickle=False) as arrays:
         tokens, offsets, titles = arrays["tokens"], arrays["offsets"], arrays["titles"]
     whole = torch.from_numpy(tokens.astype(np.int64))
-    return [Document.of(str(title), whole[start:end])
-            for title, start, end in zip(titles, offsets[:-1], offsets[1:], strict=True)]  # fmt: skip
+    places = zip(titles, offsets[:-1], offsets[1:], strict=True)
+    return [Document.of(str(title), whole[start:end]) for title, start, end in places]
 
 
 def reading_windows(reading: Windows, name: str, model: str,

@@ -148,14 +148,17 @@ def write_copying(
     write_read(root, block, rows, reading="copying", kind="copying", **how)
 
 
-def write_leak(root: Path, sinkhorn: float, causal: float, block: str = "paper") -> None:
+def write_leak(
+    root: Path, sinkhorn: float, causal: float, block: str = "paper", method: Any = None
+) -> None:
     """Shares of earlier assignments that a suffix changes, by balance."""
     rows = [
         {"seed": 0, "balance": balance, "document": f"book {n}", "max_logit_change": 1.0,
          "changed": share * (0.9 + 0.05 * n), "largest_group": 0.3, "one_plus_cv2": 1.1}
         for balance, share in (("sinkhorn", sinkhorn), ("causal", causal)) for n in range(4)
     ]  # fmt: skip
-    write_read(root, block, rows, reading="leak", kind="leak", method=PAPER, regime=ROUTERS)
+    write_read(root, block, rows, reading="leak", kind="leak", method=method or PAPER,
+               regime=ROUTERS)  # fmt: skip
 
 
 def write_training(root: Path, block: str, losses_by_step: Sequence[float]) -> None:

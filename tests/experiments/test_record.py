@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from experiments import record, settings
+from experiments import record
 from experiments.record import Run
 
 
@@ -14,9 +15,8 @@ def read(path):
     return json.loads(path.read_text())
 
 
-def test_a_run_writes_metrics_and_what_produced_them(tmp_path, params):
-    chosen = settings.parse(params)
-    with Run("topk", "cell", chosen, root=tmp_path) as run:
+def test_a_run_writes_metrics_and_what_produced_them(tmp_path):
+    with Run(tmp_path / "topk/cell", {"method": {"name": "full"}}, [0, 2], "float32") as run:
         run.metric("ppl", 34.2, 33.0, 35.5, n=8)
         run.metric("steps", 60)
         run.metric("unknown", None)
@@ -26,8 +26,9 @@ def test_a_run_writes_metrics_and_what_produced_them(tmp_path, params):
         "ppl": 34.2, "ppl_low": 33.0, "ppl_high": 35.5, "ppl_n": 8, "steps": 60, "unknown": None,
     }  # fmt: skip
     found = read(tmp_path / "topk/cell/run.json")
-    assert found["stage"] == "topk"
-    assert found["settings"] == json.loads(json.dumps(chosen.plain()))
+    assert found == record.of(tmp_path / "topk/cell")
+    assert found["settings"] == {"method": {"name": "full"}}
+    assert found["seeds"] == [0, 2]
     assert found["notes"] == {"reason": "because"}
     assert found["wall_seconds"] >= 0
     assert 10 < found["peak_memory_mb"] < 10**6
@@ -38,7 +39,7 @@ def test_a_run_writes_metrics_and_what_produced_them(tmp_path, params):
 
 def test_a_run_that_fails_leaves_no_record_not_even_an_old_one(tmp_path):
     def a_run(times):
-        with Run("leak", root=tmp_path) as run:
+        with Run(tmp_path / "leak", {}, [0]) as run:
             for _ in range(times):
                 run.metric("x", 1)
 
@@ -46,6 +47,23 @@ def test_a_run_that_fails_leaves_no_record_not_even_an_old_one(tmp_path):
     with pytest.raises(ValueError, match="noted twice"):
         a_run(2)
     assert list((tmp_path / "leak").iterdir()) == []
+    assert record.of(tmp_path / "leak") is None
+
+
+def test_of_several_processes_the_first_alone_writes(tmp_path, monkeypatch):
+    for rank in ("1", "0"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        with Run(tmp_path / rank, {}, [0]) as run:
+            run.metric("x", 1)
+            run.table(pd.DataFrame({"a": [1]}), "table.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    assert sorted(path.name for path in (tmp_path / "0").iterdir()) == [
+        "metrics.json", "run.json", "table.csv"
+    ]  # fmt: skip
+
+
+def test_results_of_scales_lie_apart(tmp_path):
+    assert record.results(SimpleNamespace(scale="gpu"), tmp_path) == tmp_path / "gpu"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +76,7 @@ def test_a_run_that_fails_leaves_no_record_not_even_an_old_one(tmp_path):
     ],
 )
 def test_a_metric_that_json_or_a_reader_cannot_take_is_refused(tmp_path, arguments, message):
-    run = Run("leak", root=tmp_path)
+    run = Run(tmp_path, {}, [0])
     run.metric("taken", 1.0)
     with pytest.raises(ValueError, match=message):
         run.metric(*arguments)
@@ -80,9 +98,9 @@ def git(folder, *arguments):
     )  # fmt: skip
 
 
-def test_the_commit_is_dirty_only_where_code_or_settings_differ(tmp_path, monkeypatch):
+def test_the_commit_is_dirty_only_where_code_differs(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
-    for name in ("code.py", "results/x.json", "dvc.lock"):
+    for name in ("code.py", "results/x.json", "dvc.lock", "params.yaml"):
         (tmp_path / name).write_text("1")
     monkeypatch.chdir(tmp_path)
     assert record.commit() == {"id": None, "dirty": None}
@@ -94,6 +112,7 @@ def test_the_commit_is_dirty_only_where_code_or_settings_differ(tmp_path, monkey
     assert not found["dirty"]
     (tmp_path / "results/x.json").write_text("2")
     (tmp_path / "dvc.lock").write_text("2")
+    (tmp_path / "params.yaml").write_text("2")  # run.json has the settings
     assert not record.commit()["dirty"]
     (tmp_path / "code.py").write_text("2")
     assert record.commit()["dirty"]

@@ -1,13 +1,16 @@
-"""A folder in which experiments train as in the repository: a tiny model, texts of random letters."""
+"""A folder in which experiments train as in the repository: a tiny model, random letters."""
 
 from __future__ import annotations
 
 import json
 import random
 import string
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 import yaml
 
 from experiments import settings
@@ -50,6 +53,28 @@ def write_texts(folder: Path) -> None:
                  "text": "".join(drawn.choices(string.ascii_lowercase[:6], k=400))}
                 for n in range(count)]  # fmt: skip
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small are faster so, above all beside other processes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
+) -> Callable[..., Settings]:
+    """Makes a folder, goes there, and gives the settings with further experiments."""
+
+    def made(**experiments: Any) -> Settings:
+        monkeypatch.chdir(tmp_path)
+        return workspace(tmp_path, params, experiments)
+
+    return made
 
 
 def workspace(folder: Path, params: dict[str, Any],

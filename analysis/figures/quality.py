@@ -1,0 +1,136 @@
+"""Quality against density: what masks cost beside full attention, on the texts of the headline and
+by kind of text."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.cells import ROLES, labels
+from analysis.comparisons import Family, Headline, headline, headlines, point, quality
+from analysis.figures import style
+from analysis.results import Results
+from analysis.tables import plural
+
+CAPTION = (
+    "Change of perplexity against the adapted model under full attention (adapted by LoRA on the "
+    "same texts, with as many trained parameters), against the share of distant pairs that a mask "
+    "keeps (window and sinks aside). Bars: 95% interval over seeds and documents, paired. Masks "
+    "are causal, but for the paper's way, which balances its groups over the whole sequence."
+)
+KINDS = (
+    "Change of perplexity by kind of text, at the middle budget, against the adapted model under "
+    "full attention, with 95% intervals over seeds and documents. Of the kinds, only the one that "
+    "was trained on was seen in training."
+)
+FIRST = ("ours", "paper", "window", "random")  # of the lines; then rivals, if there is room
+TEXTS = {"unseen": "books", "books": "development books"}
+
+
+def draw(results: Results) -> Figure | None:
+    """The headline's texts, None where they were not read."""
+    known = headline(results)
+    return None if known is None else of(results, known)
+
+
+def core(results: Results) -> Figure | None:
+    """The same of the second headline, the core's, where the first was read too."""
+    known = headlines(results)
+    return of(results, known[1]) if len(known) > 1 else None
+
+
+def of(results: Results, known: Headline) -> Figure:
+    """Lines of everything that was read on the same texts, as far as an eye keeps apart."""
+    frame = known.family.of(quality(results))
+    figure, (axis,) = style.axes(1, 8.0, 5.2)
+    names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
+    for number, (cell, line) in enumerate(lines(frame, known, style.MOST - 2)):
+        _line(axis, line, names[cell], style.look(line["role"].iloc[0], number))
+    axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
+    above = point(results, known.pretrained, known.family) if known.pretrained else None
+    if above is not None:
+        axis.axhline(100 * above["change"], color=style.INK, linestyle="--", linewidth=1.3,
+                     label="pretrained model, full attention")  # fmt: skip
+    style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
+    axis.set_xlim(left=0)
+    axis.set_xlabel("distant pairs kept (%)")
+    axis.set_ylabel("change of perplexity (%)")
+    style.legend(figure, [axis], 2)
+    style.title(figure, _title(known, frame))
+    return figure
+
+
+def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd.DataFrame]]:
+    """At most so many cells, those that matter first; of the paper's way the masks as it has
+    them."""
+    order = {role: place for place, role in enumerate(FIRST)}
+    cells = frame[["cell", "role"]].drop_duplicates()
+    shown = cells["role"].isin(FIRST) | ~cells["role"].isin(ROLES)
+    cells = cells[shown & ((cells["role"] != "ours") | (cells["cell"] == known.cell))]
+    cells = cells.assign(place=cells["role"].map(order).fillna(len(order)))
+    found = []
+    for cell in cells.sort_values("place", kind="stable")["cell"][:most]:
+        own = frame[frame["cell"] == cell]
+        balance = "sinkhorn" if (own["role"] == "paper").all() else "causal"
+        own = own[own["balance"].isin([balance, ""])]
+        found.append((cell, own.sort_values("distant_density")))
+    return found
+
+
+def _line(axis: Axes, line: pd.DataFrame, label: str, look: dict[str, str]) -> None:
+    axis.errorbar(
+        100 * line["distant_density"], 100 * line["change"],
+        style.spread(line, "change", "low", "high", 100), label=label, **style.BAR, **look,
+    )  # fmt: skip
+
+
+def _title(known: Headline, frame: pd.DataFrame) -> str:
+    own = known.rows(frame).iloc[0]
+    texts = TEXTS.get(known.family.texts, known.family.texts)
+    unseen = " that no choice was made on" if known.family.texts == "unseen" else ""
+    return (f"{own['model']}, {int(own['documents'])} {texts}{unseen}, {own['context']:,} tokens, "
+            f"{plural(own['seeds'], 'seed')}")  # fmt: skip
+
+
+def kinds(results: Results) -> Figure | None:
+    """A row a kind of text, None where only one was read."""
+    known, frame = headline(results), quality(results)
+    if known is None:
+        return None
+    own = frame[(frame["cell"] == known.cell) & (frame["against"] == known.family.against)]
+    own = own[(own["condition"] == "hard") & own["final"].astype(bool)]
+    texts = own[["reading", "texts"]].drop_duplicates("texts").to_dict("records")
+    if len(texts) < 2:
+        return None
+    figure, (axis,) = style.axes(1, 8.0, 1.6 + 0.62 * len(texts))
+    for place, found in enumerate(texts):
+        family = Family(found["reading"], found["texts"], known.family.against)
+        _kind(axis, results, family, known, place)
+    axis.axvline(0, color=style.INK, linewidth=1.4)
+    named = [TEXTS.get(found["texts"], found["texts"]) for found in texts]
+    axis.set_yticks(range(len(texts)), named)
+    axis.invert_yaxis()
+    axis.set_xlabel("change of perplexity against the adapted model, full attention (%)")
+    style.legend(figure, [axis], 2)
+    return figure
+
+
+def _kind(axis: Axes, results: Results, family: Family, known: Headline, place: int) -> None:
+    """The marks of one kind of text: the pretrained model, ours, and masks that learnt nothing."""
+    frame = family.of(quality(results))
+    middle = known.rows(known.family.of(quality(results)))["budget"].iloc[1:2]
+    budget = middle.iloc[0] if len(middle) else frame["budget"].iloc[0]
+    marks = [(cell, rows[rows["budget"] == budget]) for cell, rows in lines(frame, known, 4)]
+    above = point(results, known.pretrained, family) if known.pretrained else None
+    if above is not None:
+        marks.append((known.pretrained, pd.DataFrame([above])))
+    names = labels(results.cells[cell] for cell, _ in marks)
+    shown = [(cell, rows) for cell, rows in marks if len(rows)]
+    for number, (cell, rows) in enumerate(shown):
+        look = style.look(results.cells[cell].role, number) | {"linestyle": ""}
+        axis.errorbar(
+            100 * rows["change"], [place + 0.13 * (number - (len(shown) - 1) / 2)] * len(rows),
+            xerr=style.spread(rows, "change", "low", "high", 100), label=names[cell],
+            **style.BAR, **look,
+        )  # fmt: skip

@@ -1,0 +1,44 @@
+"""The course of training: loss against steps."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from analysis import tables
+from analysis.cells import labels
+from analysis.comparisons import quality
+from analysis.figures import style
+from analysis.results import Results
+
+CAPTION = (
+    "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
+    "from the lowest seed to the highest. Losses of routers are those of the gate that they train "
+    "with, from some step on the hard mask's own."
+)
+
+
+def draw(results: Results) -> Figure | None:
+    """A line an experiment, at most seven; a panel for those of each kind of texts."""
+    frame = tables.training(results)
+    if frame.empty:
+        return None
+    trained = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
+    read = quality(results)
+    final = set(read[read["final"].astype(bool)]["cell"])  # before those of searches
+    trained.sort(key=lambda cell: cell.name not in final)
+    lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:2]
+    figure, axes = style.axes(len(lengths), 1 + 5.5 * len(lengths), 5.0)
+    for axis, steps in zip(axes, lengths, strict=True):
+        own = [cell for cell in trained if (cell.steps or 0) == steps][: style.MOST]
+        names = labels(own)
+        for number, cell in enumerate(own):
+            course = frame[frame["cell"] == cell.name].groupby("step")["loss"]
+            known = style.nth(number) | {"marker": ""}
+            axis.plot(course.mean(), label=names[cell.name], **known)
+            axis.fill_between(course.min().index, course.min(), course.max(),
+                              color=known["color"], alpha=0.15, linewidth=0)  # fmt: skip
+        axis.set_xlabel("training step")
+        axis.set_ylabel("loss (nats a token)")
+        axis.set_title(f"{steps} steps", loc="left")
+        axis.legend(frameon=False)
+    return figure

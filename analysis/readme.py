@@ -1,0 +1,159 @@
+"""README's figures, rendered from result files between `<!-- name -->` and `<!-- /name -->`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import claims, rules, tables
+from analysis.cells import ROLES
+from analysis.comparisons import Headline, headline, quality
+from analysis.results import Results
+
+# FocusConfig.recipe() at its default: the configuration whose speed is timed.
+RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
+MOST_ROWS = 5
+NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
+MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
+HEAD = (
+    "| | distant pairs kept | perplexity against adapted full attention | against pretrained | "
+    "a forward pass | generation | files |\n| --- | ---: | ---: | ---: | ---: | ---: | --- |"
+)
+
+
+def percent(row: Any) -> str:
+    """A change with its interval."""
+    low, high = f"{100 * row['low']:.1f}", f"{100 * row['high']:.1f}"
+    return f"{100 * row['change']:+.1f}% ({low} to {high})".replace("-", "−")
+
+
+def link(evidence: str) -> str:
+    """A link to a file by the name of its folder."""
+    return f"[{Path(evidence).parent.name}]({evidence})"
+
+
+def is_recipe(rows: pd.DataFrame) -> pd.Series:
+    """Which rows have the mask of FocusConfig.recipe() at its default."""
+    return (rows[list(RECIPE)] == list(RECIPE.values())).all(axis=1)
+
+
+def default_row(results: Results, known: Headline) -> pd.Series:
+    """The headline's row under the recipe's default mask, or else at its middle budget."""
+    own = known.rows(quality(results))
+    same = own[is_recipe(own)]
+    return same.iloc[0] if len(same) else own.iloc[(len(own) - 1) // 2]
+
+
+def against_pretrained(results: Results, row: pd.Series) -> pd.Series | None:
+    """The same mask on the same texts, against the pretrained model."""
+    frame = quality(results)
+    same = frame[frame["base_role"] == "pretrained"]
+    for name in ("cell", "reading", "texts", "condition", "budget"):
+        same = same[same[name] == row[name]]
+    return None if same.empty else same.iloc[0]
+
+
+def sentence(results: Results) -> str:
+    """The result against its baselines, in one sentence."""
+    known = headline(results)
+    if known is None:
+        return NOTHING
+    row = default_row(results, known)
+    beside = against_pretrained(results, row)
+    text = (
+        f"With {row['distant_density']:.1%} of the distant pairs, `{known.cell}` reads "
+        f"{int(row['documents'])} test documents (`{row['texts']}`) at a perplexity {percent(row)} "
+        "from that of the same model under full attention, adapted on the same texts"
+    )
+    if beside is not None:
+        text += f", and {percent(beside)} from the pretrained model's"
+    seeds = tables.plural(row["seeds"], "seed")
+    return f"{text} (95% intervals over documents and {seeds}; [rows]({row['evidence']}))."
+
+
+def table(results: Results) -> str:
+    """At most five configurations: quality, density and speed of each in its row."""
+    known = headline(results)
+    if known is None:
+        return NOTHING
+    frame = known.family.of(quality(results))
+    own, middle = known.rows(frame), default_row(results, known)
+    other = frame[(frame["budget"] == middle["budget"]) & (frame["role"] != "ours")]
+    paper = frame[(frame["role"] == "paper") & (frame["top_k"] == 2)]
+    paper = paper[paper["balance"] == "sinkhorn"]
+    rest = pd.concat([paper.head(1), *(other[other["role"] == r] for r in ("window", "random"))])
+    rows = pd.concat([own, rest]).head(MOST_ROWS)
+    return "\n".join([HEAD, *(_row(results, row) for _, row in rows.iterrows())])
+
+
+def _row(results: Results, row: pd.Series) -> str:
+    """A line of the table."""
+    default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
+    name = ROLES.get(row["role"], row["cell"])
+    if row["role"] in ("ours", "paper"):
+        name += f", {tables.plural(row['top_k'], 'group')} a query"
+    name = f"**{name}: `FocusConfig.recipe()`**" if default else name
+    beside = against_pretrained(results, row)
+    speeds, files = zip(*(_speed(results, phase, default) for phase in ("forward", "generation")),
+                        strict=True)  # fmt: skip
+    files = ", ".join([link(row["evidence"]), *(link(each) for each in files if each)])
+    values = [name, f"{row['distant_density']:.1%}", percent(row),
+              percent(beside) if beside is not None else "", *speeds, files]  # fmt: skip
+    return f"| {' | '.join(values)} |"
+
+
+def _speed(results: Results, phase: str, default: bool) -> tuple[str, str | None]:
+    """How many times as fast the whole model is, at the longest length timed, and the file."""
+    frame = results.whole
+    frame = frame[frame["phase"] == phase] if len(frame) else frame
+    if not default or frame.empty:
+        return "not timed", None
+    row = frame.sort_values("length").iloc[-1]
+    kept = f", {row['density']:.0%} of all pairs" if phase == "forward" else ""
+    spread = f"{row['speedup_low']:.2f} to {row['speedup_high']:.2f}"
+    text = f"{row['speedup']:.2f}x ({spread}) at {int(row['length']):,} tokens{kept}"
+    return text, row["evidence"]
+
+
+def ledger(rows: list[claims.Row]) -> str:
+    """How many rows of the ledger have each verdict."""
+    said = [f"{count} {verdict}" for verdict, count in claims.totals(rows).items() if count]
+    judged = sum(entry["verdict"] != rules.NOT_RUN for entry in rows)
+    return (f"Of {len(rows)} rows of the [ledger](results/claims.md), {judged} were judged: "
+            f"{', '.join(said)}.")  # fmt: skip
+
+
+def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
+    """What can stand between markers, by name."""
+    return {
+        "headline": lambda: sentence(results),
+        "results": lambda: table(results),
+        "ledger": lambda: ledger(rows),
+    }
+
+
+def rendered(text: str, results: Results, rows: list[claims.Row]) -> str:
+    """A text with everything between markers written anew.
+
+    Raises:
+        ValueError: a marker that nothing is known for, or that has no end.
+    """
+    known = blocks(results, rows)
+    opened = re.findall(r"<!-- (\w+) -->", text)
+    ended = {match[1] for match in MARKED.finditer(text)}
+    for name in opened:
+        if name not in known or name not in ended:
+            what = "has no end" if name in known else f"is unknown; there are {', '.join(known)}"
+            raise ValueError(f"README marker {name!r}: {what}")
+    return MARKED.sub(lambda m: f"<!-- {m[1]} -->\n{known[m[1]]()}\n<!-- /{m[1]} -->", text)
+
+
+def write(path: Path, results: Results, rows: list[claims.Row]) -> Path:
+    """Renders a file in place."""
+    text = path.read_text(encoding="utf-8")
+    path.write_text(rendered(text, results, rows), encoding="utf-8")
+    return path

@@ -1,0 +1,92 @@
+"""What a machine cannot do is refused; several processes train what one does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from experiments import settings, trained
+from experiments.regimes.fitting import Whole, refuse
+from experiments.stages import train
+from focus.hub import FocusAdapter
+from tests.experiments.training import CENTROIDS, LORA
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 3, "devices": 2}, r"regime\.batch_size: 3 windows.*devices = 2"),
+        ({"precision": "16-mixed", "strategy": "fsdp2"}, r"regime\.precision: 16-mixed needs"),
+        ({"validate_every": 9}, r"regime\.validate_every: 9 is above steps = 4"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_field(
+    work: Any, changes: dict[str, Any], message: str
+) -> None:
+    chosen = work(odd={"base": "adapted", "regime": {**LORA, **changes}})
+    with pytest.raises(ValueError, match=rf"experiments\.odd\.{message}"):
+        refuse(chosen.cell("odd"))
+
+
+def test_more_devices_than_there_are_cards(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = work(many={"base": "routed", "regime": {**CENTROIDS, "devices": 2}})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match=r"experiments\.many\.regime\.devices: 2 asked for, 1"):
+        refuse(chosen.cell("many"))
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "step=3.ckpt"
+    Whole().save_checkpoint({"x": torch.ones(2)}, path)
+    with pytest.raises(Exception, match="pickle"):
+        Whole().save_checkpoint({"x": lambda: None}, path)
+    assert torch.load(path)["x"].tolist() == [1, 1]
+    assert [each.name for each in tmp_path.iterdir()] == ["step=3.ckpt"]
+
+
+def rank(number: int, port: int, names: tuple[str, ...]) -> None:
+    os.environ |= {"LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    for name in names:
+        train.train(name, 0, settings.load())
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_routers_that_one_does(work: Any) -> None:
+    how = {**CENTROIDS, "steps": 4, "batch_size": 2, "validate_every": 2}
+    two = ("ddp", "fsdp2")
+    blocks = {name: {"base": "routed", "regime": {**how, "devices": 2, "strategy": name}}
+              for name in two}  # fmt: skip
+    chosen = work(one={"base": "routed", "regime": how}, **blocks)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(rank, (port, two), nprocs=2)
+    train.train("one", 0, chosen)
+    wanted = adapter(chosen, "one")
+    start = trained.begin(chosen.cell("one"), 0, chosen)[0].focus_state.routers[0].projection
+    assert (wanted["layers.0.projection"].float() - start).abs().max() > 0.01
+    for name in two:
+        found = adapter(chosen, name)
+        assert found.keys() == wanted.keys()
+        for key, tensor in wanted.items():
+            assert torch.allclose(found[key].float(), tensor.float(), atol=2e-3), (name, key)
+        assert course(chosen, name) == pytest.approx(course(chosen, "one"), rel=1e-4)
+
+
+def adapter(chosen: Any, name: str) -> dict[str, torch.Tensor]:
+    folder = trained.weights(chosen.cell(name), 0, chosen)
+    return FocusAdapter.from_pretrained(folder).tensors
+
+
+def course(chosen: Any, name: str) -> list[float]:
+    table = pd.read_csv(trained.weights(chosen.cell(name), 0, chosen).parent / "train.csv")
+    assert list(table["validation_loss"].notna()) == [False, True, False, True]
+    return table.fillna(0).to_numpy().flatten().tolist()

@@ -1,0 +1,153 @@
+"""The stage that trains: what it leaves, what it does not do again, and what a kill costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import settings, texts, trained
+from experiments.regimes.centroids import Centroids
+from experiments.regimes.fitting import fit
+from experiments.settings import Settings
+from experiments.stages import train
+from tests.experiments.training import CENTROIDS, LORA, ROOT, workspace
+
+FILES = ("adapter/adapter_model.safetensors", "adapter/adapter_config.json", "train.csv",
+         "metrics.json")  # fmt: skip
+
+
+def place(block: str, seed: int = 0, cell: str = "") -> Path:
+    return Path(f"results/laptop/{block}/train/seed{seed}") / (cell or block)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_what_a_training_leaves(work: Any) -> None:
+    chosen = work()
+    train.train("adapted", 1, chosen)
+    assert sorted(p.name for p in place("adapted", 1).iterdir()) == [
+        "adapter", "metrics.json", "run.json", "train.csv"
+    ]  # fmt: skip
+    metrics, run = (read(place("adapted", 1) / name) for name in ("metrics.json", "run.json"))
+    assert metrics["steps"] == LORA["steps"]
+    assert metrics["train_tokens"] == LORA["steps"] * LORA["context"]
+    assert metrics["trained_parameters"] == 2 * 4 * (64 * 6 + 32 * 2)
+    assert (place("adapted", 1) / "train.csv").read_text().startswith("step,loss\n1,5.")
+    assert run["settings"] == trained.settings_of(chosen.cell("adapted"), 1, chosen)
+    assert run["seeds"] == [1]
+    assert run["dtype"] == "float32"
+    assert run["notes"]["train_seconds"] > 0
+    assert run["notes"]["inputs"]["texts"] == texts.fingerprint("letters", "train")
+    assert not list(Path("checkpoints").rglob("*.ckpt"))
+
+
+def test_a_cell_that_is_trained_is_left_alone_until_something_changes(
+    work: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trains(chosen: Settings) -> bool:
+        before = (place("adapted") / "run.json").stat().st_mtime_ns
+        train.train("adapted", 0, chosen)
+        return (place("adapted") / "run.json").stat().st_mtime_ns != before
+
+    chosen = work()
+    train.train("adapted", 0, chosen)
+    assert not trains(chosen)
+    assert "adapted, seed 0: is trained" in capsys.readouterr().out
+    how = {"base": "plain", "seeds": [0, 1]}
+    assert not trains(work(adapted={**how, "budgets": [], "core": True, "regime": LORA}))
+    assert not trains(work(adapted={**how, "regime": {**LORA, "checkpoint_every": 2}}))
+    slower = work(adapted={**how, "regime": {**LORA, "learning_rate": 0.005}})
+    assert trains(slower)
+    with Path("data/texts/letters/train.jsonl").open("a") as file:
+        file.write(json.dumps({"title": "new", "file": "new.txt", "text": "ab" * 200}) + "\n")
+    assert trains(slower)
+    (place("adapted") / "run.json").unlink()
+    (place("adapted") / "run.json").write_text("{}")
+    assert trains(slower)
+
+
+def test_seeds_that_are_not_asked_for_and_nothing_to_train(work: Any) -> None:
+    chosen = work(apart={"base": "adapted", "seeds": [1]})
+    place("apart").mkdir(parents=True)
+    train.train("apart", 0, chosen)
+    assert [p.name for p in place("apart").parent.iterdir()] == ["run.json"]
+    assert read(place("apart").parent / "run.json") == {"status": "seed not asked for"}
+    train.train("plain", 0, chosen)
+    assert read(place("plain").parent / "run.json") == {"status": "nothing to train"}
+
+
+def test_every_cell_of_a_sweep_is_trained(work: Any) -> None:
+    chosen = work(many={"base": "adapted", "sweep": {"regime.rank": [2, 3]}})
+    train.train("many", 0, chosen)
+    sizes = [read(place("many", cell=name) / "metrics.json")["trained_parameters"]
+             for name in ("many-rank2", "many-rank3")]  # fmt: skip
+    assert sizes[1] * 2 == sizes[0] * 3
+
+
+def test_the_command_names_the_field_that_is_wrong(
+    work: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work(odd={"base": "routed", "regime": {**CENTROIDS, "batch_size": 3, "devices": 2}})
+    assert train.main(["odd", "--seed", "0"]) == 1
+    assert "train: experiments.odd.regime.batch_size: 3 windows" in capsys.readouterr().err
+    assert train.main(["missing", "--seed", "0"]) == 1
+    assert "experiments.missing: no such experiment" in capsys.readouterr().err
+    assert not Path("results").exists()
+
+
+def test_a_killed_run_ends_as_an_undisturbed_one(
+    tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = {**CENTROIDS, "steps": 60, "batch_size": 1, "validate_every": 20}
+    long = {"long": {"base": "routed", "seeds": [0], "regime": how}}
+    params["threads"] = 1
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    for folder in (calm, killed):
+        chosen = workspace(folder, params, long)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "experiments.stages.train", "long", "--seed", "0"]
+    with (killed / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=killed, env=environment, stdout=log, stderr=log)
+    monkeypatch.chdir(calm)
+    train.train("long", 0, chosen)  # meanwhile
+    deadline = time.monotonic() + 60
+    while not list(killed.glob("checkpoints/**/step=*.ckpt")):
+        assert process.poll() is None, (killed / "log").read_text()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / place("long") / "run.json").exists()
+    monkeypatch.chdir(killed)
+    train.train("long", 0, chosen)
+    for name in FILES:
+        assert (calm / place("long") / name).read_bytes() == (place("long") / name).read_bytes()
+    assert read(place("long") / "run.json")["notes"]["resumed_from_step"] >= 3
+
+
+def test_a_run_that_was_killed_when_it_had_trained_only_saves(work: Any, tmp_path: Path) -> None:
+    chosen = work(even={"base": "routed", "regime": {**CENTROIDS, "checkpoint_every": 4}})
+    cell, folder = chosen.cell("even"), tmp_path / "kept"
+    first, second = (Centroids(cell, 0, chosen) for _ in range(2))
+    assert fit(first, texts.TrainingData(cell, 0, chosen), folder) is None
+    assert fit(second, texts.TrainingData(cell, 0, chosen), folder) == CENTROIDS["steps"]
+    assert second.losses == first.losses
+    assert second.seconds == pytest.approx(first.seconds, abs=1)
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    assert all(torch.equal(own, other) for own, other in pairs)
+
+
+def test_settings_are_read_from_the_folder_that_it_runs_in(work: Any) -> None:
+    chosen = work()
+    assert settings.load().cells("recipe") == chosen.cells("recipe")

@@ -1,0 +1,95 @@
+"""Models as they are read: what they start from, with which seed, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import trained
+from experiments.stages import train
+from tests.experiments.training import CENTROIDS, LORA, ROUTED, one_thread, work
+from tests.models import tiny, token_ids
+
+__all__ = ["one_thread", "work"]
+
+
+def test_an_experiment_starts_from_another_with_its_seed_or_the_first(work: Any) -> None:
+    chosen = work(later={"base": "routed", "start": "recipe", "seeds": [0, 2]})
+    cell = chosen.cell("later")
+    assert [(each.name, seed) for each, seed in trained.before(cell, 2, chosen)] == [
+        ("adapted", 0), ("recipe", 2)
+    ]  # fmt: skip
+    starts = trained.settings_of(cell, 2, chosen)["starts"]
+    assert [(each["regime"]["name"], each["seed"]) for each in starts] == [
+        ("lora", 0), ("centroids", 2)
+    ]  # fmt: skip
+
+
+def test_the_start_is_merged_before_routers_are_trained(work: Any) -> None:
+    chosen = work()
+    train.train("recipe", 0, chosen)
+    ids = token_ids(1, 50)
+    adapted = trained.build(chosen.cell("adapted"), 0, chosen)
+    recipe = trained.build(chosen.cell("recipe"), 0, chosen)
+    with torch.no_grad():
+        wanted = adapted.model(input_ids=ids).logits
+        with trained.focus.mode(recipe.model, "full"):
+            assert torch.equal(recipe.model(input_ids=ids).logits, wanted)
+        assert not torch.allclose(tiny("tiny-llama")(input_ids=ids).logits, wanted, atol=0.01)
+    assert not any(p.requires_grad for p in recipe.model.parameters())
+    assert not recipe.model.training
+
+
+def test_a_model_that_starts_from_routers_has_them_under_focus_alone(work: Any) -> None:
+    chosen = work(
+        plainly={"base": "plain", "start": "routed"},
+        masked={"base": "plain", "method": ROUTED, "start": "routed"},
+        other={"base": "plain", "method": {**ROUTED, "window": 16}, "start": "routed"},
+    )
+    train.train("routed", 0, chosen)
+    plainly, masked, routed = (
+        trained.build(chosen.cell(name), 0, chosen) for name in ("plainly", "masked", "routed")
+    )
+    assert "focus_state" not in plainly.model.__dict__
+    ours, theirs = (each.model.focus_state.routers[1] for each in (masked, routed))
+    assert torch.equal(ours.centroids, theirs.centroids)
+    with pytest.raises(ValueError, match="method: the routers that it starts from"):
+        trained.build(chosen.cell("other"), 0, chosen)
+
+
+def test_weights_that_are_missing_or_others_are_refused(work: Any) -> None:
+    chosen = work()
+    with pytest.raises(ValueError, match=r"experiments\.stages\.train adapted --seed 1"):
+        trained.build(chosen.cell("adapted"), 1, chosen)
+    train.train("adapted", 0, chosen)
+    trained.build(chosen.cell("adapted"), 0, chosen)
+    shorter = work(adapted={"base": "plain", "seeds": [0, 1], "regime": {**LORA, "steps": 3}})
+    with pytest.raises(ValueError, match="under other settings"):
+        trained.build(shorter.cell("adapted"), 0, shorter)
+    shutil.rmtree(trained.weights(chosen.cell("adapted"), 0, chosen))
+    with pytest.raises(ValueError, match="is missing"):
+        trained.begin(chosen.cell("recipe"), 0, chosen)
+
+
+def test_a_scratch_model_starts_from_nothing(work: Any) -> None:
+    how = {"name": "scratch", "steps": 2, "context": 32}
+    chosen = work(odd={"base": "plain", "start": "adapted", "regime": how})
+    with pytest.raises(ValueError, match=r"experiments\.odd\.start: regime scratch"):
+        train.train("odd", 0, chosen)
+
+
+def test_how_a_cell_is_read_is_no_part_of_its_training(work: Any) -> None:
+    cells = [
+        work(routed={"base": "plain", "method": ROUTED, "regime": how, "budgets": budgets})
+        for how, budgets in (
+            (CENTROIDS, []),
+            ({**CENTROIDS, "checkpoint_every": 1}, [0.25]),
+            ({**CENTROIDS, "steps": 9}, []),
+        )
+    ]
+    first, second, third = (trained.settings_of(c.cell("routed"), 0, c) for c in cells)
+    assert first == second
+    assert first != third
