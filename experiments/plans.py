@@ -15,7 +15,6 @@ from experiments.settings import Experiment, Reading, Settings
 MEASUREMENTS = ("exactness", "speed", "decode", "prefill", "continuation")
 TIMED = ("speed", "decode", "prefill", "continuation")
 WHOLE = ("prefill", "continuation")  # of a model that reads texts
-UNREAD = ("readings", "against", "core")  # of a cell, what no reading's rows depend on
 STAGES = "experiments.stages"
 
 
@@ -52,10 +51,7 @@ def of_reading(block: str, chosen: Settings) -> dict[str, Any]:
     code = imports.code({name for cell in cells.values() for reading in cell.readings
                          for name in readers(cell, chosen.readings[reading], chosen)})  # fmt: skip
     return {
-        "cells": {name: less(cell, UNREAD) | {"readings": list(cell.readings)}
-                  for name, cell in cells.items()},
-        "starts": {f"{name}.seed{seed}": trained.settings_of(cell, seed, chosen)["starts"]
-                   for name, cell in cells.items() for seed in cell.seeds},
+        "cells": {name: read_as(cell, chosen) for name, cell in cells.items()},
         "readings": {name: chosen.readings[name].plain()
                      for cell in cells.values() for name in cell.readings},
         "texts": texts(read_on(block, chosen), chosen),
@@ -115,9 +111,11 @@ def above(cell: Experiment, chosen: Settings) -> Iterator[Experiment]:
         yield cell
 
 
-def less(cell: Experiment, fields: Iterable[str]) -> dict[str, Any]:
-    """A cell's plain settings without some of them."""
-    return {key: value for key, value in cell.plain().items() if key not in fields}
+def read_as(cell: Experiment, chosen: Settings) -> dict[str, Any]:
+    """What the rows of a cell depend on; what it stands beside, in tables, is no part of it."""
+    plain = cell.plain()
+    weights = {str(seed): trained.settings_of(cell, seed, chosen) for seed in cell.seeds}
+    return {"weights": weights, "budgets": plain["budgets"], "readings": plain["readings"]}
 
 
 def texts(names: Iterable[str], chosen: Settings) -> dict[str, Any]:

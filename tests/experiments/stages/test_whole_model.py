@@ -1,0 +1,55 @@
+"""Stages prefill and continuation at their smallest, as dvc.yaml runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments import plans
+from experiments.settings import Settings
+from tests.experiments.training import ROOT, workspace
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, params: dict[str, Any]) -> Settings:
+    short = {"model": "tiny-llama", "calibration": 1, "calibration_context": 64, "seconds": 0.1}
+    params["prefill"].update(short, lengths=[96, 600])
+    params["continuation"].update(short, contexts=[40, 300], new_tokens=4, most_repetitions=3)
+    return workspace(tmp_path, params)
+
+
+def run(stage: str, folder: Path) -> pd.DataFrame:
+    """A stage's table, by length."""
+    command = [sys.executable, "-m", f"experiments.stages.{stage}"]
+    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    return pd.read_csv(folder / f"results/laptop/{stage}/table.csv").set_index("length")
+
+
+def test_a_pass_stands_beside_what_its_pairs_allow(chosen: Settings, tmp_path: Path) -> None:
+    table = run("prefill", tmp_path)
+    assert list(table.index) == [96, 600]
+    assert (table[["full_s", "ours_s", "outside_s", "speedup"]] > 0).all(axis=None)
+    assert table.loc[600, "density"] < table.loc[96, "density"] == 1
+    assert table.loc[96, "bound"] == pytest.approx(1)
+    assert table.loc[600, "bound"] >= 1
+    assert (table["speedup_low"] <= table["speedup"]).all()
+    folder = tmp_path / "results/laptop/prefill"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["600.share_of_bound"] == table.loc[600, "share_of_bound"]
+    told = json.loads((folder / "run.json").read_text())
+    assert told["dtype"] == "float32"
+    assert told["settings"] == plans.measurement("prefill", chosen)
+
+
+def test_generation_stands_beside_the_pretrained_models(chosen: Settings, tmp_path: Path) -> None:
+    table = run("continuation", tmp_path)
+    assert list(table.index) == [40, 300]
+    assert (table[["full_s", "ours_s", "speedup"]] > 0).all(axis=None)
+    assert (table["new_tokens"] == 4).all()

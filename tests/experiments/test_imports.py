@@ -1,0 +1,59 @@
+"""Code that a stage imports, found by reading it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.imports import code, effective
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    files = {
+        "focus/gates.py": "x = 1\n",
+        "experiments/__init__.py": "",
+        "experiments/methods/__init__.py": "",
+        "experiments/methods/one.py": "from experiments.methods.base import Method\n",
+        "experiments/methods/other.py": "import experiments.methods.base\n",
+        "experiments/methods/base.py": "def f():\n    from experiments import trained\n",
+        "experiments/trained.py": "from experiments import record, settings\n",
+        "experiments/record.py": "",
+        "experiments/settings/__init__.py": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_what_is_imported_counts_and_nothing_else(tree: Path) -> None:
+    found = code(["experiments.methods.one"], tree)
+    assert set(found) == {
+        "experiments/methods/one.py", "experiments/methods/__init__.py",
+        "experiments/methods/base.py", "experiments/trained.py", "focus",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("experiments/trained.py", True), ("focus/gates.py", True),
+    ("experiments/methods/other.py", False), ("experiments/settings/__init__.py", False),
+])  # fmt: skip
+def test_a_change_shows_where_it_counts(tree: Path, name: str, changes: bool) -> None:
+    before = code(["experiments.methods.one"], tree)
+    (tree / name).write_text((tree / name).read_text() + "y = 2\n")
+    assert (code(["experiments.methods.one"], tree) != before) == changes
+
+
+def test_words_about_code_are_no_code() -> None:
+    plain = "def f(x):\n    return x\n"
+    told = '"""A module."""\n\n# why\ndef f(x):\n    """Says\n    more."""\n\n    return x\n'
+    assert effective(told) == effective(plain)
+    assert effective(plain) != effective(plain.replace("return x", "return -x"))
+
+
+def test_an_unknown_module_is_refused(tree: Path) -> None:
+    with pytest.raises(ValueError, match=r"experiments\.methods\.none: no such module"):
+        code(["experiments.methods.none"], tree)
