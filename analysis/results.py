@@ -84,10 +84,6 @@ class Results:
         """A path as it stands in the ledger: from the repository's root."""
         return (Path("results") / path.relative_to(self.base)).as_posix()
 
-    def run(self, *parts: str) -> dict[str, Any]:
-        """What produced a folder below the scale's (`run.json`), {} where there is none."""
-        return load_json(self.root.joinpath(*parts, "run.json"))
-
     def run_of(self, evidence: str) -> dict[str, Any]:
         """What produced a file that stands in the ledger."""
         path = self.base / Path(evidence).relative_to("results")

@@ -155,13 +155,6 @@ def cell(value: object) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """A data frame as a Markdown table."""
-    lines = ["| " + " | ".join(map(str, frame.columns)) + " |", "|" + " --- |" * frame.shape[1]]
-    lines += ["| " + " | ".join(map(cell, row)) + " |" for row in frame.itertuples(index=False)]
-    return "\n".join(lines) + "\n"
-
-
 def every(results: Results) -> dict[str, pd.DataFrame]:
     """All tables by name."""
     return {name: make() for name, make in ALWAYS.items()} | {

@@ -44,7 +44,9 @@ def draw(results: Results) -> Figure | None:
 def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
     """The panels of one machine: K from small to large."""
     first = rows.iloc[0]
-    heads = f"{first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of {first['head_dim']:.0f}"
+    heads = (
+        f"{first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of {first['head_dim']:.0f}"
+    )
     axes[0].set_ylabel("times as fast as full attention")
     for axis, (groups, part) in zip(axes, rows.groupby("K"), strict=False):
         _panel(axis, part, int(groups))
