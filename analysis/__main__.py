@@ -1,5 +1,4 @@
-"""`python -m analysis`: tables, figures, ledger, metrics and the report page from `results/<scale>/`.
-"""
+"""`python -m analysis`: tables, figures, ledger, metrics, page from `results/<scale>/`."""
 
 from __future__ import annotations
 

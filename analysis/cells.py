@@ -74,10 +74,14 @@ class Cell:
         return method if regime == "none" else f"trained_{method}"
 
 
-def labels(cells: Iterable[Cell]) -> dict[str, str]:
-    """Plain names by cell: what it is, or its own name where another is the same."""
+def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:
+    """Plain names by cell: what it is, or its own name where another is the same.
+
+    Args:
+        first: of several alike, the cell that is called by what it is; otherwise the first.
+    """
     found: dict[str, str] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: cell.name != first):
         label = ROLES.get(cell.role, cell.name.replace("_", " "))
         found[cell.name] = cell.name if label in found.values() else label
     return found

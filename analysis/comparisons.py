@@ -163,9 +163,10 @@ def _headline(results: Results, own: pd.DataFrame) -> Headline:
     first = own.assign(main=main).sort_values(["main", "documents"], ascending=False,
                                               kind="stable").iloc[0]  # fmt: skip
     family = Family(first["reading"], first["texts"], first["against"])
-    full = [c.name for c in results.cells.values()
-            if c.role == "pretrained" and c.block in results.cells[first["cell"]].against]  # fmt: skip
-    return Headline(first["cell"], family, full[0] if full else None)
+    against = results.cells[first["cell"]].against
+    full = (cell.name for cell in results.cells.values()
+            if cell.role == "pretrained" and cell.block in against)  # fmt: skip
+    return Headline(first["cell"], family, next(full, None))
 
 
 def point(results: Results, cell: str, family: Family) -> pd.Series | None:

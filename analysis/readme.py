@@ -1,5 +1,4 @@
-"""README's figures, rendered from result files between markers: `<!-- name -->` ... `<!-- /name -->`.
-"""
+"""README's figures, rendered from result files between `<!-- name -->` and `<!-- /name -->`."""
 
 from __future__ import annotations
 

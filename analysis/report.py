@@ -46,7 +46,7 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
         figures=pictures(path.parent / "figures"),
         first=first,
         rest=[row for row in judged if row not in first],
-        refuted={row["id"]: [r.refuted for r, _ in rules.registry.matching(row["id"])][0]
+        refuted={row["id"]: rules.registry.matching(row["id"])[0][0].refuted
                  for row in judged},
         not_run=claims.not_run(rows),
         readings=readings(results),
@@ -70,7 +70,9 @@ def readings(results: Results) -> dict[str, list[dict[str, Any]]]:
     """The central table by reading, texts and base, in few columns that a page holds."""
     frame = quality(results)
     found: dict[str, list[dict[str, Any]]] = {}
-    for (reading, texts, against), own in frame.groupby(["reading", "texts", "against"], sort=False):
+    for (reading, texts, against), own in frame.groupby(
+        ["reading", "texts", "against"], sort=False
+    ):
         title = f"{texts}, against {against} ({reading})"
         found[title] = [_shown(row) for row in own.to_dict("records")]
     return found

@@ -47,7 +47,7 @@ def read_csv(path: Path, kind: str | None = None) -> pd.DataFrame:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """A JSON object, {} where there is no file. ValueError, naming the file, where it is not one."""
+    """A JSON object, {} where there is no file. ValueError names a file that is none."""
     if not path.is_file():
         return {}
     try:
@@ -83,10 +83,6 @@ class Results:
     def evidence(self, path: Path) -> str:
         """A path as it stands in the ledger: from the repository's root."""
         return (Path("results") / path.relative_to(self.base)).as_posix()
-
-    def run(self, *parts: str) -> dict[str, Any]:
-        """What produced a folder below the scale's (`run.json`), {} where there is none."""
-        return load_json(self.root.joinpath(*parts, "run.json"))
 
     def run_of(self, evidence: str) -> dict[str, Any]:
         """What produced a file that stands in the ledger."""

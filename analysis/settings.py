@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ class LedgerSettings:
     tolerances: Tolerances
     against: dict[str, tuple[str, ...]] | None = None
     confidence: float = 0.95
-    sources: dict[str, str] = field(default_factory=dict)
 
     def results(self, base: Path) -> Results:
         """The result files of the scale below a folder."""
@@ -76,7 +75,5 @@ def load(path: str | Path = "params.yaml", scale: str | None = None) -> LedgerSe
         block: tuple(next(iter(cells.values())).against)
         for block, cells in read.experiments.items()
     }
-    return LedgerSettings(
-        read.scale, tolerances(dict(read.tolerances)), against, read.intervals.confidence,
-        {name: texts.source for name, texts in read.texts.items()},
-    )  # fmt: skip
+    limits = tolerances(dict(read.tolerances))
+    return LedgerSettings(read.scale, limits, against, read.intervals.confidence)

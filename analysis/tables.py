@@ -8,35 +8,29 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import arithmetic
-from analysis.comparisons import against_full, headline, quality
+from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
-from analysis.paper import model_name, table
+from analysis.paper import table
 from analysis.results import Results
 from experiments import statistics
 
 
 def pareto(results: Results) -> pd.DataFrame:
-    """Quality against density of the main texts, in percent, for `dvc plots` and the figure."""
+    """Quality against density of the headline's texts, for `dvc plots` and whoever draws: density
+    is the share of distant pairs, changes are in percent against ``against``."""
     known = headline(results)
     if known is None:
         return pd.DataFrame()
     own = known.family.of(quality(results)).sort_values(["cell", "distant_density"])
-    percent = {
-        "distant_pairs_kept_percent": 100 * own["distant_density"],
-        **{f"{name}_percent": 100 * own[name] for name in ("change", "low", "high")},
-    }
-    names = ["cell", "role", "budget", "against", "reading", "texts", "seeds", "documents"]
-    return own[names].assign(**percent)
-
-
-def paper_points() -> pd.DataFrame:
-    """Table 7: change of perplexity against pretrained and share of distant pairs, the paper's."""
-    return pd.DataFrame([
-        {"whose": f"paper ({model_name(row['model'])})", "top_k": row["k"],
-         "change": row["delta"] / (row["ppl"] - row["delta"]),
-         "distant_density": row["pairs_retained"] / 100}
-        for row in table("table7")["rows"]
-    ])  # fmt: skip
+    above = point(results, known.pretrained, known.family) if known.pretrained else None
+    full = [] if above is None else [pd.DataFrame([above])]
+    every = pd.concat([own, *full], ignore_index=True)
+    names = ["role", "budget", "against", "reading", "texts", "seeds", "documents"]
+    return pd.DataFrame({
+        "experiment": every["cell"], "density": every["distant_density"],
+        "perplexity": every["ppl"], **{name: every[name] for name in names},
+        **{f"{name}_percent": 100 * every[name] for name in ("change", "low", "high")},
+    })  # fmt: skip
 
 
 def speed(results: Results) -> pd.DataFrame:
@@ -78,7 +72,8 @@ def leak(results: Results) -> pd.DataFrame:
         found = statistics.mean(by_document["changed"], results.confidence)
         rows.append({
             "cell": cell, "balance": balance, "changed": found.value,
-            "changed_low": found.low, "changed_high": found.high, "documents": found.documents, "seeds": own["seed"].nunique(),
+            "changed_low": found.low, "changed_high": found.high,
+            "documents": found.documents, "seeds": own["seed"].nunique(),
             "max_logit_change": own["max_logit_change"].max(),
             "largest_group": by_document["largest_group"].mean(),
             "evidence": own["evidence"].iloc[0],
@@ -158,13 +153,6 @@ def cell(value: object) -> str:
         return ""
     text = number(value) if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def markdown(frame: pd.DataFrame) -> str:
-    """A data frame as a Markdown table."""
-    lines = ["| " + " | ".join(map(str, frame.columns)) + " |", "|" + " --- |" * frame.shape[1]]
-    lines += ["| " + " | ".join(map(cell, row)) + " |" for row in frame.itertuples(index=False)]
-    return "\n".join(lines) + "\n"
 
 
 def every(results: Results) -> dict[str, pd.DataFrame]:

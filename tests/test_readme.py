@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from experiments import models
+from analysis import claims, readme, settings
+from experiments.sources import models
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,6 +31,28 @@ def test_the_example_of_the_library_runs(tmp_path, monkeypatch):
     assert names["loss"].item() > 0
     routers = names["model"].focus_state.routers.values()
     assert all(router.batches == 1 for router in routers)  # the groups were balanced
+
+
+LOADED = settings.load(ROOT / "params.yaml")
+RESULTS = LOADED.results(ROOT / "results")
+measured = pytest.mark.skipif(not RESULTS.root.is_dir(), reason="no results of this scale yet")
+
+
+@measured
+def test_what_stands_between_markers_is_what_the_files_say():
+    """`python -m analysis --readme` renders it."""
+    rows = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
+    assert readme.rendered(README, RESULTS, rows) == README
+
+
+@measured
+def test_the_ledger_is_what_the_files_say():
+    """A result that changed without `make report` shows here."""
+    rows = claims.build(RESULTS, LOADED)
+    kept = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
+    assert {row["id"]: row["verdict"] for row in rows} == {
+        row["id"]: row["verdict"] for row in kept
+    }
 
 
 @pytest.mark.parametrize(

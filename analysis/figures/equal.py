@@ -34,7 +34,7 @@ def draw(results: Results) -> Figure | None:
     frame = frame[frame["role"] != "paper"]
     if frame["cell"].nunique() < 2:
         return None
-    names = labels(results.cells[name] for name in frame["cell"].unique())
+    names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     best = frame.groupby("cell")["change"].mean().sort_values().index
     figure, (axis,) = style.axes(1, 8.0, 1.7 + 0.42 * len(best))
     dots(axis, frame, list(best), [names[cell] for cell in best])

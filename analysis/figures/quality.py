@@ -44,7 +44,7 @@ def of(results: Results, known: Headline) -> Figure:
     """Lines of everything that was read on the same texts, as far as an eye keeps apart."""
     frame = known.family.of(quality(results))
     figure, (axis,) = style.axes(1, 8.0, 5.2)
-    names = labels(results.cells[name] for name in frame["cell"].unique())
+    names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     for number, (cell, line) in enumerate(lines(frame, known, style.MOST - 2)):
         _line(axis, line, names[cell], style.look(line["role"].iloc[0], number))
     axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")

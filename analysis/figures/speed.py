@@ -44,13 +44,15 @@ def draw(results: Results) -> Figure | None:
 def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
     """The panels of one machine: K from small to large."""
     first = rows.iloc[0]
-    shape = f"{first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of {first['head_dim']:.0f}"
+    heads = (
+        f"{first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of {first['head_dim']:.0f}"
+    )
     axes[0].set_ylabel("times as fast as full attention")
     for axis, (groups, part) in zip(axes, rows.groupby("K"), strict=False):
         _panel(axis, part, int(groups))
         axis.set_title(f"{int(groups)} groups", loc="left", fontweight="bold")
     axes[0].annotate(
-        f"{first['hardware']}: {shape}, {first['dtype']}, window {first['window']:.0f}", (0, 1),
+        f"{first['hardware']}: {heads}, {first['dtype']}", (0, 1),
         (0, 24), xycoords="axes fraction", textcoords="offset points", fontsize=10.5,
     )  # fmt: skip
     for axis in axes[rows["K"].nunique() :]:

@@ -113,7 +113,8 @@ def changes(axis: Axes, low: float, high: float, threshold: float = 10.0) -> Non
     logarithmic beyond ``threshold``."""
     if high > 3 * threshold:
         axis.set_yscale("symlog", linthresh=threshold, linscale=1.5)
-        ticks = [t for t in (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500) if low - 3 <= t <= 1.3 * high]
+        every = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500)
+        ticks = [tick for tick in every if low - 3 <= tick <= 1.3 * high]
         axis.set_yticks(ticks)
         axis.set_ylim(bottom=min(-2.0, low - 2))
         axis.yaxis.set_minor_locator(NullLocator())

@@ -37,7 +37,8 @@ def draw(results: Results) -> Figure | None:
 
 def _panel(axis: Axes, rows: pd.DataFrame) -> None:
     axis.errorbar(
-        rows["length"], rows["speedup"], style.spread(rows, "speedup", "speedup_low", "speedup_high"),
+        rows["length"], rows["speedup"],
+        style.spread(rows, "speedup", "speedup_low", "speedup_high"),
         color=style.BLUE, marker="o", label="FocusConfig.recipe()", zorder=3, **style.BAR,
     )  # fmt: skip
     if "bound" in rows and rows["bound"].notna().any():

@@ -23,7 +23,6 @@ from analysis.rules.speed import GPU_COMMAND
 from analysis.rules.table7 import GROUPS, paper_way, table7_row
 from analysis.settings import LedgerSettings
 
-
 HEADS = {"gpt2-124m": 12, "mistral-7b": 32}  # of the models of Table 7
 
 

@@ -84,8 +84,8 @@ def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) ->
     why = (
         f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
         f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
-        f"{first['budget']}, {first['spread']:.1%} from best to worst (half the documents' interval "
-        f"{first['half']:.1%})"
+        f"{first['budget']}, {first['spread']:.1%} from best to worst (half the documents' "
+        f"interval {first['half']:.1%})"
     )
     known = facts(first, results) | {"n": int(first["seeds"])}
     return Outcome(verdict, why, ours=float(first["spread"]), **known)
@@ -109,8 +109,8 @@ def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
     return {"spread": spread, "half": half}
 
 
-@rule("audit.11", refuted="full attention trained alike is not better than the pretrained model, or "
-      "gains less than the routers do")  # fmt: skip
+@rule("audit.11", refuted="full attention trained alike is not better than the pretrained model, "
+      "or gains less than the routers do")  # fmt: skip
 def any_training(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """The adapted full model against the pretrained one on the headline's texts, beside the routers
     against the pretrained one."""

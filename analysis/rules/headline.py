@@ -52,8 +52,8 @@ def cost(
     if own.empty:
         return None
     row, limit = own.iloc[0], settings.tolerances.same_ppl if base == "adapted" else 0.0
-    why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the distant "
-           f"pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
+    why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
+           f"distant pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
            f"{int(row['seeds'])} seeds (limit {limit:+.0%})")  # fmt: skip
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)

@@ -72,34 +72,24 @@ def dense_rows(
     return Outcome(ARITHMETIC, why, **known)
 
 
-@rule("table2.notes.every-scale.topk3", "audit.1", refuted=REFUTED)
-def top3_is_everything(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Top-3 of 4 groups is the pretrained model: density 1 and the same loss."""
-    rows = hard(results, 3)
-    if rows.empty:
-        return None
-    known = {"ours": nats(rows), **facts(rows.iloc[0], results)}
-    if not identity(rows, settings):
-        return Outcome(NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)
-    why = (f"hard top-3 of 4 masks nothing ({said(rows)}): two 3-subsets of 4 always meet, so the "
-           "equality says nothing about the routing")  # fmt: skip
-    return Outcome(ARITHMETIC, why, **known)
-
-
-@rule("long_context.{row}.ppl_topk3", refuted=REFUTED)
-def long_context_top3(
-    claim: Claim, results: Results, settings: LedgerSettings, row: str
+@rule("table2.notes.every-scale.topk3", "audit.1", "long_context.{row}.ppl_topk3", refuted=REFUTED)
+def top3_is_everything(
+    claim: Claim, results: Results, settings: LedgerSettings, row: str | None = None
 ) -> Outcome | None:
-    """The same identity at longer contexts, held against the paper's own full-attention figure."""
+    """Top-3 of 4 groups is the pretrained model: density 1 and the same loss. At longer contexts
+    the paper's figure is held against its own for full attention."""
     rows = hard(results, 3)
     if rows.empty:
         return None
-    known = facts(rows.iloc[0], results)
+    known = facts(rows.iloc[0], results) | ({} if row else {"ours": nats(rows)})
     if not identity(rows, settings):
         return Outcome(NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)
+    why = f"hard top-3 of 4 masks nothing ({said(rows)}): two 3-subsets of 4 always meet, so "
+    if row is None:
+        return Outcome(ARITHMETIC, f"{why}the equality says nothing about the routing", **known)
     every = table("long_context")["rows"]
     full = next(r["ppl_full"] for r in every if r["context"] == claim.keys["context"])
-    why = f"top-3 of 4 masks nothing, so it must equal the paper's full attention, {full}"
+    why += f"the figure must be the paper's full attention's, {full}"
     if float(claim.paper) == float(full):
         return Outcome(ARITHMETIC, why, **known)
     return Outcome(CONTRADICTS, f"{why}; it is {claim.paper}", **known)

@@ -93,11 +93,8 @@ def rule(*patterns: str, refuted: str) -> Callable[[Judge], Judge]:
 
 def matching(claim_id: str) -> list[tuple[Rule, dict[str, str]]]:
     """The rules that judge this id, with the parts of the id that they asked for."""
-    found = []
-    for each in RULES:
-        if match := each.pattern.fullmatch(claim_id):
-            found.append((each, match.groupdict()))
-    return found
+    found = [(each, each.pattern.fullmatch(claim_id)) for each in RULES]
+    return [(each, match.groupdict()) for each, match in found if match]
 
 
 def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:

@@ -136,8 +136,8 @@ def _full_facts(row: pd.Series) -> dict[str, Any]:
             "scale": f"{row['hardware']}; {row['dtype']}"}  # fmt: skip
 
 
-@rule("table6.notes.full-attention-at-1m.seconds", refuted="on the paper's GPU one head alone takes "
-      "longer, or 32 heads take less, than the paper's time")  # fmt: skip
+@rule("table6.notes.full-attention-at-1m.seconds", refuted="on the paper's GPU one head alone "
+      "takes longer, or 32 heads take less, than the paper's time")  # fmt: skip
 def full_seconds(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """Time of full attention at 1M tokens: the paper does not say for how many heads, so only a
     time that no number of heads explains refutes it."""

@@ -181,8 +181,9 @@ def retained(
     theirs = [float(claim.paper)] if model else every
     ours, close = 100 * float(row["distant_density"]), settings.tolerances.density_points
     known = {"ours": ours, **facts(row, results)}
-    why = (f"{ours:.1f}% of the distant pairs, {row['density']:.1%} of all "
-           f"(the paper: {', '.join(f'{each:g}%' for each in theirs)}, limit {close:g} points)")  # fmt: skip
+    said = ", ".join(f"{each:g}%" for each in theirs)
+    why = (f"{ours:.1f}% of the distant pairs, {row['density']:.1%} of all (the paper: {said}; "
+           f"limit {close:g} points)")  # fmt: skip
     if min(theirs) - close <= ours <= max(theirs) + close:
         return Outcome(DIRECTION, why, **known)
     chance = 100 * (1 - comb(GROUPS - 2, 2) / comb(GROUPS, 2))

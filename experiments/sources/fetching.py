@@ -40,7 +40,7 @@ def fetch(
     """
     target = root / source.name
     identity = _identity(source)
-    if _stamp(target) == identity:
+    if _stamp(target) == identity or _given_once(source, target):
         say(f"fetch: {source.name}: is there")
         return target
     root.mkdir(parents=True, exist_ok=True)
@@ -88,6 +88,13 @@ def _identity(source: Source) -> dict[str, Any]:
     values = source.plain()
     kept = {key: values[key] for key in named if values[key]}
     return json.loads(json.dumps({"name": source.name, "from": kept}))
+
+
+def _given_once(source: Source, target: Path) -> bool:
+    """Whether it was taken from FOCUS_DATA before, and nothing else can bring it."""
+    stamp = _stamp(target)
+    given = isinstance(stamp, dict) and stamp.get("from") == "FOCUS_DATA"
+    return given and source.kind == "folder" and override(source.name) is None
 
 
 def _stamp(target: Path) -> Any:

@@ -7,45 +7,53 @@ import pytest
 
 from analysis import claims, rules
 from analysis.settings import Tolerances, tolerances
-from tests.analysis.result_files import pretrained, row, write_topk
+from tests.analysis.result_files import write_paper, write_pretrained
 
 
 def test_an_empty_folder_gives_not_run_with_concrete_reasons(results, settings):
     rows = claims.build(results, settings)
-    assert {entry["verdict"] for entry in rows} == {rules.NOT_RUN}
+    # What the paper's own figures say of each other needs no run.
+    assert {entry["verdict"] for entry in rows} == {rules.NOT_RUN, rules.CONTRADICTS}
     found = {entry["id"]: entry for entry in rows}
-    assert "openai-community/gpt2" in found["table1.focus.ppl"]["why"]
+    assert "openai-community/gpt2" in found["table2.gpt2-124m.ppl_focus"]["why"]
     assert "GPU" in found["table6.t1048576.speedup_K8"]["why"]
     assert "cluster" in found["from_scratch.mistral-7b.ppl_focus"]["why"]
+    assert "`benchmarks` is not built" in found["audit.4"]["why"]
+    assert found["audit.4"]["command"] is None
     for entry in rows:
         assert entry["why"]
-        assert entry["ours"] is entry["evidence"] is None
-
-
-def test_a_stage_that_is_not_built_is_named_as_such(results, settings, monkeypatch):
-    monkeypatch.setattr(claims, "stage_exists", lambda stage: False)
-    found = {entry["id"]: entry for entry in claims.build(results, settings)}
-    assert "`topk` is not built yet" in found["audit.1"]["why"]
-    assert found["audit.1"]["command"] is None
+        assert entry["verdict"] != rules.NOT_RUN or entry["ours"] is entry["evidence"] is None
 
 
 def test_the_order_is_stable_and_ids_unique(results, settings):
     one = [entry["id"] for entry in claims.build(results, settings)]
     assert one == [entry["id"] for entry in claims.build(results, settings)]
     assert len(set(one)) == len(one)
-    assert one[-11:] == [f"audit.{i}" for i in range(1, 12)]
+    assert one[-12:] == [f"audit.{i}" for i in range(1, 13)]
 
 
 def test_files_hold_the_same_rows(results, settings):
-    write_topk(results.root, [pretrained(), row(top_k=1, delta=1.0, delta_low=0.9, delta_high=1.1)])
+    write_pretrained(results.root)
+    write_paper(results.root, {1: 1.0})
     rows = claims.build(results, settings)
-    json_path, csv_path, md_path = claims.write(rows, results.root)
+    json_path, csv_path, md_path = claims.write(rows, results.base)
     assert json.loads(json_path.read_text()) == rows
     with csv_path.open(newline="") as handle:
         assert [entry["id"] for entry in csv.DictReader(handle)] == [r["id"] for r in rows]
     text = md_path.read_text()
     assert all(f"`{entry['id']}`" in text for entry in rows)
     assert claims.totals(rows)[rules.INCONCLUSIVE] > 0
+
+
+def test_rows_that_were_not_run_are_one_table_by_reason(results, settings):
+    rows = claims.build(results, settings)
+    text = claims.markdown(rows)
+    assert len(text.splitlines()) < 120
+    folded = claims.not_run(rows)
+    assert len(folded) < 40
+    assert sum(map(len, folded.values())) == claims.totals(rows)[rules.NOT_RUN]
+    counts = [len(ids) for ids in folded.values()]
+    assert counts == sorted(counts, reverse=True)
 
 
 def broken(entry):
@@ -81,13 +89,13 @@ def test_the_declared_tolerances_are_whole(declared):
         ({"other": 1}, "other: unknown"),
     ],
 )
-def test_nonsense_tolerances_are_named(limits, change, message):
+def test_nonsense_tolerances_are_named(declared, change, message):
     with pytest.raises(ValueError, match=message):
-        tolerances(vars(limits) | change)
+        tolerances(vars(declared) | change)
 
 
-def test_a_missing_tolerance_is_named(limits):
-    block = dict(vars(limits))
+def test_a_missing_tolerance_is_named(declared):
+    block = dict(vars(declared))
     del block["cosine"]
     with pytest.raises(ValueError, match=r"tolerances\.cosine: missing"):
         tolerances(block)

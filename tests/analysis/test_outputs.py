@@ -3,318 +3,227 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import get_args
 
 import pandas as pd
 import pytest
 
 from analysis import __main__ as command
-from analysis import figures, tables
-from analysis.figures import copying, decode, pareto, search, style, transfer, whole
-from experiments.recipe_settings import ORACLES, Control
+from analysis import figures, report, tables
+from analysis.comparisons import headline, quality
+from analysis.figures import copying, decode, equal, speed, style, whole
+from analysis.figures import quality as quality_figure
+from analysis.results import Results
 from tests.analysis.result_files import (
-    pretrained,
-    row,
+    RECIPE,
+    ROUTERS,
+    losses,
+    write_adapted,
     write_copying,
-    write_decode,
-    write_exactness,
-    write_generation,
     write_leak,
-    write_losses,
-    write_recipe,
-    write_speed,
-    write_topk,
-    write_transfer,
-    write_whole,
+    write_masks,
+    write_paper,
+    write_pretrained,
+    write_read,
+    write_table,
+    write_training,
 )
+
+BUDGETS = {0.0625: 0.02, 0.125: 0.0, 0.25: -0.02}
+WORSE = {budget: change + 0.1 for budget, change in BUDGETS.items()}
+
+
+def labels(figure) -> set[str]:
+    return {text.get_text() for text in figure.legends[0].get_texts()}
+
+
+def lines(axis) -> dict[str, list[float]]:
+    return {each.get_label(): list(each.lines[0].get_ydata()) for each in axis.containers}
 
 
 @pytest.fixture
 def filled(results):
-    """One small file of every stage."""
-    rows = [
-        row(top_k=k, density=d, delta=x, delta_low=x - 0.01, delta_high=x + 0.01, balance=b)
-        for k, d, x in ((1, 0.4, 0.4), (2, 0.86, 0.02))
-        for b in ("sinkhorn", "causal")
-    ]
-    write_topk(results.root, [pretrained(), *rows])
-    lengths = [{"length": t, "speedup": s} for t, s in ((1024, 0.5), (4096, 2.0), (16384, 5.0))]
-    write_speed(results.root, *lengths, {"method": "stripes", "speedup": 5.0})
-    write_exactness(results.root, {}, {"method": "subtraction", "output_cosine": 0.8})
-    write_leak(results.root, 0.08, 0.0)
+    """One small file of every kind; books and plays as the pipeline has them."""
+    root = results.root
+    plays = {"reading": "plays", "texts": "plays"}
+    for place, how in (("", {}), ("plays_", plays)):
+        bases = [f"{place}adapted", f"{place}pretrained"]
+        write_pretrained(root, block=bases[1], **how)
+        write_adapted(root, block=bases[0], **how)
+        write_masks(root, f"{place}recipe", BUDGETS, regime=ROUTERS, against=bases, **how)
+        write_masks(root, f"{place}window", WORSE, method={"name": "window"}, against=bases, **how)
+    write_paper(root, {1: 1.2, 2: 0.1}, **plays)
+    for name, write in (("pretrained", losses("full")), ("adapted", losses("full", change=-0.1))):
+        regime = {"name": "lora"} if name == "adapted" else {"name": "none"}
+        write_read(root, name, write, reading="kinds", texts="code", regime=regime)
+    write_masks(root, "recipe", BUDGETS, regime=ROUTERS, reading="kinds", texts="code")
+    search = {"reading": "search", "texts": "plays", "final": False, "regime": ROUTERS}
+    write_masks(root, "search", BUDGETS, against=[], **search)
+    write_masks(root, "search_window", WORSE, cell="search_window-window64", against=["search"],
+                method=RECIPE | {"window": 64}, **search)  # fmt: skip
+    write_training(root, "recipe", [3.0, 2.9, 2.8])
+    write_leak(root, 0.08, 0.0)
+    write_copying(root, "recipe", 1.0, budget=0.125, method=RECIPE, regime=ROUTERS,
+                  against=["adapted", "pretrained"])  # fmt: skip
+    write_table(root, "speed", *({"length": t, "speedup": s} for t, s in ((1024, 0.5), (4096, 2))))
+    write_table(root, "exactness", {}, {"method": "subtraction", "output_cosine": 0.8})
+    write_table(root, "decode", {"context": 512}, {}, {"method": "full_copy", "speedup": 0.5})
+    write_table(root, "prefill", {}, {"length": 64, "speedup": 0.9, "bound": 1.0})
+    write_table(root, "continuation", {"length": 512})
     return results
 
 
-def test_tables_mark_what_is_the_papers(filled):
-    tables.write(filled, filled.root / "tables")
-    topk = pd.read_csv(filled.root / "tables" / "topk.csv")
-    assert list(topk["whose"][:5]) == ["ours"] * 5
-    assert topk["whose"][5:].str.startswith("paper").all()
-    assert len(topk) == 5 + 8
-    speed = pd.read_csv(filled.root / "tables" / "speed.csv")
-    assert (speed["whose"] == "paper (H100)").sum() == 14
-    text = (filled.root / "tables" / "topk.md").read_text()
-    assert text.count("\n") == 2 + 13
-
-
-def test_nothing_is_written_without_results_but_what_is_counted(results):
-    written = {path.name for path in tables.write(results, results.root / "tables")}
-    assert written == {"parameters.csv", "parameters.md", "repeated.csv", "repeated.md"}
-    assert figures.write(results, results.root / "figures") == []
-
-
-def test_finalists_and_controls_stand_in_the_pareto_figure(results):
-    pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}
-    write_recipe(
-        results.root, "default", pretrained_row, {},
-        {"reading": "symmetric.k2", "top_k": 2, "distant_density": 0.25, "delta": 0.0},
-        {"kind": "random", "delta": 0.2, "delta_low": 0.1, "delta_high": 0.3},
-        {"kind": "oracle", "delta": -0.01},
-    )  # fmt: skip
-    write_recipe(results.root, "searched", {"final": False})
-    figure = pareto.draw(results)
-    assert figure is not None
-    labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {"default (K = 16, 3 seeds)", "random routers", pareto.CONTROLS["oracle"]}
-    found = tables.recipe(results)
-    assert list(found["trial"]) == ["default"] * 5 + ["searched"]
-    write_recipe(results.root, "default", {"final": False})
-    del results.__dict__["recipe"]
-    assert pareto.draw(results) is None
-
-
-def test_every_control_has_a_look_and_a_name_of_its_own(results):
-    kinds = (*get_args(Control), "unheard-of")
-    rows = [{"kind": kind} for kind in kinds]
-    further = [{"kind": kind, "ngram": 3} for kind in kinds if kind not in ORACLES]
-    write_transfer(results.root, "pg19", {}, *rows, *further)
-    write_recipe(results.root, "default", {}, *rows, *further)
-    for figure in (pareto.draw(results), transfer.draw(results)):
-        labels = {text.get_text() for text in figure.legends[0].get_texts()}
-        own = {pareto.CONTROLS.get(kind, kind) for kind in kinds}
-        assert own <= labels
-        assert {f"{pareto.CONTROLS['token']}, with 3-grams", "unheard-of, with 3-grams"} < labels
-        assert len(labels) == 1 + len(rows) + len(further)
-        lines = {line.get_label(): line.lines[0] for line in figure.axes[0].containers}
-        looks = {(lines[name].get_color(), lines[name].get_marker()) for name in own}
-        assert len(looks) == len(kinds)
-    assert set(tables.recipe(results)["kind"]) == {"routed", *kinds}
-    assert set(tables.transfer(results)["kind"]) == {"routed", *kinds}
-
-
-def test_masks_with_ngrams_are_a_line_of_their_own(results):
-    """Beside files from before there were any."""
-    write_recipe(results.root, "older", {})
-    write_recipe(results.root, "newer", {"ngram": 0}, {"ngram": 2, "distant_density": 0.09})
-    labels = {text.get_text() for text in pareto.draw(results).legends[0].get_texts()}
-    newer = "newer (K = 16, 3 seeds)"
-    assert labels == {"older (K = 16, 3 seeds)", newer, f"{newer}, with 2-grams"}
-    assert sorted(tables.recipe(results)["ngram"]) == [0, 0, 2]
-
-
-def test_other_texts_stand_beside_each_other(results):
-    assert transfer.draw(results) is None
-    pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}
-    write_transfer(results.root, "wikitext-2", pretrained_row, {}, {"kind": "window"})
-    write_transfer(results.root, "pg19", pretrained_row, {})
-    del results.__dict__["transfer"]
-    figure = transfer.draw(results)
-    assert [axis.get_title("left").split(":")[0] for axis in figure.axes] == ["pg19", "wikitext-2"]
-    assert list(tables.transfer(results)["corpus"]) == ["pg19"] * 2 + ["wikitext-2"] * 3
-
-
-def test_what_is_copied_stands_between_unread_and_pretrained(results):
-    assert copying.draw(results) is None
-    for trial in ("prose", "copies"):
-        write_copying(
-            results.root, trial, {"kind": "pretrained", "copied": 1.0}, {},
-            {"reading": "symmetric.k2", "distant_density": 0.2, "copied": 0.5},
-            {"kind": "random", "copied": 0.01}, {"kind": "new", "copied": 0.0},
-        )  # fmt: skip
-    del results.__dict__["copying"]
-    figure = copying.draw(results)
-    labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {"prose (K = 16, 3 seeds)", "copies (K = 16, 3 seeds)", "random routers"}
-    line = figure.axes[0].containers[0].lines[0]
-    assert list(line.get_ydata()) == [20.0, 50.0]
-    assert len(tables.copying(results)) == 10
-
-
-def test_searched_trials_are_compared_with_their_base_by_document(results):
-    full = {"a": 1.0, "b": 1.0}
-    assert search.draw(results) is None
-    for trial, losses in (("search", (3.0, 4.0)), ("search_k4", (3.1, 4.3))):
-        write_recipe(results.root, trial, {"final": False})
-        own = {"symmetric.k1": dict(zip("ab", losses, strict=True)), "pretrained": full}
-        full = {"a": 1.05, "b": 1.05}  # the second's processor rounds otherwise
-        write_losses(results.root, trial, own)
-    write_recipe(results.root, "default", {})
-    write_losses(results.root, "default", {"symmetric.k1": {"a": 1.0}, "pretrained": full})
-    del results.__dict__["recipe"], results.__dict__["search_documents"]
-    (row,) = search.compared(results).to_dict("records")
-    assert row["trial"] == "search_k4"
-    assert row["change"] == pytest.approx(math.expm1(0.15))
-    assert row["documents"] == pytest.approx([math.expm1(0.05), math.expm1(0.25)])
-    (axis,) = search.draw(results).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["k4"]
-
-
-def test_steps_of_decoding_stand_beside_full_attention(results):
-    assert decode.draw(results) is None
-    full = {"K": None, "k": None, "probe": None, "routers": None, "extra_keys": None,
-            "speedup": 1.0, "bound": 1.0}  # fmt: skip
-    write_decode(
-        results.root, full | {"method": "full"}, full | {"method": "full_copy", "speedup": 0.5},
-        *({"context": t, "speedup": s} for t, s in ((2048, 1.5), (8192, 3.0))),
-        {"k": 2, "probe": "multi_probe", "routers": "query_head", "extra_keys": 4},
-        {"dtype": "bfloat16"},
-    )  # fmt: skip
-    del results.__dict__["decode"]
-    figure = decode.draw(results)
-    assert [axis.get_title("left") for axis in figure.axes] == ["cpu, float32", "cpu, bfloat16"]
-    labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {
-        "K = 8, 1 group a token, a router a layer",
-        "K = 8, 2 groups a query, 1 a key, a router a query head, 4 further keys",
-        "full attention", "full attention, cache copied at every step",
-    }  # fmt: skip
-    assert len(tables.decode(results)) == 6
-
-
-def test_the_whole_model_has_a_panel_for_a_pass_and_one_for_generation(results):
-    assert whole.draw(results) is None
-    write_whole(results.root, "prefill", {}, {"length": 64, "speedup": 0.9, "bound": 1.0})
-    del results.__dict__["whole"]
-    (alone,) = whole.draw(results).axes
-    assert alone.get_title("left") == "A forward pass (cpu, float32)"
-    assert list(alone.containers[0].lines[0].get_ydata()) == [0.9, 2.0]
-    write_whole(results.root, "continuation", {"length": 512})
-    del results.__dict__["whole"]
-    figure = whole.draw(results)
-    titles = [axis.get_title("left").split(" (")[0] for axis in figure.axes]
-    assert titles == ["A forward pass", "Generation after a context"]
-    labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {"recipe", "bound", "pretrained"}
-    found = tables.whole(results)
-    assert list(found["phase"]) == ["forward", "forward", "generation"]
-    assert "evidence" not in found
-
-
-def test_answers_stand_in_a_table_without_their_text(results):
-    write_generation(results.root, {}, {"question": 1})
-    write_generation(results.root, {"variant": "prose-symmetric-k1"}, trial="prose")
-    tables.write(results, results.root / "tables")
-    frame = pd.read_csv(results.root / "tables" / "generation.csv")
-    assert list(frame["variant"]) == ["recipe", "recipe", "prose-symmetric-k1"]
-    assert list(frame["question"]) == [0, 1, 0]
-    assert not {"text_full", "text_hard", "evidence"} & set(frame)
-
-
-def test_a_trial_looks_the_same_in_every_panel(results):
-    """Though one panel has it alone and another beside a second trial."""
-    pretrained_row = {"kind": "pretrained", "reading": "pretrained", "delta": 0.0}
-    for corpus, trial in (("pg19", "default"), ("pg19", "prose"), ("wikitext-2", "prose")):
-        write_transfer(results.root, corpus, pretrained_row, {"trial": trial}, trial=trial)
-    trials = {"prose": {"retrofit": {"texts": "mixture"}}}
-    notes = {"trained_on": ["plays", "pg19"]}
-    for cell in ("prose-pg19", "prose-wikitext-2"):
-        text = json.dumps({"notes": notes, "settings": {"recipe": {"trials": trials}}})
-        (results.root / "transfer" / cell / "run.json").write_text(text)
-    first, second = transfer.draw(results).axes
-    looks = [
-        {line.get_label(): line.lines[0].get_color() for line in axis.containers}
-        for axis in (first, second)
-    ]
-    assert looks[1].items() <= looks[0].items()
-    assert set(looks[0]) == {
-        "default (K = 16, 3 seeds)", "prose (saw plays + pg19, K = 16, 3 seeds)"
-    }  # fmt: skip
-
-
-def test_a_trial_far_from_the_rest_is_told_in_words(results):
-    far = {"trial": "paper", "delta": 1.2, "delta_low": 1.1, "delta_high": 1.3}
-    write_transfer(results.root, "pg19", {"trial": "prose"}, trial="prose")
-    write_transfer(results.root, "pg19", far, {**far, "delta": 0.9}, trial="paper")
-    (axis,) = transfer.draw(results).axes
-    assert [line.get_label() for line in axis.containers] == ["prose (K = 16, 3 seeds)"]
-    assert [text.get_text() for text in axis.texts] == ["off the scale: paper, 1.90 to 2.20"]
-    assert axis.get_ylim()[1] < 1.2
-
-
-def test_a_trial_far_from_the_line_is_drawn_where_it_is_alone(results):
-    write_transfer(results.root, "pg19", {"trial": "paper", "delta": 1.2}, trial="paper")
-    (axis,) = transfer.draw(results).axes
-    assert len(axis.containers) == 1
-    assert axis.texts[0].get_text() == ""
-
-
-def test_lines_of_many_look_apart():
-    assert len({tuple(style.nth(n).values()) for n in range(40)}) == 40
-
-
-def test_figures_are_drawn_and_not_empty(filled):
-    paths = figures.write(filled, filled.root / "figures")
-    names = {path.name for path in paths}
-    assert names == {f"{n}.{s}" for n in ("topk", "speed", "leak") for s in ("png", "svg")}
+def test_every_table_and_figure_is_written_and_not_empty(filled):
+    names = {path.stem for path in tables.write(filled, filled.base / "tables")}
+    assert names == set(tables.TABLES) - {"generation"} | set(tables.ALWAYS)
+    paths = figures.write(filled, filled.base / "figures")
+    assert {path.name for path in paths} == {
+        f"{name}.{suffix}" for name in figures.FIGURES for suffix in ("png", "svg")
+    }
     for path in paths:
         assert path.stat().st_size > 5000
         start = path.read_bytes()[:200]
         assert start.startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
-    assert "the paper" in figures.CAPTIONS["topk"]
+
+
+def test_nothing_is_written_without_results_but_what_is_counted(results):
+    written = {path.stem for path in tables.write(results, results.base / "tables")}
+    assert written == set(tables.ALWAYS)
+    assert figures.write(results, results.base / "figures") == []
+
+
+def test_no_output_outlives_its_results(results):
+    for write, name in ((figures.write, "quality.png"), (tables.write, "quality.csv")):
+        (results.base / name).write_text("of an older run")
+        write(results, results.base)
+        assert not (results.base / name).exists()
 
 
 def test_equal_results_give_equal_files(filled):
-    one, two = (
-        {path.name: path.read_bytes() for path in figures.write(filled, filled.root / name)}
-        for name in ("a", "b")
-    )
-    assert one == two
+    paths = [filled.base / f"{name}.svg" for name in "ab"]
+    for path in paths:
+        style.save(quality_figure.draw(filled), [path])
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_a_figure_does_not_outlive_its_results(filled):
-    folder = filled.root / "figures"
-    figures.write(filled, folder)
-    figures.write(type(filled)(filled.root / "nowhere"), folder)
-    assert list(folder.iterdir()) == []
+def test_quality_stands_against_density_between_the_full_models(filled):
+    figure = quality_figure.draw(filled)
+    assert labels(figure) == {
+        "ours: trained groups", "wider window", "adapted model, full attention",
+        "pretrained model, full attention",
+    }  # fmt: skip
+    drawn = lines(figure.axes[0])["ours: trained groups"]
+    assert drawn == pytest.approx([100 * (1 + c) / 0.9 - 100 for c in BUDGETS.values()], abs=0.1)
+    core = quality_figure.core(filled)
+    assert "smollm2" in core.get_suptitle()
+    assert "6 plays" in core.get_suptitle()
 
 
-def test_the_command_writes_everything_below_its_folder(filled):
-    (filled.root / "topk" / "k4_sinks0" / "metrics.json").write_text('{"hard.k2.ppl": 40.0}')
-    command.main(["--results", str(filled.root)])
-    metrics = json.loads((filled.root / "metrics.json").read_text())
-    assert metrics["topk.k4_sinks0.hard.k2.ppl"] == 40.0
-    assert sum(v for k, v in metrics.items() if k.startswith("claims.")) == len(
-        json.loads((filled.root / "claims.json").read_text())
-    )
-    page = (filled.root / "report.html").read_text()
-    assert page.count("data:image/svg+xml;base64,") == 3
-    assert "http" not in page.replace("http-equiv", "")
+def test_the_papers_way_stands_beside_ours_where_it_was_read_against_the_same_model(filled):
+    write_paper(filled.root, {1: 1.2, 2: 0.1}, block="paper_books")
+    results = Results(filled.base, against={
+        "pretrained": (), "adapted": ("pretrained",), "recipe": ("adapted", "pretrained"),
+        "paper_books": ("pretrained", "adapted"),
+    })  # fmt: skip
+    figure = quality_figure.draw(results)
+    assert "the paper's way" in labels(figure)
+    assert figure.axes[0].get_yscale() == "symlog"  # far off, and nothing else is flattened
+
+
+def test_a_rival_and_a_sweep_appear_with_nothing_to_change_here(filled):
+    write_masks(filled.root, "rival", WORSE, method={"name": "rival"})
+    write_masks(filled.root, "ablation", BUDGETS, cell="ablation-window64", regime=ROUTERS,
+                method=RECIPE | {"window": 64})  # fmt: skip
+    results = Results(filled.base)
+    assert {"rival", "ablation-window64"} <= set(quality(results)["cell"])
+    assert {"rival", "ablation-window64"} <= set(tables.pareto(results)["experiment"])
+    assert {"rival", "ablation-window64"} <= set(tables.metrics(results))
+    assert "rival" in labels(quality_figure.draw(results))
+    shown = {text.get_text() for text in equal.draw(results).axes[0].get_yticklabels()}
+    assert {"rival", "ablation-window64", "ours: trained groups"} <= shown
+
+
+def test_no_figure_has_more_lines_than_an_eye_keeps_apart(filled):
+    for number in range(9):
+        write_masks(filled.root, f"rival{number}", WORSE, method={"name": f"rival{number}"})
+    results = Results(filled.base)
+    assert len(labels(quality_figure.draw(results))) == style.MOST == 7
+    looks = [tuple(style.look(f"rival{n}", n).values()) for n in range(3)]
+    assert len(set(looks)) == 3
+
+
+def test_searches_name_what_they_change(filled):
+    (axis,) = equal.searches(filled).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["window 64"]
+
+
+def test_speeds_are_drawn_as_they_were_measured(filled):
+    assert lines(whole.draw(filled).axes[0])["FocusConfig.recipe()"] == [0.9, 2.0]
+    assert len(whole.draw(filled).axes) == 2
+    (axis,) = decode.draw(filled).axes
+    assert lines(axis) == {"8 groups, 1 group a token, a router a layer": [2.0, 2.0]}
+    assert lines(speed.draw(filled).axes[0])["ours"] == [0.5, 2.0]
+    assert lines(copying.draw(filled).axes[0])["ours: trained groups"] == [80.0]
+
+
+def test_tables_mark_what_is_the_papers(filled):
+    frame = tables.speed(filled)
+    assert (frame["whose"] == "paper (H100)").sum() == 14
+    assert (frame["whose"] == "ours").sum() == 2
+
+
+def test_metrics_are_a_handful_an_experiment(filled):
+    found = tables.metrics(filled)
+    assert found["recipe"]["change"] == pytest.approx(100 / 0.9 - 100, abs=0.1)
+    assert found["recipe"]["distant_pairs"] == 12.5
+    assert all(len(values) <= 5 for values in found.values())
+
+
+def test_answers_stand_in_a_table_without_their_text(results):
+    rows = [{"seed": 0, "document": "1", "agreement_forced": 0.9, "text_full": "4", "K": 18}]
+    write_read(results.root, "recipe", rows, reading="generation", kind="generation", texts="gsm8k")
+    frame = tables.generation(results)
+    assert frame["agreement_forced"].tolist() == [0.9]
+    assert "text_full" not in frame
+
+
+def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
+    readme = filled.base / "README.md"
+    readme.write_text("# T\n<!-- headline -->\n<!-- /headline -->\n")
+    command.main(["--results", str(filled.base), "--readme", str(readme)])
+    metrics = json.loads((filled.base / "metrics.json").read_text())
+    rows = json.loads((filled.base / "claims.json").read_text())
+    assert sum(metrics["claims"].values()) == len(rows) == 391
+    assert "recipe" in metrics["experiments"]
+    page = (filled.base / "report.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)
+    assert "http" not in page
     assert "{{" not in page
-    assert 'id="table7.' not in page
-    assert page.count("<tr data-verdict=") == 376
+    assert "of the distant pairs" in readme.read_text()
 
 
-def test_without_any_result_the_command_still_says_what_is_missing(tmp_path, capsys):
-    command.main(["--results", str(tmp_path / "new")])
+@pytest.mark.parametrize("scale", ["laptop", "smoke"])
+def test_without_any_result_the_command_still_says_what_is_missing(tmp_path, capsys, scale):
+    command.main(["--results", str(tmp_path / "new"), "--scale", scale])
     assert "not run" in capsys.readouterr().out
     page = (tmp_path / "new" / "report.html").read_text()
-    assert "Nothing has been measured yet" not in page  # what is counted is measured
     assert page.count("no result files yet") == len(figures.FIGURES)
 
 
-def test_a_broken_file_is_named(results):
-    (results.root / "leak").mkdir()
-    (results.root / "leak" / "metrics.json").write_text("{")
-    with pytest.raises(ValueError, match=r"leak.metrics\.json: not valid JSON"):
-        tables.write(results, results.root / "tables")
+def test_text_on_the_page_is_escaped(filled, settings, tmp_path):
+    from analysis import claims
+
+    rows = claims.build(filled, settings)
+    rows[-1]["why"] = "<b>&"
+    text = report.write(filled, rows, tmp_path / "report.html").read_text()
+    assert "&lt;b&gt;&amp;" in text
 
 
-def test_text_on_the_page_is_escaped(filled):
-    from analysis.report import esc
-
-    assert esc("<b>&") == "&lt;b&gt;&amp;"
-    assert esc(float("nan")) == esc(None) == ""
+def test_the_headline_falls_back_on_whatever_trains_groups(results):
+    write_pretrained(results.root)
+    write_masks(results.root, "tiny", {0.25: 0.1}, regime=ROUTERS, against=["pretrained"])
+    assert headline(results).cell == "tiny"
+    assert quality_figure.draw(results) is not None
+    assert pd.notna(tables.metrics(results)["tiny"]["change"])
 
 
 @pytest.mark.parametrize(

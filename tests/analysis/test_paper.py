@@ -65,7 +65,8 @@ def test_ids_that_others_rely_on():
     assert ids["table7.gpt2-124m.k2.ppl"].paper == 41.3
     assert ids["table6.t1048576.speedup_K8"].paper == 8.6
     assert ids["decomposition.subtraction.cosine"].paper == 0.79
-    assert [f"audit.{i}" in ids for i in range(1, 12)] == [True] * 11
+    assert [f"audit.{i}" in ids for i in range(1, 13)] == [True] * 12
+    assert ids["ours.headline.adapted.0.125"].source == "ours"
 
 
 def test_statements_name_the_model_and_are_whole():

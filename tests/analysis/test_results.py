@@ -1,11 +1,145 @@
-from pathlib import Path
+from __future__ import annotations
 
+import pandas as pd
+import pytest
+
+from analysis.comparisons import headlines, quality
 from analysis.results import Results
-from tests.analysis.result_files import row, write_topk
+from tests.analysis.result_files import (
+    RECIPE,
+    ROUTERS,
+    losses,
+    write_adapted,
+    write_masks,
+    write_paper,
+    write_pretrained,
+    write_read,
+    write_table,
+    write_training,
+)
 
 
-def test_a_cell_that_params_no_longer_names_is_left_out(tmp_path: Path) -> None:
-    for cell in ("kept", "removed"):
-        write_topk(tmp_path, [row(variant=cell)], cell=cell)
-    assert set(Results(tmp_path).topk["cell"]) == {"kept", "removed"}
-    assert set(Results(tmp_path, ["kept"]).topk["cell"]) == {"kept"}
+def written(results: Results) -> Results:
+    write_pretrained(results.root)
+    write_adapted(results.root)
+    write_masks(results.root, "recipe", {0.125: -0.05}, regime=ROUTERS)
+    write_masks(results.root, "window", {0.125: 0.05}, method={"name": "window"})
+    return results
+
+
+def test_what_is_not_there_is_empty(results):
+    for name in ("rows", "copying", "leak", "generation", "training", "exactness", "speed",
+                 "decode", "whole"):  # fmt: skip
+        assert getattr(results, name).empty, name
+    assert quality(results).empty
+    assert results.cells == {}
+
+
+def test_an_experiment_that_params_no_longer_names_is_left_out(results):
+    written(results)
+    assert set(results.cells) == {"pretrained", "adapted", "recipe", "window"}
+    named = {"window": ("adapted",), "adapted": (), "recipe": ()}
+    known = Results(results.base, against=named)
+    assert list(known.cells) == list(named)  # in the order of params.yaml
+    assert set(quality(known)["cell"]) == {"window"}  # and compared as it says now
+
+
+def test_a_reading_that_did_not_end_does_not_count(results):
+    written(results)
+    (results.root / "recipe" / "read" / "final" / "run.json").unlink()
+    assert "recipe" not in results.cells
+    assert "recipe" not in set(results.rows["cell"])
+
+
+def test_a_change_is_against_each_experiment_the_adapted_model_first(results):
+    written(results)
+    write_masks(results.root, "apart", {0.125: -0.05}, regime=ROUTERS, rows={"wobble": 0.01})
+    frame = quality(results)
+    own = frame[frame["cell"] == "apart"]
+    assert list(own["against"]) == ["adapted", "pretrained"]
+    assert own["change"].tolist() == pytest.approx([0.95 / 0.9 - 1, -0.05], abs=1e-3)
+    assert (own["low"] < own["change"]).all()
+    assert (own["change"] < own["high"]).all()
+    assert own["documents"].tolist() == [6, 6]
+    assert own["ppl"].iloc[0] == pytest.approx(own["base_ppl"].iloc[1] * 0.95, abs=0.01)
+    adapted = frame[frame["cell"] == "adapted"].iloc[0]
+    assert (adapted["against"], adapted["condition"]) == ("pretrained", "full")
+
+
+def test_masks_are_compared_with_masks_at_the_same_budget(results):
+    written(results)
+    write_masks(results.root, "control", {0.125: 0.0, 0.25: 0.0}, against=["recipe"])
+    own = quality(results)[lambda f: f["cell"] == "control"]
+    assert own["budget"].tolist() == ["0.125"]
+    assert own["change"].iloc[0] == pytest.approx(1 / 0.95 - 1, abs=1e-3)
+
+
+def test_only_documents_that_both_read_count_token_for_token(results):
+    write_pretrained(results.root)
+    rows = losses("hard", 0.125, 0.1)
+    rows[0]["sha"] = "0123456789ab"
+    write_read(results.root, "recipe", rows, method=RECIPE, against=["pretrained"])
+    assert quality(results)["documents"].tolist() == [5]
+
+
+def test_shas_and_budgets_are_text(results):
+    write_read(results.root, "pretrained", losses("full"))
+    assert results.rows["sha"].iloc[1] == "000000000001"
+    assert set(results.rows["budget"]) == {"own"}
+
+
+def test_the_headline_is_the_recipe_on_its_main_reading_then_the_cores(results):
+    written(results)
+    write_masks(results.root, "recipe", {0.125: 0.0}, regime=ROUTERS, reading="kinds",
+                texts="plays")  # fmt: skip
+    plays = {"reading": "plays", "texts": "plays"}
+    write_adapted(results.root, block="plays_adapted", **plays)
+    write_masks(results.root, "plays_recipe", {0.125: 0.0}, regime=ROUTERS,
+                against=["plays_adapted"], **plays)  # fmt: skip
+    first, second = headlines(results)
+    assert (first.cell, first.family.texts, first.family.against) == ("recipe", "unseen", "adapted")
+    assert first.pretrained == "pretrained"
+    assert (second.cell, second.family.reading, second.pretrained) == (
+        "plays_recipe",
+        "plays",
+        None,
+    )
+
+
+def test_roles_follow_from_method_and_regime(results):
+    written(results)
+    write_paper(results.root, {2: 0.1})
+    shuffled = ROUTERS | {"shuffled": True}
+    write_masks(results.root, "shuffled", {0.125: 0.1}, regime=shuffled)
+    write_masks(results.root, "masked", {0.125: 0.1}, regime={"name": "lora"})
+    write_masks(results.root, "trained", {0.125: 0.1}, method={"name": "window"},
+                regime={"name": "lora"})  # fmt: skip
+    roles = {name: cell.role for name, cell in results.cells.items()}
+    assert roles == {
+        "pretrained": "pretrained", "adapted": "adapted", "recipe": "ours", "window": "window",
+        "paper": "paper", "shuffled": "shuffled", "masked": "masked", "trained": "trained_window",
+    }  # fmt: skip
+
+
+def test_training_is_read_by_seed_and_cell(results):
+    write_training(results.root, "recipe", [3.0, 2.5])
+    assert results.training[["cell", "seed", "step", "loss"]].to_numpy().tolist() == [
+        ["recipe", 0, 1, 3.0], ["recipe", 0, 2, 2.5]
+    ]  # fmt: skip
+    assert results.cells["recipe"].steps == 24
+
+
+def test_a_broken_file_is_named(results):
+    folder = results.root / "recipe" / "read" / "leak"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"leak.run\.json: not valid JSON"):
+        _ = results.cells
+
+
+def test_a_missing_column_is_named(results):
+    write_table(results.root, "speed", {})
+    path = results.root / "speed" / "table.csv"
+    pd.read_csv(path).drop(columns="density").to_csv(path, index=False)
+    with pytest.raises(ValueError, match="'density' is missing"):
+        _ = results.speed

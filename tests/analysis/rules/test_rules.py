@@ -179,8 +179,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table7.mistral-7b.k3.speedup", dense(0.0), CONTRADICTS, dense(0.01)),
         ("table7.mistral-7b.k4.ppl", dense(0.0), ARITHMETIC, dense(0.01)),
     ],
-    "top3_is_everything": [("audit.1", dense(0.0), ARITHMETIC, dense(0.001))],
-    "long_context_top3": [
+    "top3_is_everything": [
+        ("audit.1", dense(0.0), ARITHMETIC, dense(0.001)),
         ("long_context.t1024.ppl_topk3", dense(0.0), ARITHMETIC, dense(0.001)),
         ("long_context.t8192.ppl_topk3", dense(0.0), CONTRADICTS, dense(0.001)),
     ],

@@ -236,3 +236,11 @@ def test_a_source_that_only_a_folder_can_give_says_so(places):
 
 def test_a_model_of_random_weights_needs_no_files(places):
     assert below(places.fetch(sources.find("tiny-llama", {}))) == ["source.json"]
+
+
+def test_what_only_a_folder_can_give_stays_once_it_was_given(own, places, monkeypatch):
+    source = sources.find("books", {})
+    target = places.fetch(source)
+    monkeypatch.delenv("FOCUS_DATA")
+    assert places.fetch(source) == target
+    assert places.said[-1] == "fetch: books: is there"

@@ -1,0 +1,77 @@
+"""What stands between README's markers."""
+
+from __future__ import annotations
+
+import pytest
+
+import focus
+from analysis import claims, readme
+from tests.analysis.result_files import (
+    ROUTERS,
+    write_adapted,
+    write_masks,
+    write_pretrained,
+    write_table,
+)
+
+BUDGETS = {0.0625: 0.02, 0.125: 0.0, 0.25: -0.02}
+
+
+@pytest.fixture
+def read(results):
+    write_pretrained(results.root)
+    write_adapted(results.root)
+    for k, (budget, change) in zip((1, 2, 4), BUDGETS.items(), strict=True):
+        mask = {"top_k": k, "probe": "symmetric" if k == 1 else "multi_probe"}
+        write_masks(results.root, "recipe", {budget: change}, regime=ROUTERS, rows=mask)
+    for name in ("window", "random", "position"):
+        write_masks(results.root, name, BUDGETS, method={"name": name})
+    write_table(results.root, "prefill", {"length": 64, "speedup": 0.9}, {"length": 16384})
+    return results
+
+
+def test_the_recipe_whose_speed_is_timed_is_the_librarys_default():
+    config = focus.FocusConfig.recipe()
+    known = {"K": config.num_groups, "top_k": config.top_k, "probe": config.probe,
+             "ngram": config.ngram}  # fmt: skip
+    assert known == readme.RECIPE
+
+
+def test_the_headline_says_both_baselines_in_one_sentence(read):
+    text = readme.sentence(read)
+    assert text.count("\n") == 0
+    assert "+11.1% (" in text
+    assert "+0.0% (" in text
+    assert "results/laptop/recipe/read/final/rows.csv" in text
+
+
+def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
+    lines = readme.table(read).splitlines()[2:]
+    assert len(lines) == 5
+    (timed,) = [line for line in lines if "at 16,384 tokens" in line]
+    assert "2 groups a query: `FocusConfig.recipe()`" in timed
+    assert "12.5%" in timed
+    assert "(results/laptop/prefill/table.csv)" in timed
+    assert all("/rows.csv)" in line for line in lines)
+
+
+def test_what_was_not_measured_is_said_so(results):
+    assert readme.sentence(results) == readme.table(results) == readme.NOTHING
+
+
+def test_only_what_is_between_markers_changes(read, settings):
+    rows = claims.build(read, settings)
+    text = (
+        "# A\n<!-- ledger -->\nold\n<!-- /ledger -->\n`kept`\n<!-- results -->\n<!-- /results -->\n"
+    )
+    new = readme.rendered(text, read, rows)
+    assert "old" not in new
+    assert new.startswith("# A\n<!-- ledger -->\nOf 391 rows")
+    assert "`kept`" in new
+    assert readme.rendered(new, read, rows) == new
+
+
+@pytest.mark.parametrize("text", ["<!-- other -->\n<!-- /other -->\n", "<!-- ledger -->\nx\n"])
+def test_a_marker_that_means_nothing_is_named(read, text):
+    with pytest.raises(ValueError, match="README marker"):
+        readme.rendered(text, read, [])
