@@ -96,8 +96,10 @@ def before(cell: Experiment, seed: int, chosen: Settings) -> list[tuple[Experime
 
 
 def calibration(cell: Experiment, seed: int, chosen: Settings) -> list[Any]:
-    """Training windows (1, T) of the cell's texts."""
-    context = getattr(cell.regime, "context", CONTEXT)
+    """Training windows (1, T) of the cell's texts, as long as the regime's, or as there are."""
+    found = texts.training_documents(cell.texts, cell.model, chosen)
+    longest = min(CONTEXT, max(len(each.tokens) for each in found))
+    context = getattr(cell.regime, "context", longest)
     windows = texts.training_windows(cell, chosen, context, CALIBRATION, seed)
     return [windows[index]["input_ids"][None] for index in range(CALIBRATION)]
 

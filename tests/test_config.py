@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.settings.schema import read_yaml
+from experiments import settings
 from focus import FocusConfig
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_paper_is_the_papers_way() -> None:
@@ -13,13 +15,9 @@ def test_paper_is_the_papers_way() -> None:
     assert FocusConfig.paper(num_groups=8, top_k=1).num_groups == 8
 
 
-def test_the_recipe_is_the_trial_that_was_measured() -> None:
-    params = read_yaml(Path(__file__).parents[1] / "params.yaml")
-    own = {key: value for key, value in params["recipe"]["trials"]["annealed"].items()
-           if key in FocusConfig().to_dict()}  # fmt: skip
-    measured = FocusConfig(**{**params["recipe"]["base"], **own})
-    assert FocusConfig.recipe(ngram=0) == measured
-    assert FocusConfig.recipe().ngram == 3  # the readings of recipe.readings that kept most
+def test_the_recipe_is_the_experiment_that_was_measured() -> None:
+    params = settings.load(ROOT / "params.yaml", overlays=ROOT / "scales")
+    assert FocusConfig.recipe() == FocusConfig(**params.cell("recipe").method.fields)
     assert FocusConfig.recipe().key_top_k == 1
     assert FocusConfig.recipe(window=64).window == 64
 

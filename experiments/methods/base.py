@@ -48,8 +48,10 @@ class Beside(Near):
 class Method(ABC):
     """One way of attending, for one seed.
 
-    Every method takes the same model and the same budget (a share of the pairs beyond the window
-    and the sinks, which it must not exceed by choice), and counts the pairs that it kept alike.
+    Every method takes the same model and the same budget, a share of the pairs beyond the window
+    and the sinks, and counts the pairs that it kept alike. A rival does not exceed the share by
+    choice; a control, which must not look worse than it is, keeps no fewer, where it can choose.
+    Keys found word for word come on top, for all alike.
 
     Attributes:
         name: its file's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +78,35 @@ def refuse(cell: Experiment) -> None:
     Raises:
         ValueError: the message starts with the field's name.
     """
-    how, path = cell.regime, f"experiments.{cell.block}"
+    for field, why in reasons(cell):
+        raise ValueError(f"experiments.{cell.block}.{field}: {why}")
+
+
+def reasons(cell: Experiment) -> Iterator[tuple[str, str]]:
+    """Fields of a cell that trains, and why they cannot be kept here."""
+    how = cell.regime
     assert isinstance(how, Training)  # noqa: S101 - the caller's to know
     cards = torch.cuda.device_count()
     if cards and how.devices > cards:
-        raise ValueError(f"{path}.regime.devices: {how.devices} asked for, {cards} there")
+        yield "regime.devices", f"{how.devices} asked for, {cards} there"
     if how.devices > 1 and not cards and not torch.distributed.is_gloo_available():
-        raise ValueError(f"{path}.regime.devices: without a GPU several processes need gloo")
+        yield "regime.devices", "without a GPU several processes need gloo"
     if how.batch_size % how.devices:
-        raise ValueError(f"{path}.regime.batch_size: {how.batch_size} windows cannot be shared by "
-                         f"devices = {how.devices}")  # fmt: skip
+        shared = f"cannot be shared by devices = {how.devices}"
+        yield "regime.batch_size", f"{how.batch_size} windows {shared}"
     if how.precision == "16-mixed" and (not cards or how.strategy == "fsdp2"):
-        raise ValueError(f"{path}.regime.precision: 16-mixed needs a GPU and no fsdp2; take "
-                         "bf16-mixed")  # fmt: skip
+        yield "regime.precision", "16-mixed needs a GPU and no fsdp2; take bf16-mixed"
     if how.validate_every > how.steps:
-        raise ValueError(f"{path}.regime.validate_every: {how.validate_every} is above steps = "
-                         f"{how.steps}")  # fmt: skip
+        yield "regime.validate_every", f"{how.validate_every} is above steps = {how.steps}"
+    # Modules must be the same before, in and after a step, where other code runs the model again.
+    if cell.method.name not in ("full", "focus") or getattr(how, "shuffled", False):
+        only = "is for methods full and focus alone, without shuffled gates"
+        if how.strategy == "fsdp2":
+            yield "regime.strategy", f"fsdp2 {only}"
+        if how.checkpoint_activations:
+            yield "regime.checkpoint_activations", only
     if how.name == "scratch" and cell.start is not None:
-        raise ValueError(f"{path}.start: regime scratch starts from random weights")
+        yield "start", "regime scratch starts from random weights"
 
 
 class Bar(TQDMProgressBar):

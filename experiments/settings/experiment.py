@@ -183,6 +183,11 @@ class Experiment(Frozen):
             raise ValueError("a name is letters, digits, -, _ and .")
         return name
 
+    @field_validator("regime", mode="before")
+    @classmethod
+    def _nothing(cls, regime: Any) -> Any:
+        return {"name": "none"} if regime is None else regime
+
     @model_validator(mode="after")
     def _trainable(self) -> Experiment:
         routed = self.regime.name == "centroids"

@@ -12,8 +12,11 @@ that says so.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -82,28 +85,40 @@ def remove_others(folder: Path, names: list[str]) -> None:
 
 def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
     """Trains one cell, or finds it trained."""
-    folder, inputs = (
-        trained.folder(cell, seed, results),
-        trained.inputs(cell, seed, chosen, results),
-    )
-    inputs["code"] = imports.code(plans.trainers(cell, chosen))
-    former = (record.of(folder) or {}).get("notes", {}).get("inputs")
-    if former == inputs and trained.is_trained(cell, seed, chosen, results):
-        print(f"train: {cell.name}, seed {seed}: is trained")
-        return
-    known = trained.settings_of(cell, seed, chosen)
     place = checkpoints / chosen.scale / cell.block / cell.name / f"seed{seed}"
-    place = place / trained.fingerprint(known, inputs)
-    with Run(folder, known, [seed], cell.dtype) as run:
-        regime = regimes.find(cell.regime.name)(cell, seed, chosen, results)
-        resumed = fit(regime, texts.TrainingData(cell, seed, chosen), place)
+    with alone(place):
+        known = trained.settings_of(cell, seed, chosen)
+        inputs = trained.inputs(cell, seed, chosen, results)
+        inputs["code"] = imports.code(plans.trainers(cell, chosen))
+        folder = trained.folder(cell, seed, results)
+        former = (record.of(folder) or {}).get("notes", {}).get("inputs")
+        if former == inputs and trained.is_trained(cell, seed, chosen, results):
+            print(f"train: {cell.name}, seed {seed}: is trained")
+            return
+        with Run(folder, known, [seed], cell.dtype) as run:
+            regime = regimes.find(cell.regime.name)(cell, seed, chosen, results)
+            checkpoint = place / trained.fingerprint(known, inputs)
+            resumed = fit(regime, texts.TrainingData(cell, seed, chosen), checkpoint)
+            if record.first_process():
+                shutil.rmtree(folder / "adapter", ignore_errors=True)
+            regime.save(folder / "adapter")
+            note(run, regime, resumed)
+            run.note("inputs", inputs)
         if record.first_process():
-            shutil.rmtree(folder / "adapter", ignore_errors=True)
-        regime.save(folder / "adapter")
-        note(run, regime, resumed)
-        run.note("inputs", inputs)
-    if record.first_process():
-        shutil.rmtree(place.parent, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Of several runs that train the same, which two that start from it do, one at a time: the
+    others then find it trained. The processes of one run come in together."""
+    if not record.first_process():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def note(run: Run, regime: Regime, resumed: int | None) -> None:

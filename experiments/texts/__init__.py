@@ -12,4 +12,10 @@ from experiments.texts.documents import (
     reading_windows,
 )
 from experiments.texts.training import TrainingData
-from experiments.texts.windows import WindowSequence, training_windows, windows, with_copy
+from experiments.texts.windows import (
+    WindowSequence,
+    training_documents,
+    training_windows,
+    windows,
+    with_copy,
+)

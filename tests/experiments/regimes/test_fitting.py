@@ -35,6 +35,21 @@ def test_what_cannot_be_done_is_refused_by_field(
         refuse(chosen.cell("odd"))
 
 
+@pytest.mark.parametrize("changes", [{"strategy": "fsdp2"}, {"checkpoint_activations": True}])
+def test_what_changes_modules_within_a_step_is_not_sharded_nor_run_again(
+    work: Any, changes: dict[str, Any]
+) -> None:
+    chosen = work(
+        near={"base": "plain", "method": {"name": "window"}, "regime": {**LORA, **changes}},
+        control={"base": "routed", "regime": {**CENTROIDS, **changes, "shuffled": True}},
+        usual={"base": "routed", "regime": {**CENTROIDS, **changes}},
+    )
+    refuse(chosen.cell("usual"))
+    for name in ("near", "control"):
+        with pytest.raises(ValueError, match=rf"{name}\.regime\.{next(iter(changes))}: .*alone"):
+            refuse(chosen.cell(name))
+
+
 def test_more_devices_than_there_are_cards(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = work(many={"base": "routed", "regime": {**CENTROIDS, "devices": 2}})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

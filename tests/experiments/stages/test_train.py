@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,24 @@ def test_a_killed_run_ends_as_an_undisturbed_one(
     for name in FILES:
         assert (calm / place("long") / name).read_bytes() == (place("long") / name).read_bytes()
     assert read(place("long") / "run.json")["notes"]["resumed_from_step"] >= 3
+
+
+def test_two_runs_that_need_the_same_start_train_it_once(
+    work: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = work()
+    lock = Path("checkpoints/laptop/adapted/adapted/seed0/.lock")
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        other = threading.Thread(target=train.train, args=("recipe", 0, chosen))
+        other.start()
+        time.sleep(0.5)
+        assert not Path("results").exists()
+    other.join()
+    assert (place("recipe") / "run.json").is_file()
+    train.train("adapted", 0, chosen)
+    assert "adapted, seed 0: is trained" in capsys.readouterr().out
 
 
 def test_a_run_that_was_killed_when_it_had_trained_only_saves(work: Any, tmp_path: Path) -> None:
