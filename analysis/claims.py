@@ -143,7 +143,8 @@ INTRODUCTION = """# Claims ledger
 
 Written by `python -m analysis`; verdicts come from result files by rule, never by hand.
 `paper` is the paper's figure, `ours` was measured or computed here. In rows of the audit the \
-statement is the doubt itself, and a verdict in its favour bears it out.
+statement is the doubt itself, and a verdict in its favour bears it out; changes of perplexity and \
+shares there are in percent.
 Reasons, scales and commands of every row: `claims.csv`.
 """
 

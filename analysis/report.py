@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
         shades=SHADES,
         short=SHORT,
         totals=claims.totals(rows),
-        headline=readme.sentence(results).replace("`", ""),
+        headline=re.sub(r"\[(.*?)\]\(.*?\)|`", r"\1", readme.sentence(results)),
         figures=pictures(path.parent / "figures"),
         first=first,
         rest=[row for row in judged if row not in first],

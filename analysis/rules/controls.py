@@ -88,7 +88,7 @@ def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) ->
         f"interval {first['half']:.1%})"
     )
     known = facts(first, results) | {"n": int(first["seeds"])}
-    return Outcome(verdict, why, ours=float(first["spread"]), **known)
+    return Outcome(verdict, why, ours=100 * float(first["spread"]), **known)
 
 
 def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:

@@ -71,7 +71,7 @@ def spread(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome 
         worst = max(worst, high / low - 1)
         parts.append(f"{quantity}: {low:g} to {high:g} in {len(values)} tables")
     verdict = CONTRADICTS if worst > settings.tolerances.rounding else NOT_REPRODUCED
-    return Outcome(verdict, "; ".join(parts), ours=worst, n=len(parts), **known)
+    return Outcome(verdict, "; ".join(parts), ours=100 * worst, n=len(parts), **known)
 
 
 @rule("audit.12", refuted="Focus level with the better LoRA, within rounding, or below it")
@@ -85,4 +85,4 @@ def confound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcom
     why = (f"{row['ppl']} is {row['against_pretrained']:+.1%} against the pretrained model and "
            f"{cost:+.1%} against full attention adapted on the same text by LoRA")  # fmt: skip
     verdict = ARITHMETIC if cost > settings.tolerances.rounding else NOT_REPRODUCED
-    return Outcome(verdict, why, ours=cost, **known)
+    return Outcome(verdict, why, ours=100 * cost, **known)

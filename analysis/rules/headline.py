@@ -73,8 +73,9 @@ def found_again(claim: Claim, results: Results, settings: LedgerSettings) -> Out
            f"full attention gains from having read the passage (limit {limit:.0%})")  # fmt: skip
     cell = results.cells[row["cell"]]
     return Outcome(
-        judged(-row["copied_high"], -row["copied_low"], -limit), why, ours=float(row["copied"]),
-        low=float(row["copied_low"]), high=float(row["copied_high"]), n=int(row["documents"]),
+        judged(-row["copied_high"], -row["copied_low"], -limit), why, n=int(row["documents"]),
+        ours=100 * float(row["copied"]), low=100 * float(row["copied_low"]),
+        high=100 * float(row["copied_high"]),
         evidence=row["evidence"], command=f"dvc repro read@{cell.block}",
         scale=scope.describe(results, cell, row["evidence"]), same_setting=True,
     )  # fmt: skip

@@ -35,8 +35,8 @@ def suffix_changes_the_past(
     first, limit = sinkhorn.iloc[0], settings.tolerances.leak_share
     cell = results.cells[first["cell"]]
     known = {
-        "ours": float(first["changed"]), "low": float(first["changed_low"]),
-        "high": float(first["changed_high"]), "n": int(first["documents"]),
+        "ours": 100 * float(first["changed"]), "low": 100 * float(first["changed_low"]),
+        "high": 100 * float(first["changed_high"]), "n": int(first["documents"]),
         "evidence": first["evidence"], "command": f"dvc repro read@{cell.block}",
         "scale": scope.describe(results, cell, first["evidence"]),
     }  # fmt: skip

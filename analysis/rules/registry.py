@@ -139,8 +139,9 @@ def changed(row: Mapping[str, Any]) -> str:
 
 
 def interval(row: Mapping[str, Any]) -> dict[str, float]:
-    """A change with its interval, as an Outcome takes it."""
-    return {"ours": float(row["change"]), "low": float(row["low"]), "high": float(row["high"])}
+    """A change in percent with its interval, as an Outcome takes it."""
+    names = {"ours": "change", "low": "low", "high": "high"}
+    return {name: 100 * float(row[column]) for name, column in names.items()}
 
 
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

@@ -123,7 +123,7 @@ def sparse_perplexity(
     cell, theirs, limits = results.cells[row["cell"]], table7_row(claim), settings.tolerances
     ours = {"ours": float(row["ppl"])}
     if claim.column == "delta":  # in points of perplexity
-        ours = {name: value * float(row["base_ppl"]) for name, value in interval(row).items()}
+        ours = {n: value / 100 * float(row["base_ppl"]) for n, value in interval(row).items()}
     apart = scope.differences(claim, cell, row)
     if not apart:
         good = agree(float(row["ppl"]), float(theirs["ppl"]), limits.same_ppl)

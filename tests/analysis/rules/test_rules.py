@@ -336,7 +336,7 @@ def test_facts_tell_where_a_verdict_comes_from(results, settings):
     assert outcome.command == "dvc repro read@paper"
     expected = "laptop; smollm2-135m-instruct; unseen; T = 2048; 24 steps; seed 0"
     assert outcome.scale == expected
-    assert outcome.ours == pytest.approx(1.2, abs=0.01)
+    assert outcome.ours == pytest.approx(120, abs=1)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
