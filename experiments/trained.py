@@ -18,8 +18,6 @@ from experiments.settings import Experiment, Settings
 from experiments.sources import models
 from experiments.sources.files import sha256
 
-CALIBRATION = 4  # training windows on which an untrained method finds what it needs
-CONTEXT = 2048  # tokens of one, where no regime says
 HARMLESS = ("checkpoint_every",)  # fields of a regime that change nothing about its result
 
 
@@ -79,7 +77,7 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
     for each, its_seed in own:
         model = _loaded(model, each, its_seed, chosen, results)
     model = cast(model, wanted) if merges else model
-    if type(method).calibrate is not Method.calibrate:
+    if calibrates(cell):
         method.calibrate(model, calibration(cell, seed, chosen))
     return model.eval(), method
 
@@ -98,10 +96,11 @@ def before(cell: Experiment, seed: int, chosen: Settings) -> list[tuple[Experime
 def calibration(cell: Experiment, seed: int, chosen: Settings) -> list[Any]:
     """Training windows (1, T) of the cell's texts, as long as the regime's, or as there are."""
     found = texts.training_documents(cell.texts, cell.model, chosen)
-    longest = min(CONTEXT, max(len(each.tokens) for each in found))
+    how = chosen.calibration
+    longest = min(how.context, max(len(each.tokens) for each in found))
     context = getattr(cell.regime, "context", longest)
-    windows = texts.training_windows(cell, chosen, context, CALIBRATION, seed)
-    return [windows[index]["input_ids"][None] for index in range(CALIBRATION)]
+    windows = texts.training_windows(cell, chosen, context, how.windows, seed)
+    return [windows[index]["input_ids"][None] for index in range(how.windows)]
 
 
 def folder(cell: Experiment, seed: int, results: Path) -> Path:
@@ -134,9 +133,15 @@ def settings_of(cell: Experiment, seed: int, chosen: Settings) -> dict[str, Any]
     regime = {key: value for key, value in cell.regime.plain().items() if key not in HARMLESS}
     starts = [settings_of(each.model_copy(update={"start": None}), its_seed, chosen)
               for each, its_seed in before(cell, seed, chosen)]  # fmt: skip
+    drawn = {"calibration": chosen.calibration.plain()} if calibrates(cell) else {}
     return {"model": cell.model, "dtype": cell.dtype, "method": cell.method.plain(),
             "regime": regime, "texts": {cell.texts: chosen.texts[cell.texts].plain()},
-            "seed": seed, "starts": starts}  # fmt: skip
+            "seed": seed, "starts": starts, **drawn}  # fmt: skip
+
+
+def calibrates(cell: Experiment) -> bool:
+    """Whether the cell's method needs training windows although it trains nothing."""
+    return methods.find(cell.method.name).calibrate is not Method.calibrate
 
 
 def is_trained(cell: Experiment, seed: int, chosen: Settings, results: Path) -> bool:

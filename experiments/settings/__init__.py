@@ -5,6 +5,7 @@
 """
 
 from experiments.settings.blocks import (
+    Calibration,
     Copying,
     Generation,
     Intervals,

@@ -125,6 +125,14 @@ class Generation(Windows):
 Reading = Annotated[Perplexity | Copying | Leak | Generation, Field(discriminator="kind")]
 
 
+class Calibration(Frozen):
+    """Training windows on which untrained methods find what they need; ``context``: tokens of one,
+    where no regime says."""
+
+    windows: Count = 4
+    context: Annotated[int, Field(ge=2)] = 2048
+
+
 class Intervals(Frozen):
     """Intervals of all figures; ``samples``: of bootstraps, where one is drawn."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from experiments.settings.blocks import Fetching, Intervals, Reading, Texts
+from experiments.settings.blocks import Calibration, Fetching, Intervals, Reading, Texts
 from experiments.settings.experiment import Experiment
 from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
 from experiments.settings.resolve import inherited, laid, swept
@@ -32,6 +32,7 @@ class _File(Frozen):
     threads: Count
     texts: dict[str, Texts]
     readings: dict[str, Reading]
+    calibration: Calibration
     intervals: Intervals
     tolerances: dict[str, Annotated[float, Field(ge=0)]]
     fetch: Fetching

@@ -7,6 +7,9 @@ everything the run depends on: a killed run goes on from the last one, a changed
 afresh. A cell that has been trained under the same settings and by the same code is left as it is.
 A seed that the experiment does not name, and an experiment that trains nothing, leave a run.json
 that says so.
+
+After a change of code that changes no number (tests say so), `--accept` notes in run.json that the
+weights are those of the present code; `dvc commit` then takes the stage for done.
 """
 
 from __future__ import annotations
@@ -37,11 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiment", help="a name under `experiments` in params.yaml")
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--accept", action="store_true", help="the weights as the code's of now")
     options = parser.parse_args(arguments)
     try:
         chosen = settings.load()
         torch.set_num_threads(chosen.threads)
-        train(options.experiment, options.seed, chosen)
+        (accept if options.accept else train)(options.experiment, options.seed, chosen)
     except ValueError as error:
         print(f"train: {error}", file=sys.stderr)
         return 1
@@ -106,6 +110,30 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
             run.note("inputs", inputs)
         if record.first_process():
             shutil.rmtree(place, ignore_errors=True)
+
+
+def accept(block: str, seed: int, chosen: Settings, results: Path | None = None) -> None:
+    """Notes the present code as that of weights whose settings, texts and start are the same, with
+    the files that differ.
+
+    Raises:
+        ValueError: there are no such weights.
+    """
+    results = record.results(chosen) if results is None else results
+    for cell in chosen.cells(block).values():
+        if seed not in cell.seeds or not cell.trains:
+            continue
+        folder = trained.folder(cell, seed, results)
+        told, code = record.of(folder) or {}, imports.code(plans.trainers(cell, chosen))
+        inputs = {**trained.inputs(cell, seed, chosen, results), "code": code}
+        former = told.get("notes", {}).get("inputs", {})
+        if not trained.is_trained(cell, seed, chosen, results) or former | {"code": code} != inputs:
+            raise ValueError(f"{folder}: was trained with other settings, texts or weights")
+        changed = sorted({name for name, _ in former["code"].items() ^ code.items()})
+        if changed:
+            told["notes"].setdefault("accepted", []).append({"changed": changed, **record.commit()})
+            told["notes"]["inputs"] = inputs
+            record.write_json(folder / "run.json", told)
 
 
 @contextmanager
