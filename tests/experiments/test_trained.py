@@ -46,18 +46,16 @@ def test_the_start_is_merged_before_routers_are_trained(work: Any) -> None:
 def test_a_model_that_starts_from_routers_has_them_under_focus_alone(work: Any) -> None:
     chosen = work(
         plainly={"base": "plain", "start": "routed"},
-        masked={"base": "plain", "method": ROUTED, "start": "routed"},
-        other={"base": "plain", "method": {**ROUTED, "window": 16}, "start": "routed"},
+        wider={"base": "plain", "method": {**ROUTED, "window": 16}, "start": "routed"},
     )
     train.train("routed", 0, chosen)
-    plainly, masked, routed = (
-        trained.build(chosen.cell(name), 0, chosen) for name in ("plainly", "masked", "routed")
+    plainly, wider, routed = (
+        trained.build(chosen.cell(name), 0, chosen) for name in ("plainly", "wider", "routed")
     )
     assert "focus_state" not in plainly.model.__dict__
-    ours, theirs = (each.model.focus_state.routers[1] for each in (masked, routed))
-    assert torch.equal(ours.centroids, theirs.centroids)
-    with pytest.raises(ValueError, match="method: the routers that it starts from"):
-        trained.build(chosen.cell("other"), 0, chosen)
+    ours, theirs = (each.model.focus_state for each in (wider, routed))
+    assert torch.equal(ours.routers[1].centroids, theirs.routers[1].centroids)
+    assert (ours.config.window, theirs.config.window) == (16, 8)
 
 
 def test_weights_that_are_missing_or_others_are_refused(work: Any) -> None:

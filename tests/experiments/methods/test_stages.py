@@ -22,7 +22,7 @@ CASES: dict[str, tuple[dict[str, Any], list[float]]] = {
     "oracle_heads": ({}, [0.5]),
     "ngram": ({}, []),
 }
-LORA = {**training.LORA, "steps": 2, "checkpoint_activations": True}
+LORA = {**training.LORA, "steps": 2}
 
 
 def experiment(name: str, regime: dict[str, Any] | None, start: str | None) -> dict[str, Any]:

@@ -51,14 +51,16 @@ def test_random_weights_are_the_seeds_own(work: Any) -> None:
 
 
 def test_all_weights_under_the_mask_but_the_routers(work: Any, tmp_path: Path) -> None:
-    block = {"base": "plain", "method": ROUTED, "regime": {**HOW, "name": "full"}}
-    chosen = work(masked=block)
+    how = {**HOW, "name": "full"}
+    chosen = work(masked={"base": "plain", "method": ROUTED, "start": "routed", "regime": how})
     train.train("masked", 0, chosen)
     cell = chosen.cell("masked")
     assert not [n for n in load_file(trained.weights(cell, 0, chosen) / "model.safetensors")
                 if "focus_router" in n]  # fmt: skip
     built = trained.build(cell, 0, chosen)
-    assert int(built.model.focus_state.routers[0].batches) == 0
+    own, start = (each.model.focus_state.routers[0].state_dict()
+                  for each in (built, trained.build(chosen.cell("routed"), 0, chosen)))  # fmt: skip
+    assert all(torch.equal(own[name], start[name]) for name in start)
     with torch.no_grad(), built.method.applied(built.model, None) as pairs:
         built.model(input_ids=token_ids(1, 60))
     assert pairs().density < 1
