@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis import claims, figures, readme, rules, tables
@@ -82,7 +81,7 @@ def readings(results: Results) -> dict[str, list[dict[str, Any]]]:
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     """One row for people."""
     kept = row["condition"] if row["condition"] != "hard" else f"{row['distant_density']:.1%}"
-    groups = "" if pd.isna(row["K"]) else f"{row['top_k']:.0f} of {row['K']:.0f}"
+    groups = f"{row['top_k']:.0f} of {row['K']:.0f}" if row["K"] > 0 else ""
     return {
         "name": ROLES.get(row["role"], ""), "cell": row["cell"], "kept": kept, "groups": groups,
         "all": f"{row['density']:.1%}", "change": readme.percent(row), "ppl": f"{row['ppl']:.2f}",

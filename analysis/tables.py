@@ -25,10 +25,11 @@ def pareto(results: Results) -> pd.DataFrame:
     above = point(results, known.pretrained, known.family) if known.pretrained else None
     full = [] if above is None else [pd.DataFrame([above])]
     every = pd.concat([own, *full], ignore_index=True)
-    names = ["role", "budget", "against", "reading", "texts", "seeds", "documents"]
+    names = ["experiment", "cell", "role", "budget", "against", "reading", "texts", "seeds",
+             "documents"]  # fmt: skip
     return pd.DataFrame({
-        "experiment": every["cell"], "density": every["distant_density"],
-        "perplexity": every["ppl"], **{name: every[name] for name in names},
+        **{name: every[name] for name in names},
+        "density": every["distant_density"], "perplexity": every["ppl"],
         **{f"{name}_percent": 100 * every[name] for name in ("change", "low", "high")},
     })  # fmt: skip
 

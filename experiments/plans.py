@@ -36,13 +36,13 @@ def of_measurement(name: str, chosen: Settings) -> dict[str, Any]:
 
 def of_training(block: str, seed: int, chosen: Settings) -> dict[str, Any]:
     """What the weights of an experiment's seed depend on, those among them that it starts from;
-    nothing, where there are none."""
+    nothing, where there are none. Code is no part of it: an edit must not cost hours of training;
+    which code trained, run.json tells."""
     named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
     asked = [cell for cell in named if cell.trains or cell.start]
     known = {cell.name: trained.settings_of(cell, seed, chosen) for cell in asked}
     on = [text for cell in asked for text in trained_on(cell, chosen)]
-    code = imports.code({name for cell in asked for name in trainers(cell, chosen)})
-    return {"cells": known, "texts": texts(on, chosen), "code": code} if asked else {}
+    return {"cells": known, "texts": texts(on, chosen)} if asked else {}
 
 
 def of_reading(block: str, chosen: Settings) -> dict[str, Any]:

@@ -71,8 +71,8 @@ def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd
     found = []
     for cell in cells.sort_values("place", kind="stable")["cell"][:most]:
         own = frame[frame["cell"] == cell]
-        balance = "sinkhorn" if (own["role"] == "paper").all() else "causal"
-        own = own[own["balance"].isin([balance, ""])]
+        leaks = own["balance"] == "sinkhorn"
+        own = own[leaks if (own["role"] == "paper").all() else ~leaks]
         found.append((cell, own.sort_values("distant_density")))
     return found
 

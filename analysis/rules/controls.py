@@ -6,7 +6,16 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.cells import LEARNT_NOTHING, labels
-from analysis.comparisons import Headline, change, headline, quality, versus
+from analysis.comparisons import (
+    PAIRED,
+    SAME,
+    Headline,
+    change,
+    headline,
+    in_common,
+    quality,
+    versus,
+)
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.registry import (
@@ -94,15 +103,14 @@ def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) ->
 def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
     """From the best to the worst seed, and half the interval over documents of the seeds' mean."""
     spread, half, rows = [], [], results.rows
-    same = ["reading", "texts", "cell", "condition", "budget"]
     for row in frame.to_dict("records"):
-        own = rows[(rows[same] == [row[name] for name in same]).all(axis=1)]
+        own = rows[(rows[SAME] == [row[name] for name in SAME]).all(axis=1)]
         base = rows[(rows["cell"] == row["against"]) & (rows["reading"] == row["reading"])]
         base = base[(base["texts"] == row["texts"]) & (base["condition"] == "full")]
-        seeds = [
-            change(rows_, base, results.confidence)["change"] for _, rows_ in own.groupby("seed")
-        ]
-        mean = own.groupby(["document", "sha"], as_index=False)[["nll", "tokens"]].mean()
+        own, base = in_common(own, base)
+        seeds = [change(each, base, results.confidence)["change"]
+                 for _, each in own.groupby("seed")]  # fmt: skip
+        mean = own.groupby(PAIRED, as_index=False)["nll"].mean()
         over = change(mean.assign(seed=0), base, results.confidence)
         spread.append(max(seeds) - min(seeds))
         half.append((over["high"] - over["low"]) / 2)

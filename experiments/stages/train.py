@@ -4,12 +4,10 @@
 results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
 metrics.json and run.json. Checkpoints lie outside DVC's outs, under checkpoints/, keyed by
 everything the run depends on: a killed run goes on from the last one, a changed setting starts
-afresh. A cell that has been trained under the same settings and by the same code is left as it is.
-A seed that the experiment does not name, and an experiment that trains nothing, leave a run.json
-that says so.
-
-After a change of code that changes no number (tests say so), `--accept` notes in run.json that the
-weights are those of the present code; `dvc commit` then takes the stage for done.
+afresh. A cell that has been trained under the same settings, on the same texts and from the same
+weights is left as it is; its run.json tells the code, and whoever wants it trained by another
+deletes its adapter. A seed that the experiment does not name, and an experiment that trains
+nothing, leave a run.json that says so.
 """
 
 from __future__ import annotations
@@ -40,12 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiment", help="a name under `experiments` in params.yaml")
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--accept", action="store_true", help="the weights as the code's of now")
     options = parser.parse_args(arguments)
     try:
         chosen = settings.load()
         torch.set_num_threads(chosen.threads)
-        (accept if options.accept else train)(options.experiment, options.seed, chosen)
+        train(options.experiment, options.seed, chosen)
     except ValueError as error:
         print(f"train: {error}", file=sys.stderr)
         return 1
@@ -70,7 +67,8 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
     for cell in asked.values():
         refuse(cell)
     for (_, its_seed), cell in asked.items():
-        one(cell, its_seed, chosen, results, checkpoints)
+        if record.first_process() or cell.regime.devices > 1:  # those beside it sit others out
+            one(cell, its_seed, chosen, results, checkpoints)
     if not record.first_process():
         return
     folder = results / block / "train" / f"seed{seed}"
@@ -93,7 +91,6 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
     with alone(place):
         known = trained.settings_of(cell, seed, chosen)
         inputs = trained.inputs(cell, seed, chosen, results)
-        inputs["code"] = imports.code(plans.trainers(cell, chosen))
         folder = trained.folder(cell, seed, results)
         former = (record.of(folder) or {}).get("notes", {}).get("inputs")
         if former == inputs and trained.is_trained(cell, seed, chosen, results):
@@ -108,32 +105,9 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
             regime.save(folder / "adapter")
             note(run, regime, resumed)
             run.note("inputs", inputs)
+            run.note("code", imports.code(plans.trainers(cell, chosen)))
         if record.first_process():
             shutil.rmtree(place, ignore_errors=True)
-
-
-def accept(block: str, seed: int, chosen: Settings, results: Path | None = None) -> None:
-    """Notes the present code as that of weights whose settings, texts and start are the same, with
-    the files that differ.
-
-    Raises:
-        ValueError: there are no such weights.
-    """
-    results = record.results(chosen) if results is None else results
-    for cell in chosen.cells(block).values():
-        if seed not in cell.seeds or not cell.trains:
-            continue
-        folder = trained.folder(cell, seed, results)
-        told, code = record.of(folder) or {}, imports.code(plans.trainers(cell, chosen))
-        inputs = {**trained.inputs(cell, seed, chosen, results), "code": code}
-        former = told.get("notes", {}).get("inputs", {})
-        if not trained.is_trained(cell, seed, chosen, results) or former | {"code": code} != inputs:
-            raise ValueError(f"{folder}: was trained with other settings, texts or weights")
-        changed = sorted({name for name, _ in former["code"].items() ^ code.items()})
-        if changed:
-            told["notes"].setdefault("accepted", []).append({"changed": changed, **record.commit()})
-            told["notes"]["inputs"] = inputs
-            record.write_json(folder / "run.json", told)
 
 
 @contextmanager

@@ -135,7 +135,7 @@ def test_a_rival_and_a_sweep_appear_with_nothing_to_change_here(filled):
                 method=RECIPE | {"window": 64})  # fmt: skip
     results = Results(filled.base)
     assert {"rival", "ablation-window64"} <= set(quality(results)["cell"])
-    assert {"rival", "ablation-window64"} <= set(tables.pareto(results)["experiment"])
+    assert {"rival", "ablation-window64"} <= set(tables.pareto(results)["cell"])
     assert {"rival", "ablation-window64"} <= set(tables.metrics(results))
     assert "rival" in labels(quality_figure.draw(results))
     shown = {text.get_text() for text in equal.draw(results).axes[0].get_yticklabels()}

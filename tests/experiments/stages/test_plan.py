@@ -78,11 +78,10 @@ def test_a_seed_that_is_not_asked_for_depends_on_nothing(file: dict[str, Any]) -
 
 def test_the_code_of_what_is_used_alone_counts(file: dict[str, Any]) -> None:
     found = planned(settings.parse(file))
-    adapted, recipe = (set(found[f"{name}/seed0.json"]["code"]) for name in ("adapted", "recipe"))
+    adapted, recipe = (set(found[f"{name}/read.json"]["code"]) for name in ("adapted", "recipe"))
     assert "experiments/regimes/lora.py" in adapted & recipe
     assert "experiments/regimes/centroids.py" in recipe - adapted
-    assert not any("/readings/" in name for name in adapted | recipe)
-    read = set(found["recipe/read.json"]["code"])
-    assert "experiments/readings/perplexity.py" in read
-    assert "experiments/readings/generation.py" not in read
+    assert "experiments/readings/perplexity.py" in recipe
+    assert "experiments/readings/generation.py" not in recipe
     assert "experiments/kernels/timing.py" in found["speed.json"]["code"]
+    assert "code" not in found["recipe/seed0.json"]

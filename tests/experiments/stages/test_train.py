@@ -79,24 +79,6 @@ def test_a_cell_that_is_trained_is_left_alone_until_something_changes(
     assert trains(slower)
 
 
-def test_weights_of_other_code_are_accepted_where_nothing_else_differs(work: Any) -> None:
-    chosen, path = work(), place("adapted") / "run.json"
-    train.train("adapted", 0, chosen)
-    told = read(path)
-    told["notes"]["inputs"]["code"]["focus"] = "another"
-    path.write_text(json.dumps(told))
-    train.accept("adapted", 0, chosen)
-    (accepted,) = read(path)["notes"]["accepted"]
-    assert accepted["changed"] == ["focus"]
-    before = path.read_text()
-    train.train("adapted", 0, chosen)
-    assert path.read_text() == before
-    with Path("data/texts/letters/train.jsonl").open("a") as file:
-        file.write(json.dumps({"title": "new", "file": "new.txt", "text": "ab" * 200}) + "\n")
-    with pytest.raises(ValueError, match="was trained with other"):
-        train.accept("adapted", 0, chosen)
-
-
 def test_seeds_that_are_not_asked_for_and_nothing_to_train(work: Any) -> None:
     chosen = work(apart={"base": "adapted", "seeds": [1]})
     place("apart").mkdir(parents=True)
