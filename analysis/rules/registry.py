@@ -122,7 +122,7 @@ def agree(ours: float, paper: float, relative: float) -> bool:
 
 
 def facts(row: Mapping[str, Any], results: Results) -> dict[str, Any]:
-    """Evidence, command, n and scale of a row of the central table, as an Outcome takes them."""
+    """Evidence, command, n and scale of a row of a table of cells, as an Outcome takes them."""
     evidence, cell = str(row["evidence"]), str(row["cell"])
     block = results.cells[cell].block
     return {
@@ -138,10 +138,11 @@ def changed(row: Mapping[str, Any]) -> str:
     return f"{row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
 
 
-def interval(row: Mapping[str, Any]) -> dict[str, float]:
-    """A change in percent with its interval, as an Outcome takes it."""
-    names = {"ours": "change", "low": "low", "high": "high"}
-    return {name: 100 * float(row[column]) for name, column in names.items()}
+def interval(row: Mapping[str, Any], share: str = "") -> dict[str, float]:
+    """A change, or a share by its name, in percent with its interval, as an Outcome takes it."""
+    names = (share, f"{share}_low", f"{share}_high") if share else ("change", "low", "high")
+    return {end: 100 * float(row[name]) for end, name in zip(ENDS, names, strict=True)}
 
 
+ENDS = ("ours", "low", "high")
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}
