@@ -11,16 +11,7 @@ from analysis.comparisons import quality
 from analysis.copied import copied
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import (
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    Outcome,
-    changed,
-    facts,
-    interval,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 # Where each statement is read: experiment, reading, texts.
@@ -30,8 +21,8 @@ PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "
 def judged(low: float, high: float, limit: float) -> str:
     """A statement that something lies below a limit, by its interval."""
     if high <= limit:
-        return REPRODUCED
-    return NOT_REPRODUCED if low > limit else INCONCLUSIVE
+        return Verdict.REPRODUCED
+    return Verdict.NOT_REPRODUCED if low > limit else Verdict.INCONCLUSIVE
 
 
 @rule(

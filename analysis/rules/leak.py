@@ -7,15 +7,7 @@ import pandas as pd
 from analysis import tables
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import (
-    DIRECTION,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    Outcome,
-    facts,
-    interval,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 
@@ -44,9 +36,15 @@ def suffix_changes_the_past(
     known = interval(first, "changed") | facts(first, results)
     why = f"Earlier assignments changed - {_said(pd.concat([sinkhorn, causal]))}"
     if (causal["changed"] > limit).any():
-        return Outcome(NOT_REPRODUCED, f"The causal balance changes the past too. {why}", **known)
+        return Outcome(
+            Verdict.NOT_REPRODUCED, f"The causal balance changes the past too. {why}", **known
+        )
     if (sinkhorn["changed_low"] > limit).all():
-        return Outcome(DIRECTION, f"Sinkhorn leaks, the causal balance does not. {why}", **known)
+        return Outcome(
+            Verdict.DIRECTION, f"Sinkhorn leaks, the causal balance does not. {why}", **known
+        )
     if (sinkhorn["changed"] <= limit).all():
-        return Outcome(NOT_REPRODUCED, f"Sinkhorn changes nothing either. {why}", **known)
-    return Outcome(INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}. {why}", **known)
+        return Outcome(Verdict.NOT_REPRODUCED, f"Sinkhorn changes nothing either. {why}", **known)
+    return Outcome(
+        Verdict.INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}. {why}", **known
+    )
