@@ -4,9 +4,10 @@
 results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
 metrics.json and run.json. Checkpoints lie outside DVC's outs, under checkpoints/, keyed by
 everything the run depends on: a killed run goes on from the last one, a changed setting starts
-afresh. A cell that has been trained under the same settings and by the same code is left as it is.
-A seed that the experiment does not name, and an experiment that trains nothing, leave a run.json
-that says so.
+afresh. A cell that has been trained under the same settings, on the same texts and from the same
+weights is left as it is; its run.json tells the code, and whoever wants it trained by another
+deletes its adapter. A seed that the experiment does not name, and an experiment that trains
+nothing, leave a run.json that says so.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
     for cell in asked.values():
         refuse(cell)
     for (_, its_seed), cell in asked.items():
-        one(cell, its_seed, chosen, results, checkpoints)
+        if record.first_process() or cell.regime.devices > 1:  # those beside it sit others out
+            one(cell, its_seed, chosen, results, checkpoints)
     if not record.first_process():
         return
     folder = results / block / "train" / f"seed{seed}"
@@ -89,7 +91,6 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
     with alone(place):
         known = trained.settings_of(cell, seed, chosen)
         inputs = trained.inputs(cell, seed, chosen, results)
-        inputs["code"] = imports.code(plans.trainers(cell, chosen))
         folder = trained.folder(cell, seed, results)
         former = (record.of(folder) or {}).get("notes", {}).get("inputs")
         if former == inputs and trained.is_trained(cell, seed, chosen, results):
@@ -104,6 +105,7 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
             regime.save(folder / "adapter")
             note(run, regime, resumed)
             run.note("inputs", inputs)
+            run.note("code", imports.code(plans.trainers(cell, chosen)))
         if record.first_process():
             shutil.rmtree(place, ignore_errors=True)
 
