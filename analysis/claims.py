@@ -14,6 +14,7 @@ from typing import Any
 from analysis import rules
 from analysis.paper import Claim, claims, model_name, paper
 from analysis.results import Results
+from analysis.rules import Verdict
 from analysis.settings import LedgerSettings
 from analysis.tables import cell, number
 
@@ -69,7 +70,7 @@ def row(claim: Claim, results: Results, settings: LedgerSettings) -> Row:
     found = rules.decide(claim, results, settings)
     known = {name: getattr(claim, name) for name in ("id", "source", "statement", "kind", "paper")}
     if found is None:
-        told = {"verdict": rules.NOT_RUN, "why": reason(claim), "command": command(claim)}
+        told = {"verdict": Verdict.NOT_RUN, "why": reason(claim), "command": command(claim)}
         return {name: {**dict.fromkeys(FIELDS), **known, **told}[name] for name in FIELDS}
     numbers = {name: _number(getattr(found, name)) for name in ("ours", "low", "high")}
     words = {name: getattr(found, name) for name in ("n", "verdict", "why", "command", "evidence")}
@@ -98,13 +99,13 @@ def _broken(entry: Row) -> str | None:
     """What is wrong with a row, None where nothing is."""
     if tuple(entry) != FIELDS:
         return f"fields must be {', '.join(FIELDS)}"
-    if entry["verdict"] not in rules.VERDICTS:
+    if entry["verdict"] not in list(Verdict):
         return f"unknown verdict {entry['verdict']!r}"
     if entry["kind"] not in KINDS:
         return f"unknown kind {entry['kind']!r}"
     if not entry["why"]:
         return "a verdict needs its reason in `why`"
-    measured = entry["verdict"] != rules.NOT_RUN
+    measured = entry["verdict"] != Verdict.NOT_RUN
     if measured and not (entry["evidence"] and entry["command"] and entry["scale"]):
         return f"{entry['verdict']!r} needs evidence, command and scale"
     if not measured and entry["ours"] is not None:
@@ -117,14 +118,14 @@ def _broken(entry: Row) -> str | None:
 def totals(rows: list[Row]) -> dict[str, int]:
     """How many rows each verdict has, all verdicts named."""
     counts = Counter(entry["verdict"] for entry in rows)
-    return {verdict: counts.get(verdict, 0) for verdict in rules.VERDICTS}
+    return {verdict: counts.get(verdict, 0) for verdict in Verdict}
 
 
 def not_run(rows: list[Row]) -> dict[str, list[str]]:
     """Ids of the rows that were not run, by reason, the most first."""
     found: dict[str, list[str]] = {}
     for entry in rows:
-        if entry["verdict"] == rules.NOT_RUN:
+        if entry["verdict"] == Verdict.NOT_RUN:
             found.setdefault(entry["why"], []).append(entry["id"])
     return dict(sorted(found.items(), key=lambda each: -len(each[1])))
 
@@ -155,7 +156,7 @@ def markdown(rows: list[Row]) -> str:
     lines = [INTRODUCTION, "| verdict | rows |", "| --- | ---: |"]
     lines += [f"| {verdict} | {count} |" for verdict, count in totals(rows).items()]
     for source in dict.fromkeys(entry["source"] for entry in rows):
-        own = [e for e in rows if e["source"] == source and e["verdict"] != rules.NOT_RUN]
+        own = [e for e in rows if e["source"] == source and e["verdict"] != Verdict.NOT_RUN]
         if own:
             lines += ["", f"## {source}", "", "| id | statement | paper | ours | verdict | file |",
                       "| --- | --- | ---: | ---: | --- | --- |"]  # fmt: skip

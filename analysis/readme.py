@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import claims, rules, tables
+from analysis import claims, tables
 from analysis.cells import ROLES
 from analysis.comparisons import Headline, headline, quality
 from analysis.results import Results
+from analysis.rules import Verdict
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
@@ -122,7 +123,7 @@ def _speed(results: Results, phase: str, default: bool) -> tuple[str, str | None
 def ledger(rows: list[claims.Row]) -> str:
     """How many rows of the ledger have each verdict."""
     said = [f"{count} {verdict}" for verdict, count in claims.totals(rows).items() if count]
-    judged = sum(entry["verdict"] != rules.NOT_RUN for entry in rows)
+    judged = sum(entry["verdict"] != Verdict.NOT_RUN for entry in rows)
     return (f"Of {len(rows)} rows of the [ledger](results/claims.md), {judged} were judged: "
             f"{', '.join(said)}.")  # fmt: skip
 

@@ -13,18 +13,19 @@ from analysis import claims, figures, readme, rules, tables
 from analysis.cells import ROLES
 from analysis.comparisons import quality
 from analysis.results import Results
+from analysis.rules import Verdict
 
 HERE = Path(__file__).parent
 SHADES = {
-    rules.REPRODUCED: "good",
-    rules.DIRECTION: "fair",
-    rules.ARITHMETIC: "plain",
-    rules.CONTRADICTS: "odd",
-    rules.NOT_REPRODUCED: "bad",
-    rules.INCONCLUSIVE: "open",
-    rules.NOT_RUN: "none",
+    Verdict.REPRODUCED: "good",
+    Verdict.DIRECTION: "fair",
+    Verdict.ARITHMETIC: "plain",
+    Verdict.CONTRADICTS: "odd",
+    Verdict.NOT_REPRODUCED: "bad",
+    Verdict.INCONCLUSIVE: "open",
+    Verdict.NOT_RUN: "none",
 }
-SHORT = {rules.DIRECTION: "direction only"}
+SHORT = {Verdict.DIRECTION: "direction only"}
 
 
 def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
@@ -35,7 +36,7 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
     )  # fmt: skip
     made.filters["number"] = lambda value: tables.cell(value)
     made.filters["figure"] = claims.figure
-    judged = [row for row in rows if row["verdict"] != rules.NOT_RUN]
+    judged = [row for row in rows if row["verdict"] != Verdict.NOT_RUN]
     first = [row for row in judged if row["source"] in ("ours", "Audit")]
     page = made.get_template("page.html").render(
         scale=results.scale,

@@ -11,17 +11,4 @@ from analysis.rules import (
     speed,
     table7,
 )
-from analysis.rules.registry import (
-    ARITHMETIC,
-    CONTRADICTS,
-    DIRECTION,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    NOT_RUN,
-    REPRODUCED,
-    RULES,
-    VERDICTS,
-    Outcome,
-    decide,
-    rule,
-)
+from analysis.rules.registry import RULES, Outcome, Verdict, decide, rule

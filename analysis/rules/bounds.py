@@ -8,17 +8,7 @@ import pandas as pd
 
 from analysis.paper import Claim, table
 from analysis.results import Results
-from analysis.rules.registry import (
-    ARITHMETIC,
-    CONTRADICTS,
-    COUNTED,
-    DIRECTION,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    Outcome,
-    facts,
-    rule,
-)
+from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import GPU_COMMAND
 from analysis.rules.table7 import GROUPS, paper_way, table7_row
 from analysis.settings import LedgerSettings
@@ -63,7 +53,9 @@ def table7_speedup(
            "attention has too, as the paper's two calls do")  # fmt: skip
     if paper > most * (1 + limits.rounding):
         why = f"above the bound of its own pairs: {why}{said(timed(results, claim.keys['k']))}"
-        return Outcome(CONTRADICTS, why, ours=most, evidence="analysis/paper.yaml", **COUNTED)
+        return Outcome(
+            Verdict.CONTRADICTS, why, ours=most, evidence="analysis/paper.yaml", **COUNTED
+        )
     row = timed(results, claim.keys["k"], HEADS[model])
     if row is None:
         return None
@@ -73,9 +65,9 @@ def table7_speedup(
     }  # fmt: skip
     why += said(row)
     if row["speedup"] < paper * (1 - limits.speedup):
-        return Outcome(NOT_REPRODUCED, f"slower than the paper says: {why}", **known)
+        return Outcome(Verdict.NOT_REPRODUCED, f"slower than the paper says: {why}", **known)
     near = row["speedup"] <= paper * (1 + limits.speedup)
-    return Outcome(DIRECTION if near else INCONCLUSIVE, why, **known)
+    return Outcome(Verdict.DIRECTION if near else Verdict.INCONCLUSIVE, why, **known)
 
 
 @rule("audit.2", refuted="a mask of two of four groups whose pairs, or whose timing, allow the "
@@ -94,5 +86,5 @@ def top2_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
     why = (f"top-2 of 4 keeps {row['density']:.1%} of pairs: at most {bound:.2f}x with the kernel "
            f"that full attention has too; the paper's own: {limits}{said(clock)}")  # fmt: skip
     fast = clock is not None and clock["speedup"] >= claimed
-    verdict = NOT_REPRODUCED if fast or bound >= claimed else ARITHMETIC
+    verdict = Verdict.NOT_REPRODUCED if fast or bound >= claimed else Verdict.ARITHMETIC
     return Outcome(verdict, why, ours=bound, **facts(row, results))

@@ -18,16 +18,7 @@ from analysis.comparisons import (
 )
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import (
-    DIRECTION,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    Outcome,
-    changed,
-    facts,
-    interval,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 FEWEST = 3  # seeds from which a spread says anything
@@ -64,13 +55,13 @@ def routing_against_chance(
     )
     if (others["low"] > 0).all():
         verdict, first = (
-            NOT_REPRODUCED,
+            Verdict.NOT_REPRODUCED,
             "The trained routers beat every one by more than the interval",
         )
     elif (others["high"] < 0).any():
-        verdict, first = DIRECTION, "One beats the trained routers"
+        verdict, first = Verdict.DIRECTION, "One beats the trained routers"
     else:
-        verdict, first = INCONCLUSIVE, "One is as good within the interval"
+        verdict, first = Verdict.INCONCLUSIVE, "One is as good within the interval"
     row = nearest.iloc[0]
     return Outcome(verdict, f"{first}. {why}", **interval(row), **facts(row, results))
 
@@ -89,7 +80,13 @@ def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) ->
     found = frame.assign(**_spread(results, frame))
     found = found.assign(wider=found["spread"] > found["half"])
     share, first = float(found["wider"].mean()), found.loc[found["spread"].idxmax()]
-    verdict = INCONCLUSIVE if 0 < share <= 0.5 else DIRECTION if share else NOT_REPRODUCED
+    verdict = (
+        Verdict.INCONCLUSIVE
+        if 0 < share <= 0.5
+        else Verdict.DIRECTION
+        if share
+        else Verdict.NOT_REPRODUCED
+    )
     why = (
         f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
         f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
@@ -133,9 +130,9 @@ def any_training(claim: Claim, results: Results, settings: LedgerSettings) -> Ou
     row, best = full.iloc[0], ours.sort_values("change").iloc[0]
     why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {best['cell']} at "
            f"{best['distant_density']:.0%} of the distant pairs: {changed(best)}")  # fmt: skip
-    verdict = INCONCLUSIVE
+    verdict = Verdict.INCONCLUSIVE
     if row["high"] < 0 and row["change"] <= best["change"]:
-        verdict = DIRECTION
+        verdict = Verdict.DIRECTION
     elif row["low"] >= 0 or row["low"] > best["high"]:
-        verdict = NOT_REPRODUCED
+        verdict = Verdict.NOT_REPRODUCED
     return Outcome(verdict, why, **interval(row), **facts(row, results))

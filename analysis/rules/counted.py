@@ -7,16 +7,7 @@ import pandas as pd
 
 from analysis.paper import Claim, magnitude
 from analysis.results import Results
-from analysis.rules.registry import (
-    ARITHMETIC,
-    CONTRADICTS,
-    COUNTED,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    Outcome,
-    agree,
-    rule,
-)
+from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, rule
 from analysis.settings import LedgerSettings
 
 
@@ -43,7 +34,7 @@ def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) 
     percent = claim.column in ("percent_of_model", "pairs_retained")
     why = f"{found['how']}: {ours:.3g}%" if percent else f"{found['how']} = {ours:,.0f}"
     if agree(ours, paper, limit):
-        return Outcome(ARITHMETIC, why, ours=ours, **known)
+        return Outcome(Verdict.ARITHMETIC, why, ours=ours, **known)
     why = f"{why}, which the printed {claim.paper} is not"
     also, larger = (
         magnitude(found["also"]) if pd.notna(found["also"]) else None,
@@ -51,11 +42,11 @@ def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) 
     )
     if also is not None and agree(ours, also, limit):
         why += f"; elsewhere the paper has {found['also']} for the same"
-        return Outcome(CONTRADICTS, why, ours=ours, **known)
+        return Outcome(Verdict.CONTRADICTS, why, ours=ours, **known)
     if agree(float(larger), paper, limit):  # never where there is no larger whole (NaN)
         why += f"; against the model with routers of 768 dimensions it would be {larger:.3g}%"
-        return Outcome(INCONCLUSIVE, why, ours=ours, **known)
-    return Outcome(NOT_REPRODUCED, why, ours=ours, **known)
+        return Outcome(Verdict.INCONCLUSIVE, why, ours=ours, **known)
+    return Outcome(Verdict.NOT_REPRODUCED, why, ours=ours, **known)
 
 
 @rule("audit.7", refuted="the same figure in all tables that have it, within rounding")
@@ -70,7 +61,9 @@ def spread(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome 
         low, high = min(values), max(values)
         worst = max(worst, high / low - 1)
         parts.append(f"{quantity}: {low:g} to {high:g} in {len(values)} tables")
-    verdict = CONTRADICTS if worst > settings.tolerances.rounding else NOT_REPRODUCED
+    verdict = (
+        Verdict.CONTRADICTS if worst > settings.tolerances.rounding else Verdict.NOT_REPRODUCED
+    )
     return Outcome(verdict, "; ".join(parts), ours=100 * worst, n=len(parts), **known)
 
 
@@ -84,5 +77,5 @@ def confound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcom
     cost = float(row["against_adapted"])
     why = (f"{row['ppl']} is {row['against_pretrained']:+.1%} against the pretrained model and "
            f"{cost:+.1%} against full attention adapted on the same text by LoRA")  # fmt: skip
-    verdict = ARITHMETIC if cost > settings.tolerances.rounding else NOT_REPRODUCED
+    verdict = Verdict.ARITHMETIC if cost > settings.tolerances.rounding else Verdict.NOT_REPRODUCED
     return Outcome(verdict, why, ours=100 * cost, **known)

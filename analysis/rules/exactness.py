@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import DIRECTION, NOT_REPRODUCED, Outcome, rule
+from analysis.rules.registry import Outcome, Verdict, rule
 from analysis.settings import LedgerSettings
 
 
@@ -40,7 +40,12 @@ def log_sum_exp(claim: Claim, results: Results, settings: LedgerSettings) -> Out
         f"relative error of an output {frame['output_error'].max():.2g}, {failed} over their limit"
     )
     good = worst >= settings.tolerances.cosine and failed == 0
-    return Outcome(DIRECTION if good else NOT_REPRODUCED, why, ours=worst, **_facts(frame, results))
+    return Outcome(
+        Verdict.DIRECTION if good else Verdict.NOT_REPRODUCED,
+        why,
+        ours=worst,
+        **_facts(frame, results),
+    )
 
 
 @rule("decomposition.subtraction.cosine", refuted="a median cosine that prints as 1.0000")
@@ -54,7 +59,7 @@ def subtraction(claim: Claim, results: Results, settings: LedgerSettings) -> Out
     why = f"median cosine of {len(frame)} cases {middle:.4f}, the paper has {paper}"
     known = {"ours": middle, **_facts(frame, results)}
     if middle >= settings.tolerances.cosine:
-        return Outcome(NOT_REPRODUCED, f"subtraction is exact here: {why}", **known)
+        return Outcome(Verdict.NOT_REPRODUCED, f"subtraction is exact here: {why}", **known)
     near = abs(middle - paper) <= settings.tolerances.subtraction_cosine
     note = "as far off as the paper says" if near else "inexact, though not by the paper's figure"
-    return Outcome(DIRECTION, f"{note}: {why}", **known)
+    return Outcome(Verdict.DIRECTION, f"{note}: {why}", **known)

@@ -7,21 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import scope
 from analysis.comparisons import quality
 from analysis.copied import copied
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import (
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    Outcome,
-    changed,
-    facts,
-    interval,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 # Where each statement is read: experiment, reading, texts.
@@ -31,8 +21,8 @@ PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "
 def judged(low: float, high: float, limit: float) -> str:
     """A statement that something lies below a limit, by its interval."""
     if high <= limit:
-        return REPRODUCED
-    return NOT_REPRODUCED if low > limit else INCONCLUSIVE
+        return Verdict.REPRODUCED
+    return Verdict.NOT_REPRODUCED if low > limit else Verdict.INCONCLUSIVE
 
 
 @rule(
@@ -71,14 +61,9 @@ def found_again(claim: Claim, results: Results, settings: LedgerSettings) -> Out
     why = (f"{row['cell']} at {row['distant_density']:.0%} of the distant pairs finds "
            f"{row['copied']:.0%} ({row['copied_low']:.0%} to {row['copied_high']:.0%}) of what "
            f"full attention gains from having read the passage (limit {limit:.0%})")  # fmt: skip
-    cell = results.cells[row["cell"]]
-    return Outcome(
-        judged(-row["copied_high"], -row["copied_low"], -limit), why, n=int(row["documents"]),
-        ours=100 * float(row["copied"]), low=100 * float(row["copied_low"]),
-        high=100 * float(row["copied_high"]),
-        evidence=row["evidence"], command=f"dvc repro read@{cell.block}",
-        scale=scope.describe(results, cell, row["evidence"]), same_setting=True,
-    )  # fmt: skip
+    verdict = judged(-row["copied_high"], -row["copied_low"], -limit)
+    known = interval(row, "copied") | facts(row, results)
+    return Outcome(verdict, why, **known, same_setting=True)
 
 
 def _longest(results: Results, phase: str) -> pd.Series | None:

@@ -9,14 +9,7 @@ import pandas as pd
 from analysis import scope
 from analysis.paper import Claim, table
 from analysis.results import Results
-from analysis.rules.registry import (
-    ARITHMETIC,
-    CONTRADICTS,
-    NOT_REPRODUCED,
-    Outcome,
-    facts,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, facts, rule
 from analysis.rules.table7 import hard, table7_row
 from analysis.settings import LedgerSettings
 
@@ -60,7 +53,7 @@ def dense_rows(
     known = {"ours": None if other else measured[column], **facts(row, results)}
     if not identity(rows, settings):
         why = f"our k = {claim.keys['k']} of K = 4 is not the pretrained model: {said(rows)}"
-        return Outcome(NOT_REPRODUCED, why, **known)
+        return Outcome(Verdict.NOT_REPRODUCED, why, **known)
     # Of a perplexity the paper's own change against pretrained tells what it must be.
     expected = {"ppl": theirs["ppl"] - theirs["delta"], "delta": 0.0, "pairs_retained": 100.0,
                 "speedup": 1.0}[column]  # fmt: skip
@@ -68,8 +61,8 @@ def dense_rows(
     why += "; not a timing, the bound by pairs kept)" if column == "speedup" else ")"
     if abs(float(claim.paper) - expected) > 1e-9:
         why += f"; so the figure must be {expected:g}, the paper has {claim.paper}"
-        return Outcome(CONTRADICTS, why, **known)
-    return Outcome(ARITHMETIC, why, **known)
+        return Outcome(Verdict.CONTRADICTS, why, **known)
+    return Outcome(Verdict.ARITHMETIC, why, **known)
 
 
 @rule("table2.notes.every-scale.topk3", "audit.1", "long_context.{row}.ppl_topk3", refuted=REFUTED)
@@ -83,13 +76,15 @@ def top3_is_everything(
         return None
     known = facts(rows.iloc[0], results) | ({} if row else {"ours": nats(rows)})
     if not identity(rows, settings):
-        return Outcome(NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)
+        return Outcome(Verdict.NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)
     why = f"hard top-3 of 4 masks nothing ({said(rows)}): two 3-subsets of 4 always meet, so "
     if row is None:
-        return Outcome(ARITHMETIC, f"{why}the equality says nothing about the routing", **known)
+        return Outcome(
+            Verdict.ARITHMETIC, f"{why}the equality says nothing about the routing", **known
+        )
     every = table("long_context")["rows"]
     full = next(r["ppl_full"] for r in every if r["context"] == claim.keys["context"])
     why += f"the figure must be the paper's full attention's, {full}"
     if float(claim.paper) == float(full):
-        return Outcome(ARITHMETIC, why, **known)
-    return Outcome(CONTRADICTS, f"{why}; it is {claim.paper}", **known)
+        return Outcome(Verdict.ARITHMETIC, why, **known)
+    return Outcome(Verdict.CONTRADICTS, f"{why}; it is {claim.paper}", **known)

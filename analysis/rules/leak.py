@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis import scope, tables
+from analysis import tables
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import DIRECTION, INCONCLUSIVE, NOT_REPRODUCED, Outcome, rule
+from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 
@@ -33,20 +33,18 @@ def suffix_changes_the_past(
     if sinkhorn.empty or causal.empty:
         return None
     first, limit = sinkhorn.iloc[0], settings.tolerances.leak_share
-    cell = results.cells[first["cell"]]
-    known = {
-        "ours": 100 * float(first["changed"]), "low": 100 * float(first["changed_low"]),
-        "high": 100 * float(first["changed_high"]), "n": int(first["documents"]),
-        "evidence": first["evidence"], "command": f"dvc repro read@{cell.block}",
-        "scale": scope.describe(results, cell, first["evidence"]),
-    }  # fmt: skip
+    known = interval(first, "changed") | facts(first, results)
     why = f"Earlier assignments changed - {_said(pd.concat([sinkhorn, causal]))}"
     if (causal["changed"] > limit).any():
-        return Outcome(NOT_REPRODUCED, f"The causal balance changes the past too. {why}", **known)
+        return Outcome(
+            Verdict.NOT_REPRODUCED, f"The causal balance changes the past too. {why}", **known
+        )
     if (sinkhorn["changed_low"] > limit).all():
         return Outcome(
-            DIRECTION, f"Sinkhorn over the sequence leaks, causal does not. {why}", **known
+            Verdict.DIRECTION, f"Sinkhorn leaks, the causal balance does not. {why}", **known
         )
     if (sinkhorn["changed"] <= limit).all():
-        return Outcome(NOT_REPRODUCED, f"Sinkhorn changes nothing either. {why}", **known)
-    return Outcome(INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}. {why}", **known)
+        return Outcome(Verdict.NOT_REPRODUCED, f"Sinkhorn changes nothing either. {why}", **known)
+    return Outcome(
+        Verdict.INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}. {why}", **known
+    )

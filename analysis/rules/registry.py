@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from analysis import scope
@@ -13,16 +14,17 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.settings import LedgerSettings
 
-REPRODUCED = "reproduced"
-DIRECTION = "reproduced at reduced scale (direction only)"
-NOT_REPRODUCED = "not reproduced"
-CONTRADICTS = "contradicts itself"  # the paper's figures, each other
-ARITHMETIC = "holds by arithmetic"
-INCONCLUSIVE = "inconclusive"
-NOT_RUN = "not run"
-VERDICTS = (
-    REPRODUCED, DIRECTION, NOT_REPRODUCED, CONTRADICTS, ARITHMETIC, INCONCLUSIVE, NOT_RUN,
-)  # fmt: skip
+
+class Verdict(StrEnum):
+    """What can be said of a claim."""
+
+    REPRODUCED = "reproduced"
+    DIRECTION = "reproduced at reduced scale (direction only)"
+    NOT_REPRODUCED = "not reproduced"
+    CONTRADICTS = "contradicts itself"  # the paper's figures, each other
+    ARITHMETIC = "holds by arithmetic"
+    INCONCLUSIVE = "inconclusive"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Outcome:
     "reproduced": the rule has checked that nothing was reduced.
     """
 
-    verdict: str
+    verdict: Verdict
     why: str
     ours: float | None = None
     low: float | None = None
@@ -46,12 +48,11 @@ class Outcome:
     same_setting: bool = False
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"verdict: must be one of {VERDICTS}, got {self.verdict!r}")
-        if self.verdict == REPRODUCED and not self.same_setting:
+        Verdict(self.verdict)  # ValueError where there is no such verdict
+        if self.verdict == Verdict.REPRODUCED and not self.same_setting:
             raise ValueError(
                 "verdict: a run at another scale than the paper's cannot be plainly 'reproduced'; "
-                f"say {DIRECTION!r}"
+                f"say {Verdict.DIRECTION!r}"
             )
 
 
@@ -110,10 +111,10 @@ def _without_weight(outcome: Outcome) -> Outcome:
     identities."""
     scale = outcome.scale or ""
     empty = scale.startswith("smoke") or "; tiny-" in scale
-    if not empty or outcome.verdict in (ARITHMETIC, CONTRADICTS):
+    if not empty or outcome.verdict in (Verdict.ARITHMETIC, Verdict.CONTRADICTS):
         return outcome
     why = f"a smoke run or random weights, too little to judge from; it saw: {outcome.why}"
-    return dataclasses.replace(outcome, verdict=INCONCLUSIVE, why=why)
+    return dataclasses.replace(outcome, verdict=Verdict.INCONCLUSIVE, why=why)
 
 
 def agree(ours: float, paper: float, relative: float) -> bool:
@@ -122,7 +123,7 @@ def agree(ours: float, paper: float, relative: float) -> bool:
 
 
 def facts(row: Mapping[str, Any], results: Results) -> dict[str, Any]:
-    """Evidence, command, n and scale of a row of the central table, as an Outcome takes them."""
+    """Evidence, command, n and scale of a row of a table of cells, as an Outcome takes them."""
     evidence, cell = str(row["evidence"]), str(row["cell"])
     block = results.cells[cell].block
     return {
@@ -138,10 +139,11 @@ def changed(row: Mapping[str, Any]) -> str:
     return f"{row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
 
 
-def interval(row: Mapping[str, Any]) -> dict[str, float]:
-    """A change in percent with its interval, as an Outcome takes it."""
-    names = {"ours": "change", "low": "low", "high": "high"}
-    return {name: 100 * float(row[column]) for name, column in names.items()}
+def interval(row: Mapping[str, Any], share: str = "") -> dict[str, float]:
+    """A change, or a share by its name, in percent with its interval, as an Outcome takes it."""
+    names = (share, f"{share}_low", f"{share}_high") if share else ("change", "low", "high")
+    return {end: 100 * float(row[name]) for end, name in zip(ENDS, names, strict=True)}
 
 
+ENDS = ("ours", "low", "high")
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

@@ -8,16 +8,7 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import (
-    ARITHMETIC,
-    DIRECTION,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    Outcome,
-    agree,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, agree, rule
 from analysis.settings import LedgerSettings
 
 PAPER_GPU = "H100"
@@ -72,13 +63,15 @@ def speedup(
            f"on {row['hardware']}, bound {row['bound']:.2f}x")  # fmt: skip
     if row["paper"]:
         good = agree(float(row["speedup"]), paper, settings.tolerances.speedup)
-        verdict = REPRODUCED if good else NOT_REPRODUCED
+        verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **_facts(row), same_setting=True)
     if row["low"] <= 1 <= row["high"]:
-        return Outcome(INCONCLUSIVE, f"the interval holds 1x: {why}", **_facts(row))
+        return Outcome(Verdict.INCONCLUSIVE, f"the interval holds 1x: {why}", **_facts(row))
     if (row["speedup"] > 1) == (paper > 1):
-        return Outcome(DIRECTION, f"another GPU, the same side of 1x: {why}", **_facts(row))
-    return Outcome(NOT_REPRODUCED, f"another GPU, the other side of 1x: {why}", **_facts(row))
+        return Outcome(Verdict.DIRECTION, f"another GPU, the same side of 1x: {why}", **_facts(row))
+    return Outcome(
+        Verdict.NOT_REPRODUCED, f"another GPU, the other side of 1x: {why}", **_facts(row)
+    )
 
 
 def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
@@ -108,11 +101,15 @@ def crossover(claim: Claim, results: Results, settings: LedgerSettings) -> Outco
     row, later, why, slower = crossing(frame)
     known = _facts(row) | {"ours": float(later[0]) if later else None, "low": None, "high": None}
     if later and slower:
-        return Outcome(DIRECTION, f"slower at first, faster from {later[0]} on: {why}", **known)
+        return Outcome(
+            Verdict.DIRECTION, f"slower at first, faster from {later[0]} on: {why}", **known
+        )
     lengths, paper = frame["length"], float(claim.paper or 16384)
     often = "always" if later else "never"
     both = lengths.min() < paper <= lengths.max()
-    return Outcome(NOT_REPRODUCED if both else INCONCLUSIVE, f"{often} faster: {why}", **known)
+    return Outcome(
+        Verdict.NOT_REPRODUCED if both else Verdict.INCONCLUSIVE, f"{often} faster: {why}", **known
+    )
 
 
 def full_at_a_million(results: Results) -> pd.Series | None:
@@ -150,7 +147,7 @@ def full_seconds(claim: Claim, results: Results, settings: LedgerSettings) -> Ou
            f"{heads * paper / taken:.1f} of these")  # fmt: skip
     possible = taken / heads <= paper and taken * 32 / heads >= paper
     theirs = PAPER_GPU in str(row["hardware"])
-    verdict = NOT_REPRODUCED if theirs and not possible else INCONCLUSIVE
+    verdict = Verdict.NOT_REPRODUCED if theirs and not possible else Verdict.INCONCLUSIVE
     return Outcome(verdict, why, ours=taken, **span, **_full_facts(row))
 
 
@@ -169,4 +166,9 @@ def above_the_bound(claim: Claim, results: Results, settings: LedgerSettings) ->
            f"takes {_said(full)}, against the paper's 1.5 s; {NAMES[row['method']]} "
            f"{row['speedup']:.2f}x")  # fmt: skip
     below = bound < claimed and row["speedup"] < claimed
-    return Outcome(ARITHMETIC if below else NOT_REPRODUCED, why, ours=bound, **_full_facts(full))
+    return Outcome(
+        Verdict.ARITHMETIC if below else Verdict.NOT_REPRODUCED,
+        why,
+        ours=bound,
+        **_full_facts(full),
+    )

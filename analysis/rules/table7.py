@@ -12,18 +12,7 @@ from analysis import scope
 from analysis.comparisons import change, quality
 from analysis.paper import Claim, table
 from analysis.results import Results
-from analysis.rules.registry import (
-    DIRECTION,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    Outcome,
-    agree,
-    changed,
-    facts,
-    interval,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 GROUPS = 4  # K of Table 7
@@ -85,12 +74,12 @@ def far_worse(row: pd.Series, far: float, few: bool, trained: str) -> tuple[str,
     """
     shift = f"{changed(row)} against pretrained"
     if row["high"] < far:
-        return NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
+        return Verdict.NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
     if row["low"] < far:
-        return INCONCLUSIVE, f"the interval holds the limit of {far:+.0%}: {shift}"
+        return Verdict.INCONCLUSIVE, f"the interval holds the limit of {far:+.0%}: {shift}"
     if few and not trained:
-        return INCONCLUSIVE, f"far worse, but after far fewer steps: {shift}"
-    return DIRECTION, f"far worse here too{', ' * bool(trained)}{trained}: {shift}"
+        return Verdict.INCONCLUSIVE, f"far worse, but after far fewer steps: {shift}"
+    return Verdict.DIRECTION, f"far worse here too{', ' * bool(trained)}{trained}: {shift}"
 
 
 def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
@@ -98,12 +87,15 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
     trained for a fraction of the steps, and what any untrained router loses confirms no loss."""
     shift = f"{changed(row)} against pretrained"
     if row["low"] <= 0 <= row["high"]:
-        return INCONCLUSIVE, f"the interval holds zero: {shift}"
+        return Verdict.INCONCLUSIVE, f"the interval holds zero: {shift}"
     if row["low"] > 0 and few:
-        return INCONCLUSIVE, f"above pretrained, after far fewer steps: {shift}"
+        return Verdict.INCONCLUSIVE, f"above pretrained, after far fewer steps: {shift}"
     if (row["low"] > 0) == (paper > 0):
-        return DIRECTION, f"{'above' if paper > 0 else 'below'} pretrained here too: {shift}"
-    return NOT_REPRODUCED, f"the other side of pretrained than the paper's: {shift}"
+        return (
+            Verdict.DIRECTION,
+            f"{'above' if paper > 0 else 'below'} pretrained here too: {shift}",
+        )
+    return Verdict.NOT_REPRODUCED, f"the other side of pretrained than the paper's: {shift}"
 
 
 @rule(
@@ -128,7 +120,7 @@ def sparse_perplexity(
     if not apart:
         good = agree(float(row["ppl"]), float(theirs["ppl"]), limits.same_ppl)
         why = f"{row['ppl']:.2f} against the paper's {theirs['ppl']} in its own setting"
-        verdict = REPRODUCED if good else NOT_REPRODUCED
+        verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **ours, **facts(row, results), same_setting=True)
     few = scope.fewer_steps(claim, cell)
     if claim.keys["k"] == 1:
@@ -161,7 +153,10 @@ def two_groups(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
     far = settings.tolerances.far_worse
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     against, why = far_worse(row, far, few, with_sinks(results, row, far))
-    verdict = {DIRECTION: NOT_REPRODUCED, NOT_REPRODUCED: DIRECTION}.get(against, against)
+    verdict = {
+        Verdict.DIRECTION: Verdict.NOT_REPRODUCED,
+        Verdict.NOT_REPRODUCED: Verdict.DIRECTION,
+    }.get(against, against)
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
@@ -185,13 +180,13 @@ def retained(
     why = (f"{ours:.1f}% of the distant pairs, {row['density']:.1%} of all (the paper: {said}; "
            f"limit {close:g} points)")  # fmt: skip
     if min(theirs) - close <= ours <= max(theirs) + close:
-        return Outcome(DIRECTION, why, **known)
+        return Outcome(Verdict.DIRECTION, why, **known)
     chance = 100 * (1 - comb(GROUPS - 2, 2) / comb(GROUPS, 2))
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     if few and abs(ours - chance) <= close:
         why = f"after far fewer steps it is what random groups keep ({chance:.0f}%): {why}"
-        return Outcome(INCONCLUSIVE, why, **known)
-    return Outcome(NOT_REPRODUCED, why, **known)
+        return Outcome(Verdict.INCONCLUSIVE, why, **known)
+    return Outcome(Verdict.NOT_REPRODUCED, why, **known)
 
 
 @rule("audit.6", refuted="soft and hard perplexity within same_ppl of each other, "
@@ -210,9 +205,9 @@ def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) 
     gap = change(own[own["budget"] == row["budget"]], soft, results.confidence)
     limit = settings.tolerances.same_ppl
     why = f"one router, gate of Eq. 2: hard top-2 against soft {changed(gap)} (limit {limit:.0%})"
-    verdict = INCONCLUSIVE
+    verdict = Verdict.INCONCLUSIVE
     if gap["low"] > limit or gap["high"] < -limit:
-        verdict = DIRECTION
+        verdict = Verdict.DIRECTION
     elif -limit <= gap["low"] and gap["high"] <= limit:
-        verdict = NOT_REPRODUCED
+        verdict = Verdict.NOT_REPRODUCED
     return Outcome(verdict, why, **interval(gap), **facts(row, results))

@@ -13,7 +13,10 @@ from tests.analysis.result_files import write_paper, write_pretrained
 def test_an_empty_folder_gives_not_run_with_concrete_reasons(results, settings):
     rows = claims.build(results, settings)
     # What the paper's own figures say of each other needs no run.
-    assert {entry["verdict"] for entry in rows} == {rules.NOT_RUN, rules.CONTRADICTS}
+    assert {entry["verdict"] for entry in rows} == {
+        rules.Verdict.NOT_RUN,
+        rules.Verdict.CONTRADICTS,
+    }
     found = {entry["id"]: entry for entry in rows}
     assert "openai-community/gpt2" in found["table2.gpt2-124m.ppl_focus"]["why"]
     assert "GPU" in found["table6.t1048576.speedup_K8"]["why"]
@@ -22,7 +25,9 @@ def test_an_empty_folder_gives_not_run_with_concrete_reasons(results, settings):
     assert found["audit.4"]["command"] is None
     for entry in rows:
         assert entry["why"]
-        assert entry["verdict"] != rules.NOT_RUN or entry["ours"] is entry["evidence"] is None
+        assert (
+            entry["verdict"] != rules.Verdict.NOT_RUN or entry["ours"] is entry["evidence"] is None
+        )
 
 
 def test_the_order_is_stable_and_ids_unique(results, settings):
@@ -42,7 +47,7 @@ def test_files_hold_the_same_rows(results, settings):
         assert [entry["id"] for entry in csv.DictReader(handle)] == [r["id"] for r in rows]
     text = md_path.read_text()
     assert all(f"`{entry['id']}`" in text for entry in rows)
-    assert claims.totals(rows)[rules.INCONCLUSIVE] > 0
+    assert claims.totals(rows)[rules.Verdict.INCONCLUSIVE] > 0
 
 
 def test_rows_that_were_not_run_are_one_table_by_reason(results, settings):
@@ -51,7 +56,7 @@ def test_rows_that_were_not_run_are_one_table_by_reason(results, settings):
     assert len(text.splitlines()) < 120
     folded = claims.not_run(rows)
     assert len(folded) < 40
-    assert sum(map(len, folded.values())) == claims.totals(rows)[rules.NOT_RUN]
+    assert sum(map(len, folded.values())) == claims.totals(rows)[rules.Verdict.NOT_RUN]
     counts = [len(ids) for ids in folded.values()]
     assert counts == sorted(counts, reverse=True)
 
@@ -61,9 +66,14 @@ def broken(entry):
     yield entry | {"kind": "other"}, "unknown kind"
     yield entry | {"why": ""}, "reason"
     yield entry | {"ours": 3.0}, "not run, yet"
-    yield entry | {"verdict": rules.INCONCLUSIVE}, "needs evidence"
+    yield entry | {"verdict": rules.Verdict.INCONCLUSIVE}, "needs evidence"
     yield {key: value for key, value in entry.items() if key != "n"}, "fields must be"
-    measured = {"evidence": "results/x", "command": "x", "scale": "x", "verdict": rules.DIRECTION}
+    measured = {
+        "evidence": "results/x",
+        "command": "x",
+        "scale": "x",
+        "verdict": rules.Verdict.DIRECTION,
+    }
     yield entry | measured | {"low": 2.0, "high": 1.0}, "upside down"
 
 

@@ -11,15 +11,7 @@ import pytest
 from analysis import rules, tables
 from analysis.paper import claims
 from analysis.results import Results
-from analysis.rules import (
-    ARITHMETIC,
-    CONTRADICTS,
-    DIRECTION,
-    INCONCLUSIVE,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    RULES,
-)
+from analysis.rules import RULES, Verdict
 from tests.analysis.result_files import (
     PAPER,
     RECIPE,
@@ -36,6 +28,7 @@ from tests.analysis.result_files import (
 )
 from tests.analysis.result_files import losses as rows_of
 
+(REPRODUCED, DIRECTION, NOT_REPRODUCED, CONTRADICTS, ARITHMETIC, INCONCLUSIVE, NOT_RUN) = Verdict
 CLAIMS = {claim.id: claim for claim in claims()}
 GPT2 = {"model": "gpt2", "texts": "pg-19", "context": 1024}
 TRAINED = ROUTERS | {"steps": 4000}
