@@ -36,13 +36,21 @@ def of_measurement(name: str, chosen: Settings) -> dict[str, Any]:
 
 def of_training(block: str, seed: int, chosen: Settings) -> dict[str, Any]:
     """What the weights of an experiment's seed depend on, those among them that it starts from;
-    nothing, where there are none. Code is no part of it: an edit must not cost hours of training;
+    a status, where there are none. Code is no part of it: an edit must not cost hours of training;
     which code trained, run.json tells."""
     named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
     asked = [cell for cell in named if cell.trains or cell.start]
     known = {cell.name: trained.settings_of(cell, seed, chosen) for cell in asked}
     on = [text for cell in asked for text in trained_on(cell, chosen)]
-    return {"cells": known, "texts": texts(on, chosen)} if asked else {}
+    if not asked:
+        return {"status": status(block, seed, chosen), "scale": chosen.scale}
+    return {"cells": known, "texts": texts(on, chosen)}
+
+
+def status(block: str, seed: int, chosen: Settings) -> str:
+    """Why there are no weights of an experiment's seed."""
+    named = any(seed in cell.seeds for cell in chosen.cells(block).values())
+    return "nothing to train" if named else "seed not asked for"
 
 
 def of_reading(block: str, chosen: Settings) -> dict[str, Any]:
@@ -91,7 +99,7 @@ def read_on(block: str, chosen: Settings) -> list[str]:
 
 def trainers(cell: Experiment, chosen: Settings) -> Iterator[str]:
     """Modules that train a cell."""
-    yield f"{STAGES}.train"
+    yield "experiments.training"
     for each in (cell, *above(cell, chosen)):
         yield f"experiments.methods.{each.method.name}"
         if each.trains:
@@ -101,7 +109,7 @@ def trainers(cell: Experiment, chosen: Settings) -> Iterator[str]:
 def readers(cell: Experiment, reading: Reading, chosen: Settings) -> Iterator[str]:
     """Modules that do a reading of a cell."""
     yield from (f"{STAGES}.read", f"experiments.readings.{reading.kind}")
-    yield from (name for name in trainers(cell, chosen) if not name.startswith(STAGES))
+    yield from (name for name in trainers(cell, chosen) if name != "experiments.training")
 
 
 def above(cell: Experiment, chosen: Settings) -> Iterator[Experiment]:

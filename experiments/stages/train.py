@@ -1,36 +1,23 @@
-"""Stage train: what an experiment trains, with one seed.
+"""Stage train: what an experiment trains, with one seed (:mod:`experiments.training`).
 
 `python -m experiments.stages.train EXPERIMENT --seed N` writes
 results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
-metrics.json and run.json. Checkpoints lie outside DVC's outs, under checkpoints/, keyed by
-everything the run depends on: a killed run goes on from the last one, a changed setting starts
-afresh. A cell that has been trained under the same settings, on the same texts and from the same
-weights is left as it is; its run.json tells the code, and whoever wants it trained by another
-deletes its adapter. A seed that the experiment does not name, and an experiment that trains
+metrics.json and run.json. A seed that the experiment does not name, and an experiment that trains
 nothing, leave a run.json that says so.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
+import json
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pandas as pd
-import torch
+from experiments.record import ROOT, write_json
 
-from experiments import imports, plans, record, regimes, settings, texts, trained
-from experiments.record import Run
-from experiments.regimes.base import Regime
-from experiments.regimes.fitting import fit, refuse
-from experiments.settings import Experiment, Settings
-
-CHECKPOINTS = Path("checkpoints")
-TAIL = 10  # steps of the loss that metrics.json has
+PLANS = Path("data/plan")
+SETTINGS = (Path("params.yaml"), Path("scales"))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,106 +26,37 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("experiment", help="a name under `experiments` in params.yaml")
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args(arguments)
+    if nothing(options.experiment, options.seed):
+        return 0
+    # What follows takes seconds to import, and most seeds of most experiments ask for nothing.
+    import torch
+
+    from experiments import settings, training
+
     try:
         chosen = settings.load()
         torch.set_num_threads(chosen.threads)
-        train(options.experiment, options.seed, chosen)
+        training.train(options.experiment, options.seed, chosen)
     except ValueError as error:
         print(f"train: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
-          checkpoints: Path = CHECKPOINTS) -> None:  # fmt: skip
-    """Trains every cell of an experiment that names the seed, and before it what it starts from:
-    that is another stage of dvc.yaml, which then finds it done, but DVC does not know the order.
-
-    Raises:
-        ValueError: settings that cannot be kept here, before anything runs; texts or weights that
-            are missing; a loss that is not finite.
-        RuntimeError: a frozen weight changed.
-    """
-    results = record.results(chosen) if results is None else results
-    named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
-    starts = [each for cell in named for each in trained.before(cell, seed, chosen)]
-    own = [(cell, seed) for cell in named if cell.trains]
-    asked = {(cell.name, its_seed): cell for cell, its_seed in [*starts, *own]}
-    for cell in asked.values():
-        refuse(cell)
-    for (_, its_seed), cell in asked.items():
-        if record.first_process() or cell.regime.devices > 1:  # those beside it sit others out
-            one(cell, its_seed, chosen, results, checkpoints)
-    if not record.first_process():
-        return
-    folder = results / block / "train" / f"seed{seed}"
-    remove_others(folder, [cell.name for cell, _ in own])
-    if not own:
-        status = "nothing to train" if named else "seed not asked for"
-        record.write_json(folder / "run.json", {"status": status})
-
-
-def remove_others(folder: Path, names: list[str]) -> None:
-    """Removes what an earlier sweep left: all but what has one of these names."""
-    for path in folder.glob("*"):
-        if path.name not in names:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
-    """Trains one cell, or finds it trained."""
-    place = checkpoints / chosen.scale / cell.block / cell.name / f"seed{seed}"
-    with alone(place):
-        known = trained.settings_of(cell, seed, chosen)
-        inputs = trained.inputs(cell, seed, chosen, results)
-        folder = trained.folder(cell, seed, results)
-        former = (record.of(folder) or {}).get("notes", {}).get("inputs")
-        if former == inputs and trained.is_trained(cell, seed, chosen, results):
-            print(f"train: {cell.name}, seed {seed}: is trained")
-            return
-        with Run(folder, known, [seed], cell.dtype) as run:
-            regime = regimes.find(cell.regime.name)(cell, seed, chosen, results)
-            checkpoint = place / trained.fingerprint(known, inputs)
-            resumed = fit(regime, texts.TrainingData(cell, seed, chosen), checkpoint)
-            if record.first_process():
-                shutil.rmtree(folder / "adapter", ignore_errors=True)
-            regime.save(folder / "adapter")
-            note(run, regime, resumed)
-            run.note("inputs", inputs)
-            run.note("code", imports.code(plans.trainers(cell, chosen)))
-        if record.first_process():
-            shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Of several runs that train the same, which two that start from it do, one at a time: the
-    others then find it trained. The processes of one run come in together."""
-    if not record.first_process():
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def note(run: Run, regime: Regime, resumed: int | None) -> None:
-    """Losses, sizes and times of a finished training."""
-    how = regime.settings
-    course = pd.DataFrame({"step": range(1, len(regime.losses) + 1), "loss": regime.losses})
-    if regime.validation:
-        course["validation_loss"] = course["step"].map(regime.validation)
-        run.metric("validation_loss", regime.validation[max(regime.validation)])
-    run.table(course, "train.csv")
-    tail = course["loss"].tail(TAIL)
-    run.metric("loss_last_10", float(tail.mean()), n=len(tail))
-    run.metric("steps", len(course))
-    run.metric("train_tokens", len(course) * how.batch_size * how.accumulate * how.context)
-    run.metric("trained_parameters", regime.trained_parameters)
-    run.note("frozen_sha256", regime.before)
-    run.note("train_seconds", round(regime.seconds, 1))
-    run.note("resumed_from_step", resumed)
+def nothing(block: str, seed: int) -> bool:
+    """Whether the stage's plan, where it is not older than the settings, says that there is nothing
+    to do; the run.json then says why."""
+    path = PLANS / block / f"seed{seed}.json"
+    if not path.is_file():
+        return False
+    files = [file for place in SETTINGS for file in (place, *place.glob("*")) if file.is_file()]
+    plan = json.loads(path.read_text(encoding="utf-8"))
+    if "status" not in plan or any(f.stat().st_mtime > path.stat().st_mtime for f in files):
+        return False
+    folder = ROOT / plan["scale"] / block / "train" / f"seed{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    write_json(folder / "run.json", {"status": plan["status"]})
+    return True
 
 
 if __name__ == "__main__":

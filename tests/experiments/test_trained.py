@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import trained
-from experiments.stages import train
+from experiments import trained, training
 from tests.experiments.training import CENTROIDS, LORA, ROUTED, one_thread, work
 from tests.models import tiny, token_ids
 
@@ -30,7 +29,7 @@ def test_an_experiment_starts_from_another_with_its_seed_or_the_first(work: Any)
 
 def test_the_start_is_merged_before_routers_are_trained(work: Any) -> None:
     chosen = work()
-    train.train("recipe", 0, chosen)
+    training.train("recipe", 0, chosen)
     ids = token_ids(1, 50)
     adapted = trained.build(chosen.cell("adapted"), 0, chosen)
     recipe = trained.build(chosen.cell("recipe"), 0, chosen)
@@ -48,7 +47,7 @@ def test_a_model_that_starts_from_routers_has_them_under_focus_alone(work: Any) 
         plainly={"base": "plain", "start": "routed"},
         wider={"base": "plain", "method": {**ROUTED, "window": 16}, "start": "routed"},
     )
-    train.train("routed", 0, chosen)
+    training.train("routed", 0, chosen)
     plainly, wider, routed = (
         trained.build(chosen.cell(name), 0, chosen) for name in ("plainly", "wider", "routed")
     )
@@ -62,7 +61,7 @@ def test_weights_that_are_missing_or_others_are_refused(work: Any) -> None:
     chosen = work()
     with pytest.raises(ValueError, match=r"experiments\.stages\.train adapted --seed 1"):
         trained.build(chosen.cell("adapted"), 1, chosen)
-    train.train("adapted", 0, chosen)
+    training.train("adapted", 0, chosen)
     trained.build(chosen.cell("adapted"), 0, chosen)
     shorter = work(adapted={"base": "plain", "seeds": [0, 1], "regime": {**LORA, "steps": 3}})
     with pytest.raises(ValueError, match="under other settings"):
@@ -76,7 +75,7 @@ def test_a_scratch_model_starts_from_nothing(work: Any) -> None:
     how = {"name": "scratch", "steps": 2, "context": 32}
     chosen = work(odd={"base": "plain", "start": "adapted", "regime": how})
     with pytest.raises(ValueError, match=r"experiments\.odd\.start: regime scratch"):
-        train.train("odd", 0, chosen)
+        training.train("odd", 0, chosen)
 
 
 def test_how_a_cell_is_read_is_no_part_of_its_training(work: Any) -> None:

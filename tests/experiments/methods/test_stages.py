@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.stages.read import read
-from experiments.stages.train import train
+from experiments.training import train
 from tests.experiments import training
 
 NEAR = {"window": 8, "sinks": 2}

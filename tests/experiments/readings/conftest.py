@@ -13,7 +13,7 @@ import yaml
 
 from experiments import settings
 from experiments.settings import Settings
-from experiments.stages.train import train
+from experiments.training import train
 from tests.experiments import training
 
 READINGS: dict[str, Any] = {

@@ -9,11 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 import focus
-from experiments import trained
+from experiments import trained, training
 from experiments.methods.focus import cooled, gate_at
 from experiments.regimes.centroids import routed_by
 from experiments.settings import Centroids
-from experiments.stages import train
 from tests.experiments.regimes.test_base import fitted
 from tests.experiments.training import CENTROIDS, ROUTED
 from tests.models import tiny, token_ids
@@ -30,7 +29,7 @@ def test_the_gate_cools_and_then_is_the_hard_mask() -> None:
 
 def test_trained_routers_are_small_files_that_the_library_loads(work: Any, tmp_path: Path) -> None:
     chosen = work()
-    train.train("routed", 0, chosen)
+    training.train("routed", 0, chosen)
     cell = chosen.cell("routed")
     folder = trained.weights(cell, 0, chosen)
     found = load_file(folder / "adapter_model.safetensors")

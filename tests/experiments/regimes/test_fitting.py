@@ -12,9 +12,8 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from experiments import settings, trained
+from experiments import settings, trained, training
 from experiments.regimes.fitting import Whole, refuse
-from experiments.stages import train
 from focus.hub import FocusAdapter
 from tests.experiments.training import CENTROIDS, LORA
 
@@ -70,7 +69,7 @@ def rank(number: int, port: int, names: tuple[str, ...]) -> None:
     os.environ |= {"LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     for name in names:
-        train.train(name, 0, settings.load())
+        training.train(name, 0, settings.load())
 
 
 @pytest.mark.slow
@@ -84,7 +83,7 @@ def test_two_processes_train_the_routers_that_one_does(work: Any) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     mp.spawn(rank, (port, two), nprocs=2)
-    train.train("one", 0, chosen)
+    training.train("one", 0, chosen)
     wanted = adapter(chosen, "one")
     start = trained.begin(chosen.cell("one"), 0, chosen)[0].focus_state.routers[0].projection
     assert (wanted["layers.0.projection"].float() - start).abs().max() > 0.01

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments import trained
-from experiments.stages import train
+from experiments import trained, training
 from tests.experiments.regimes.test_base import new
 from tests.experiments.training import LORA, ROUTED
 from tests.models import tiny, token_ids
@@ -27,7 +26,7 @@ def test_weights_are_trained_in_float32_and_kept_in_bfloat16(work: Any, name: st
     block = {"base": "plain", "seeds": [1], "dtype": "bfloat16", "regime": {**HOW, "name": name}}
     chosen = work(whole=block)
     cell = chosen.cell("whole")
-    train.train("whole", 1, chosen)
+    training.train("whole", 1, chosen)
     found = load_file(trained.weights(cell, 1, chosen) / "model.safetensors")
     assert {tensor.dtype for tensor in found.values()} == {torch.bfloat16}
     built = trained.build(cell, 1, chosen).model
@@ -53,7 +52,7 @@ def test_random_weights_are_the_seeds_own(work: Any) -> None:
 def test_all_weights_under_the_mask_but_the_routers(work: Any, tmp_path: Path) -> None:
     how = {**HOW, "name": "full"}
     chosen = work(masked={"base": "plain", "method": ROUTED, "start": "routed", "regime": how})
-    train.train("masked", 0, chosen)
+    training.train("masked", 0, chosen)
     cell = chosen.cell("masked")
     assert not [n for n in load_file(trained.weights(cell, 0, chosen) / "model.safetensors")
                 if "focus_router" in n]  # fmt: skip

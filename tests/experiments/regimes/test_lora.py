@@ -11,10 +11,9 @@ from peft import PeftModel, inject_adapter_in_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from experiments import trained
+from experiments import trained, training
 from experiments.regimes.lora import Lora, lora_config
 from experiments.settings import Lora as LoraSettings
-from experiments.stages import train
 from focus import FocusConfig, attach
 from focus.model import trainable_parameters
 from tests.experiments.regimes.test_base import fitted, new
@@ -39,7 +38,7 @@ def test_rank_thirty_has_as_many_numbers_as_the_routers() -> None:
 
 def test_the_adapter_is_pefts_and_is_merged_as_it_was_trained(work: Any, tmp_path: Path) -> None:
     chosen = work()
-    train.train("adapted", 0, chosen)
+    training.train("adapted", 0, chosen)
     cell, folder = chosen.cell("adapted"), trained.weights(chosen.cell("adapted"), 0, chosen)
     tensors = load_file(folder / "adapter_model.safetensors").values()
     assert {tensor.dtype for tensor in tensors} == {torch.bfloat16}
@@ -59,7 +58,7 @@ def test_a_model_in_bfloat16_keeps_its_format_and_its_rotary_frequencies(
     regime = fitted(chosen, "half", tmp_path)
     formats = {p.dtype: p.requires_grad for p in regime.parameters()}
     assert formats == {torch.bfloat16: False, torch.float32: True}
-    train.train("half", 0, chosen)
+    training.train("half", 0, chosen)
     model = trained.build(chosen.cell("half"), 0, chosen).model
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert model.model.rotary_emb.inv_freq.dtype == torch.float32
@@ -82,12 +81,12 @@ def test_start_weights_are_the_seeds_own(work: Any, tmp_path: Path) -> None:
 def test_updates_under_the_routers_mask_leave_the_routers_alone(work: Any, tmp_path: Path) -> None:
     masked = {"base": "plain", "method": ROUTED, "start": "routed", "regime": LORA}
     chosen = work(masked=masked)
-    train.train("routed", 0, chosen)
+    training.train("routed", 0, chosen)
     regime = fitted(chosen, "masked", tmp_path)  # frozen routers are checked, too
     full = fitted(work(masked=masked), "adapted", tmp_path / "full")
     assert regime.losses[0] != pytest.approx(full.losses[0], abs=1e-6)
     assert all("lora_" in name for name in regime.state_dict())
-    train.train("masked", 0, chosen)
+    training.train("masked", 0, chosen)
     built = trained.build(chosen.cell("masked"), 0, chosen)
     routers = trained.build(chosen.cell("routed"), 0, chosen).model.focus_state.routers
     assert torch.equal(built.model.focus_state.routers[0].centroids, routers[0].centroids)

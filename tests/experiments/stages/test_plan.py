@@ -70,7 +70,8 @@ def test_what_a_start_is_trained_by_counts(file: dict[str, Any]) -> None:
 
 def test_a_seed_that_is_not_asked_for_depends_on_nothing(file: dict[str, Any]) -> None:
     found = planned(settings.parse(file))
-    assert found["adapted/seed2.json"] == found["plain/seed0.json"] == {}
+    assert found["adapted/seed2.json"] == {"scale": "laptop", "status": "seed not asked for"}
+    assert found["plain/seed0.json"] == {"scale": "laptop", "status": "nothing to train"}
     # The second seed of `adapted` is all that the recipe's third can start from.
     (start,) = found["recipe/seed2.json"]["cells"]["recipe"]["starts"]
     assert start["seed"] == 0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import settings, texts, trained
+from experiments import settings, texts, trained, training
 from experiments.regimes.centroids import Centroids
 from experiments.regimes.fitting import fit
 from experiments.settings import Settings
@@ -37,7 +37,7 @@ def read(path: Path) -> Any:
 
 def test_what_a_training_leaves(work: Any) -> None:
     chosen = work()
-    train.train("adapted", 1, chosen)
+    training.train("adapted", 1, chosen)
     assert sorted(p.name for p in place("adapted", 1).iterdir()) == [
         "adapter", "metrics.json", "run.json", "train.csv"
     ]  # fmt: skip
@@ -59,11 +59,11 @@ def test_a_cell_that_is_trained_is_left_alone_until_something_changes(
 ) -> None:
     def trains(chosen: Settings) -> bool:
         before = (place("adapted") / "run.json").stat().st_mtime_ns
-        train.train("adapted", 0, chosen)
+        training.train("adapted", 0, chosen)
         return (place("adapted") / "run.json").stat().st_mtime_ns != before
 
     chosen = work()
-    train.train("adapted", 0, chosen)
+    training.train("adapted", 0, chosen)
     assert not trains(chosen)
     assert "adapted, seed 0: is trained" in capsys.readouterr().out
     how = {"base": "plain", "seeds": [0, 1]}
@@ -79,19 +79,38 @@ def test_a_cell_that_is_trained_is_left_alone_until_something_changes(
     assert trains(slower)
 
 
+def test_a_plan_that_asks_for_nothing_is_kept_at_once_unless_settings_are_newer(
+    work: Any, tmp_path: Path
+) -> None:
+    work()
+    path = Path("data/plan/adapted/seed2.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"status": "seed not asked for", "scale": "laptop"}))
+    os.utime("params.yaml", (0, 0))
+    assert train.main(["adapted", "--seed", "2"]) == 0
+    folder = place("adapted", 2).parent
+    assert read(folder / "run.json") == {"status": "seed not asked for"}
+    (folder / "run.json").unlink()
+    assert train.nothing("adapted", 2)
+    assert (folder / "run.json").is_file()
+    os.utime(path, (0, 0))
+    os.utime("params.yaml")
+    assert not train.nothing("adapted", 2)
+
+
 def test_seeds_that_are_not_asked_for_and_nothing_to_train(work: Any) -> None:
     chosen = work(apart={"base": "adapted", "seeds": [1]})
     place("apart").mkdir(parents=True)
-    train.train("apart", 0, chosen)
+    training.train("apart", 0, chosen)
     assert [p.name for p in place("apart").parent.iterdir()] == ["run.json"]
     assert read(place("apart").parent / "run.json") == {"status": "seed not asked for"}
-    train.train("plain", 0, chosen)
+    training.train("plain", 0, chosen)
     assert read(place("plain").parent / "run.json") == {"status": "nothing to train"}
 
 
 def test_every_cell_of_a_sweep_is_trained(work: Any) -> None:
     chosen = work(many={"base": "adapted", "sweep": {"regime.rank": [2, 3]}})
-    train.train("many", 0, chosen)
+    training.train("many", 0, chosen)
     sizes = [read(place("many", cell=name) / "metrics.json")["trained_parameters"]
              for name in ("many-rank2", "many-rank3")]  # fmt: skip
     assert sizes[1] * 2 == sizes[0] * 3
@@ -122,7 +141,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(
     with (killed / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=killed, env=environment, stdout=log, stderr=log)
     monkeypatch.chdir(calm)
-    train.train("long", 0, chosen)  # meanwhile
+    training.train("long", 0, chosen)  # meanwhile
     deadline = time.monotonic() + 60
     while not list(killed.glob("checkpoints/**/step=*.ckpt")):
         assert process.poll() is None, (killed / "log").read_text()[-3000:]
@@ -132,7 +151,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(
     process.wait()
     assert not (killed / place("long") / "run.json").exists()
     monkeypatch.chdir(killed)
-    train.train("long", 0, chosen)
+    training.train("long", 0, chosen)
     for name in FILES:
         assert (calm / place("long") / name).read_bytes() == (place("long") / name).read_bytes()
     assert read(place("long") / "run.json")["notes"]["resumed_from_step"] >= 3
@@ -146,13 +165,13 @@ def test_two_runs_that_need_the_same_start_train_it_once(
     lock.parent.mkdir(parents=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        other = threading.Thread(target=train.train, args=("recipe", 0, chosen))
+        other = threading.Thread(target=training.train, args=("recipe", 0, chosen))
         other.start()
         time.sleep(0.5)
         assert not Path("results").exists()
     other.join()
     assert (place("recipe") / "run.json").is_file()
-    train.train("adapted", 0, chosen)
+    training.train("adapted", 0, chosen)
     assert "adapted, seed 0: is trained" in capsys.readouterr().out
 
 
