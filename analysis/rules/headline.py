@@ -27,7 +27,7 @@ def judged(low: float, high: float, limit: float) -> str:
 
 @rule(
     "ours.{place}.adapted.{budget}", "ours.{place}.pretrained.{budget}",
-    refuted="an interval wholly above the limit: same_ppl of params.yaml against the adapted model, "
+    refuted="an interval wholly above the limit: same_ppl against the adapted model, "
     "zero against the pretrained one",
 )  # fmt: skip
 def cost(
