@@ -27,8 +27,8 @@ def judged(low: float, high: float, limit: float) -> str:
 
 @rule(
     "ours.{place}.adapted.{budget}", "ours.{place}.pretrained.{budget}",
-    refuted="an interval above same_ppl against the adapted model, above zero against the "
-    "pretrained one",
+    refuted="an interval wholly above the limit: same_ppl against the adapted model, "
+    "zero against the pretrained one",
 )  # fmt: skip
 def cost(
     claim: Claim, results: Results, settings: LedgerSettings, place: str, budget: str

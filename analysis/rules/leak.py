@@ -19,8 +19,8 @@ def _said(frame: pd.DataFrame) -> str:
     )  # fmt: skip
 
 
-@rule("audit.5", refuted="no more than leak_share of the assignments change under Sinkhorn, or "
-      "more than that under the causal balance")  # fmt: skip
+@rule("audit.5", refuted="no more assignments change under Sinkhorn than the limit leak_share, "
+      "or more than that under the causal balance")  # fmt: skip
 def suffix_changes_the_past(
     claim: Claim, results: Results, settings: LedgerSettings
 ) -> Outcome | None:

@@ -189,7 +189,7 @@ def retained(
     return Outcome(Verdict.NOT_REPRODUCED, why, **known)
 
 
-@rule("audit.6", refuted="soft and hard perplexity within same_ppl of each other, "
+@rule("audit.6", refuted="soft and hard perplexity within the limit same_ppl of each other, "
       "the interval within it whole")  # fmt: skip
 def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """Hard top-2 against the soft gate of one router trained with Eq. 2, paired by document."""
