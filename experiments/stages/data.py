@@ -12,20 +12,21 @@ cleaning that leaves an experiment's texts as they are trains nothing again.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments import plans, settings, sources, texts
+from experiments import imports, plans, settings, sources, texts
 from experiments.record import write_json
 from experiments.settings import Settings
 from experiments.texts import corpus
 
 FOLDER = Path("data/ready")
-CODE = Path(texts.__file__).parent
+CODE = tuple(
+    Path(corpus.__file__).with_name(f"{name}.py") for name in ("cleaning", "corpus", "overlap")
+)
 MADE = "made.json"  # beside the sides of a text: what it was made from
 
 
@@ -77,7 +78,7 @@ def make(names: Iterable[str], chosen: Settings) -> None:
         every = plans.texts([name], chosen)
         bring(dict.fromkeys(block["source"] for block in every.values()), chosen)
         made = {
-            "texts": every, "code": code(),
+            "texts": every, "code": imports.digits(CODE),
             "sources": {block["source"]: stamp(block["source"]) for block in every.values()},
         }  # fmt: skip
         path = corpus.ROOT / name / MADE
@@ -90,14 +91,6 @@ def make(names: Iterable[str], chosen: Settings) -> None:
 def stamp(source: str) -> Any:
     """What a fetched source was made from, equal on every machine."""
     return json.loads((sources.ROOT / source / "source.json").read_text(encoding="utf-8"))
-
-
-def code() -> str:
-    """sha256 of the code that makes texts."""
-    whole = hashlib.sha256()
-    for path in sorted(CODE.glob("*.py")):
-        whole.update(path.read_bytes())
-    return whole.hexdigest()
 
 
 if __name__ == "__main__":

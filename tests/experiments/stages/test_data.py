@@ -1,0 +1,75 @@
+"""The data of an experiment: made once, made again where something it is made from has changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import settings, texts
+from experiments.settings import Settings
+from experiments.stages import data
+from tests.experiments.texts.library import fill, small
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FOCUS_DATA", str(tmp_path / "own"))
+    fill(tmp_path / "own/books", range(12))
+    fill(tmp_path / "own/letters", range(20, 32))
+    return settings.parse(small(params, books={"source": "books"}, mail={"source": "letters"}))
+
+
+def ready(part: str) -> Any:
+    return json.loads(Path(f"data/ready/tiny/{part}.json").read_text())
+
+
+def with_texts(chosen: Settings, name: str, **changes: Any) -> Settings:
+    text = chosen.texts[name].model_copy(update=changes)
+    return chosen.model_copy(update={"texts": {**chosen.texts, name: text}})
+
+
+def test_training_and_readings_know_the_contents_that_they_see(chosen: Settings) -> None:
+    data.prepare("tiny", chosen)
+    sides = {side: texts.fingerprint("books", side) for side in texts.SIDES}
+    assert ready("read")["texts"] == {"books": sides}
+    assert ready("train")["texts"] == {
+        "books": {side: sides[side] for side in ("train", "validation")}
+    }
+    assert ready("train")["sources"]["tiny-llama"]["name"] == "tiny-llama"
+
+
+def test_texts_are_made_again_where_what_they_are_made_from_has_changed(
+    chosen: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def made(how: Settings) -> bool:
+        data.prepare("tiny", how)
+        return "data: books: making" in capsys.readouterr().out
+
+    assert made(chosen)
+    assert not made(chosen)
+    assert not made(with_texts(chosen, "mail", min_characters=1))
+    before = ready("train")
+    assert made(with_texts(chosen, "books", test_every=3))
+    assert ready("train") != before
+    assert made(chosen)
+    fill(Path("own/books"), range(12, 14))
+    assert made(chosen)
+
+
+def test_a_change_that_leaves_the_texts_as_they_are_leaves_the_fingerprints(
+    chosen: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.prepare("tiny", chosen)
+    before = ready("train"), ready("read")
+    data.prepare("tiny", with_texts(chosen, "books", max_overlap=0.06))
+    assert capsys.readouterr().out.count("making") == 2
+    assert (ready("train"), ready("read")) == before
+
+
+def test_what_cannot_be_had_is_named(chosen: Settings) -> None:
+    with pytest.raises(ValueError, match="pg19"):
+        data.prepare("tiny", with_texts(chosen, "books", source="pg19"))
