@@ -90,7 +90,12 @@ def load(path: str | Path = FILE, scale: str | None = None,
         raise ValueError(f"scale: must be one of {', '.join(SCALES)}, got {wanted!r}")
     overlay = Path(overlays) / f"{wanted}.yaml"
     if wanted != DEFAULT:
-        values = laid(read_yaml(overlay), values, new=False)
+        changes = read_yaml(overlay)
+        if "seeds" in changes:
+            raise ValueError(
+                f"seeds: dvc.yaml knows those of params.yaml alone; {overlay} has some"
+            )
+        values = laid(changes, values, new=False)
     return parse({**values, "scale": wanted})
 
 
@@ -101,6 +106,8 @@ def parse(values: Mapping[str, Any]) -> Settings:
     blocks = {**(values.get("bases") or {}), **(values.get("experiments") or {})}
     if set(values.get("bases") or {}) & set(values.get("experiments") or {}):
         raise ValueError("bases: a base and an experiment have the same name")
+    for name in set(values.get("experiments") or {}) & set(_File.model_fields):
+        raise ValueError(f"experiments.{name}: is the name of a block, and of its results")
     found: dict[str, Cells] = {}
     for name in values.get("experiments") or {}:
         path = f"experiments.{name}"

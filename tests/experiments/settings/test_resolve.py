@@ -147,6 +147,11 @@ def test_a_base_and_an_experiment_have_names_of_their_own(file: Any) -> None:
         settings.parse(file() | {"experiments": {"one": 3}})
 
 
+def test_an_experiment_is_not_named_like_a_measurement(file: Any) -> None:
+    with pytest.raises(ValueError, match=r"^experiments\.speed: is the name of a block"):
+        settings.parse(file(speed={"base": "plain"}))
+
+
 def test_an_overlay_is_laid_in_memory(file: Any, written: Any) -> None:
     own = file(one={"regime": {"steps": 7}}, two={"base": "one"})
     path = written(own)
@@ -171,6 +176,7 @@ def test_an_overlay_is_laid_in_memory(file: Any, written: Any) -> None:
 
 OVERLAYS = [
     ({"thread": 1}, r"thread: is in the overlay but not in params\.yaml"),
+    ({"seeds": [0]}, r"seeds: dvc\.yaml knows those of params\.yaml alone"),
     ({"experiments": {"moon": {}}}, r"experiments\.moon: is in the overlay but not in"),
     ({"readings": {"moon": {}}}, r"readings\.moon: is in the overlay but not in"),
     ({"tolerances": {"moon": 1.0}}, r"tolerances\.moon: is in the overlay but not in"),
