@@ -113,5 +113,5 @@ def note(run: Run, regime: Regime, resumed: int | None) -> None:
     run.metric("train_tokens", len(course) * how.batch_size * how.accumulate * how.context)
     run.metric("trained_parameters", regime.trained_parameters)
     run.note("frozen_sha256", regime.before)
-    run.note("train_seconds", round(regime.seconds, 1))
+    run.note("train_seconds", round(regime.seconds, 3))
     run.note("resumed_from_step", resumed)
