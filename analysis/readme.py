@@ -11,17 +11,19 @@ import pandas as pd
 
 from analysis import claims, tables
 from analysis.cells import ROLES
-from analysis.comparisons import Headline, headline, quality
+from analysis.comparisons import SAME, Headline, headline, quality, versus
 from analysis.results import Results
 from analysis.rules import Verdict
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
+BASES = {"adapted": "the same model under full attention, adapted on the same texts",
+         "pretrained": "the pretrained model"}  # fmt: skip
 NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 HEAD = (
-    "| | distant pairs kept | perplexity against adapted full attention | against pretrained | "
+    "| | distant pairs kept | perplexity against {} | against the pretrained model | "
     "a forward pass | generation | files |\n| --- | ---: | ---: | ---: | ---: | ---: | --- |"
 )
 
@@ -49,13 +51,14 @@ def default_row(results: Results, known: Headline) -> pd.Series:
     return same.iloc[0] if len(same) else own.iloc[(len(own) - 1) // 2]
 
 
-def against_pretrained(results: Results, row: pd.Series) -> pd.Series | None:
-    """The same mask on the same texts, against the pretrained model."""
-    frame = quality(results)
-    same = frame[frame["base_role"] == "pretrained"]
-    for name in ("cell", "reading", "texts", "condition", "budget"):
-        same = same[same[name] == row[name]]
-    return None if same.empty else same.iloc[0]
+def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dict[str, Any] | None:
+    """The same mask on the same texts, against the pretrained model; None where that is what it is
+    counted against anyway."""
+    if known.pretrained in (None, row["against"]):
+        return None
+    base = results.cells[known.pretrained]
+    every = versus(results, results.cells[row["cell"]], base)
+    return next((each for each in every if all(each[name] == row[name] for name in SAME)), None)
 
 
 def sentence(results: Results) -> str:
@@ -64,11 +67,11 @@ def sentence(results: Results) -> str:
     if known is None:
         return NOTHING
     row = default_row(results, known)
-    beside = against_pretrained(results, row)
+    beside = against_pretrained(results, known, row)
     text = (
         f"With {row['distant_density']:.1%} of the distant pairs, `{known.cell}` reads "
         f"{int(row['documents'])} test documents (`{row['texts']}`) at a perplexity {percent(row)} "
-        "from that of the same model under full attention, adapted on the same texts"
+        f"from that of {BASES[row['base_role']]}"
     )
     if beside is not None:
         text += f", and {percent(beside)} from the pretrained model's"
@@ -88,17 +91,18 @@ def table(results: Results) -> str:
     paper = paper[paper["balance"] == "sinkhorn"]
     rest = pd.concat([paper.head(1), *(other[other["role"] == r] for r in ("window", "random"))])
     rows = pd.concat([own, rest]).head(MOST_ROWS)
-    return "\n".join([HEAD, *(_row(results, row) for _, row in rows.iterrows())])
+    lines = [_row(results, known, row) for _, row in rows.iterrows()]
+    return "\n".join([HEAD.format(BASES[middle["base_role"]]), *lines])
 
 
-def _row(results: Results, row: pd.Series) -> str:
+def _row(results: Results, known: Headline, row: pd.Series) -> str:
     """A line of the table."""
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
     if row["role"] in ("ours", "paper"):
         name += f", {tables.plural(row['top_k'], 'group')} a query"
     name = f"**{name}: `FocusConfig.recipe()`**" if default else name
-    beside = against_pretrained(results, row)
+    beside = against_pretrained(results, known, row)
     speeds, files = zip(*(_speed(results, phase, default) for phase in ("forward", "generation")),
                         strict=True)  # fmt: skip
     files = ", ".join([link(row["evidence"]), *(link(each) for each in files if each)])

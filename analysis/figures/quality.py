@@ -14,14 +14,14 @@ from analysis.results import Results
 from analysis.tables import plural
 
 CAPTION = (
-    "Change of perplexity against the adapted model under full attention (adapted by LoRA on the "
+    "Change of perplexity against full attention (of the model that LoRA adapted on the "
     "same texts, with as many trained parameters), against the share of distant pairs that a mask "
     "keeps (window and sinks aside). Bars: 95% interval over seeds and documents, paired. Masks "
     "are causal, but for the paper's way, which balances its groups over the whole sequence."
 )
 KINDS = (
-    "Change of perplexity by kind of text, at the middle budget, against the adapted model under "
-    "full attention, with 95% intervals over seeds and documents, paired."
+    "Change of perplexity by kind of text, at the middle budget, against the same full model, with "
+    "95% intervals over seeds and documents, paired."
 )
 FIRST = ("ours", "paper", "window", "random")  # of the lines; then rivals, if there is room
 TEXTS = {"unseen": "books", "books": "development books"}
@@ -46,7 +46,7 @@ def of(results: Results, known: Headline) -> Figure:
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     for number, (cell, line) in enumerate(lines(frame, known, style.MOST - 2)):
         _line(axis, line, names[cell], style.look(line["role"].iloc[0], number))
-    axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
+    axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
     above = point(results, known.pretrained, known.family) if known.pretrained else None
     if above is not None:
         axis.axhline(100 * above["change"], color=style.INK, linestyle="--", linewidth=1.3,
@@ -75,6 +75,11 @@ def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd
         own = own[leaks if (own["role"] == "paper").all() else ~leaks]
         found.append((cell, own.sort_values("distant_density")))
     return found
+
+
+def counted_against(results: Results, known: Headline) -> str:
+    """What changes are counted against, in words."""
+    return ROLES[results.cells[known.family.against].role]
 
 
 def _line(axis: Axes, line: pd.DataFrame, label: str, look: dict[str, str]) -> None:
@@ -110,7 +115,7 @@ def kinds(results: Results) -> Figure | None:
     named = [TEXTS.get(found["texts"], found["texts"]) for found in texts]
     axis.set_yticks(range(len(texts)), named)
     axis.invert_yaxis()
-    axis.set_xlabel("change of perplexity against the adapted model, full attention (%)")
+    axis.set_xlabel(f"change of perplexity against: {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
     return figure
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import __main__ as command
-from analysis import figures, report, tables
+from analysis import figures, readme, report, tables
 from analysis.comparisons import headline, quality
 from analysis.figures import copying, decode, equal, speed, style, whole
 from analysis.figures import quality as quality_figure
@@ -187,9 +187,10 @@ def test_answers_stand_in_a_table_without_their_text(results):
 
 
 def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
-    readme = filled.base / "README.md"
-    readme.write_text("# T\n<!-- headline -->\n<!-- /headline -->\n")
-    command.main(["--results", str(filled.base), "--readme", str(readme)])
+    page = filled.base / "README.md"
+    page.write_text("# T\n<!-- headline -->\n<!-- /headline -->\n")
+    command.main(["--results", str(filled.base), "--readme", str(page)])
+    assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
     rows = json.loads((filled.base / "claims.json").read_text())
     assert sum(metrics["claims"].values()) == len(rows) == 391
@@ -198,7 +199,6 @@ def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)
     assert "http" not in page
     assert "{{" not in page
-    assert "of the distant pairs" in readme.read_text()
 
 
 @pytest.mark.parametrize("scale", ["laptop", "smoke"])
@@ -222,7 +222,9 @@ def test_the_headline_falls_back_on_whatever_trains_groups(results):
     write_pretrained(results.root)
     write_masks(results.root, "tiny", {0.25: 0.1}, regime=ROUTERS, against=["pretrained"])
     assert headline(results).cell == "tiny"
-    assert quality_figure.draw(results) is not None
+    drawn = labels(quality_figure.draw(results))  # nothing is called adapted that is not
+    assert drawn == {"ours: trained groups", "pretrained model, full attention"}
+    assert "adapted" not in readme.sentence(results) + readme.table(results)
     assert pd.notna(tables.metrics(results)["tiny"]["change"])
 
 

@@ -42,6 +42,7 @@ def test_the_headline_says_both_baselines_in_one_sentence(read):
     assert text.count("\n") == 0
     assert "+11.1% (" in text
     assert "+0.0% (" in text
+    assert "adapted on the same texts" in text
     assert "results/laptop/recipe/read/final/rows.csv" in text
 
 
