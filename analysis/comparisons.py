@@ -18,8 +18,8 @@ from experiments import statistics
 COLUMNS = [
     "experiment", "cell", "role", "reading", "texts", "condition", "budget", "against",
     "base_role", "change", "low", "high", "seeds", "documents", "distant_density", "density",
-    "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "sinks", "balance", "model",
-    "context", "final", "evidence",
+    "base_distant_density", "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "sinks",
+    "balance", "model", "context", "final", "evidence",
 ]  # fmt: skip
 SAME = ["reading", "texts", "cell", "condition", "budget"]
 MASK = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
@@ -63,6 +63,7 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
         yield described(results, cell, own) | {
             **found, "against": base.name, "base_role": base.role,
             **change(own, same, results.confidence), "base_ppl": perplexity(same),
+            "base_distant_density": float(same["distant_density"].mean()),
         }  # fmt: skip
 
 

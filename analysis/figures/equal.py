@@ -16,7 +16,8 @@ from analysis.results import Results
 CAPTION = (
     "Everything that was read on the headline's texts, at equal budgets of distant pairs: change "
     "of perplexity against the full model that is named, with 95% intervals over seeds "
-    "and documents. What learnt no routing keeps no fewer pairs than the budget."
+    "and documents. What each keeps of its budget was counted and stands in quality.csv: learnt "
+    "groups that are uneven keep more."
 )
 SEARCH = (
     "Searches, on validation documents: change of perplexity when one setting changes, against the "
@@ -31,8 +32,8 @@ def draw(results: Results) -> Figure | None:
     if known is None:
         return None
     frame = known.family.of(quality(results))
-    frame = frame[frame["budget"].isin(known.rows(frame)["budget"]) | ~frame["role"].eq("paper")]
-    frame = frame[frame["role"] != "paper"]
+    budgets = [*known.rows(frame)["budget"], "own"]
+    frame = frame[frame["budget"].isin(budgets)]
     if frame["cell"].nunique() < 2:
         return None
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
@@ -96,6 +97,6 @@ def changed(cell: Cell, base: Cell) -> str:
 def _budget(budget: str) -> str:
     """A share in percent; a mask, or a method's own, by name."""
     try:
-        return f"at most {100 * float(budget):g}% of distant pairs"
+        return f"budget: {100 * float(budget):g}% of the distant pairs"
     except ValueError:
         return "the method's own" if budget == "own" else budget

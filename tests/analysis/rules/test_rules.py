@@ -298,6 +298,16 @@ def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, 
     assert decided(claim, results, settings).verdict == INCONCLUSIVE
 
 
+def test_routers_that_keep_more_pairs_than_a_control_do_not_beat_it(results, settings):
+    family(0.0, control=0.05)(results)
+    assert decided("audit.9", results, settings).verdict == NOT_REPRODUCED
+    path = results.root / "recipe" / "read" / "final" / "rows.csv"
+    frame = pd.read_csv(path, dtype={"sha": str})
+    frame.assign(distant_density=frame["distant_density"] + 0.02).to_csv(path, index=False)
+    outcome = decided("audit.9", Results(results.base), settings)
+    assert (outcome.verdict, "keep more pairs" in outcome.why) == (INCONCLUSIVE, True)
+
+
 def test_rows_about_models_that_did_not_run_are_not_run(results, settings):
     """One measurement of ours is one row of ours."""
     both(paper({1: 1.2, 2: 0.1}, with_sinks=0.02), table("speed", *lengths(0.5, 2.0)))(results)
