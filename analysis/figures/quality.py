@@ -46,7 +46,8 @@ def of(results: Results, known: Headline) -> Figure:
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     for number, (cell, line) in enumerate(lines(frame, known, style.MOST - 2)):
         _line(axis, line, names[cell], style.look(line["role"].iloc[0], number))
-    axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
+    base = results.cells[known.family.against]
+    axis.axhline(0, color=style.INK, linewidth=1.4, label=f"{base.role} model, full attention")
     above = point(results, known.pretrained, known.family) if known.pretrained else None
     if above is not None:
         axis.axhline(100 * above["change"], color=style.INK, linestyle="--", linewidth=1.3,
