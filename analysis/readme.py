@@ -20,10 +20,11 @@ RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
 BASES = {"adapted": "the same model under full attention, adapted on the same texts",
          "pretrained": "the pretrained model"}  # fmt: skip
+COLUMN = {"adapted": "adapted full attention", "pretrained": "the pretrained model"}
 NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 HEAD = (
-    "| | distant pairs kept | perplexity against {} | against the pretrained model | "
+    "| | distant pairs kept | perplexity against {} | against pretrained | "
     "a forward pass | generation | files |\n| --- | ---: | ---: | ---: | ---: | ---: | --- |"
 )
 
@@ -92,7 +93,7 @@ def table(results: Results) -> str:
     rest = pd.concat([paper.head(1), *(other[other["role"] == r] for r in ("window", "random"))])
     rows = pd.concat([own, rest]).head(MOST_ROWS)
     lines = [_row(results, known, row) for _, row in rows.iterrows()]
-    return "\n".join([HEAD.format(BASES[middle["base_role"]]), *lines])
+    return "\n".join([HEAD.format(COLUMN[middle["base_role"]]), *lines])
 
 
 def _row(results: Results, known: Headline, row: pd.Series) -> str:
@@ -126,10 +127,11 @@ def _speed(results: Results, phase: str, default: bool) -> tuple[str, str | None
 
 def ledger(rows: list[claims.Row]) -> str:
     """How many rows of the ledger have each verdict."""
-    said = [f"{count} {verdict}" for verdict, count in claims.totals(rows).items() if count]
-    judged = sum(entry["verdict"] != Verdict.NOT_RUN for entry in rows)
-    return (f"Of {len(rows)} rows of the [ledger](results/claims.md), {judged} were judged: "
-            f"{', '.join(said)}.")  # fmt: skip
+    totals = claims.totals(rows)
+    left = totals.pop(Verdict.NOT_RUN)
+    said = ", ".join(f"{count} {verdict}" for verdict, count in totals.items() if count)
+    return (f"Of {len(rows)} rows of the [ledger](results/claims.md), {len(rows) - left} were "
+            f"judged: {said}; {left} were not run.")  # fmt: skip
 
 
 def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
