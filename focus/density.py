@@ -110,10 +110,22 @@ def _meeting_pairs(query_TK: Tensor, key_TK: Tensor, is_query: Tensor, is_key: T
                    high: int) -> int:  # fmt: skip
     if low >= high:
         return 0
-    query_patterns, query_of = torch.unique(query_TK, dim=0, return_inverse=True)
-    key_patterns, key_of = torch.unique(key_TK, dim=0, return_inverse=True)
+    query_patterns, query_of = _patterns(query_TK)
+    key_patterns, key_of = _patterns(key_TK)
     meets = query_patterns.double() @ key_patterns.double().T > 0
     # Keys of each pattern seen so far; int64 exactly, so the count has no rounding.
     own = torch.nn.functional.one_hot(key_of, len(key_patterns)) * is_key[:, None]
     allowed = meets[query_of] & is_query[:, None]
     return int((_seen(own.T, low, high).T * allowed).sum())
+
+
+def _patterns(groups_TK: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows (P, K), and which of them each token has (T,)."""
+    which = torch.zeros(len(groups_TK), dtype=torch.int64, device=groups_TK.device)
+    for part in groups_TK.split(31, dim=1):  # as numbers: torch sorts rows far more slowly
+        bits = 2 ** torch.arange(part.shape[1], device=part.device)
+        number = which * 2**31 + (part * bits).sum(1)
+        which = torch.unique(number, return_inverse=True)[1]
+    patterns = groups_TK.new_empty(int(which.max()) + 1, groups_TK.shape[1])
+    patterns[which] = groups_TK
+    return patterns, which
