@@ -16,8 +16,8 @@ def random_membership(tokens: int, groups: int, top_k: int, seed: int) -> torch.
 
 
 @given(
-    st.integers(1, 70), st.sampled_from([1, 2, 3, 4, 6, 31, 32, 70]), st.integers(1, 6), st.integers(1, 80),
-    st.integers(0, 6), st.booleans(), st.integers(0, 10_000),
+    st.integers(1, 70), st.sampled_from([1, 2, 3, 4, 6, 31, 32, 70]), st.integers(1, 6),
+    st.integers(1, 80), st.integers(0, 6), st.booleans(), st.integers(0, 10_000),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_counts_are_the_masks(tokens: int, groups: int, top_k: int, window: int, sinks: int,

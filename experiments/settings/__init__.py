@@ -13,6 +13,7 @@ from experiments.settings.blocks import (
     Perplexity,
     Reading,
     Texts,
+    Tolerances,
     Windows,
 )
 from experiments.settings.experiment import (

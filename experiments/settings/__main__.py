@@ -33,9 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 def core_targets(chosen: settings.Settings) -> list[str]:
     """DVC's names of the stages that end the core: readings, before which experiments are trained,
     and the two measurements that need no model."""
-    core = [f"read@{block}" for block, cells in chosen.experiments.items()
-            if any(cell.core for cell in cells.values())]  # fmt: skip
-    return [*core, "exactness", "speed"]
+    return [*(f"read@{block}" for block in chosen.core), "exactness", "speed"]
 
 
 if __name__ == "__main__":

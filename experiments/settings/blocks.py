@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from experiments.settings.schema import Count, Distinct, Frozen, Listed, ModelDtype, Size
+from experiments.settings.schema import Count, Distinct, Frozen, Limit, Listed, Size
 
 Side = Literal["train", "validation", "test"]
 
@@ -46,7 +46,6 @@ class Windows(Frozen):
         final: opens test documents, which its run.json then tells. Choices are made without.
         documents: of each kind; windows: of each document, side by side; context: tokens of one.
         score_from: first position of a window that is scored.
-        batch_rows: rows written between two saves (what a killed run loses).
     """
 
     texts: Distinct[str]
@@ -115,7 +114,6 @@ class Generation(Windows):
     """
 
     kind: Literal["generation"] = "generation"
-    dtype: ModelDtype = "float32"
     questions: Annotated[int, Field(ge=2)] = 8
     batch_size: Count = 4
     new_tokens: Count = 64
@@ -138,6 +136,36 @@ class Intervals(Frozen):
 
     confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
     samples: Annotated[int, Field(ge=100)] = 10000
+
+
+class Tolerances(Frozen):
+    """Limits of the ledger's rules. They stand here before a run, so that no verdict is fitted.
+
+    Attributes:
+        identity_nats: greatest difference of loss a token that still counts as the same model.
+        far_worse: relative rise of perplexity from which on hard top-1 counts as far worse.
+        same_ppl: relative difference within which a perplexity of the same model, text and steps as
+            the paper's counts as reproduced, and a mask's as near the full model's.
+        density_points: percentage points within which a share of retained pairs agrees.
+        cosine: least cosine similarity that counts as 1.0000.
+        subtraction_cosine: greatest distance from the paper's cosine of merging by subtraction.
+        speedup: relative difference within which a speed-up on the paper's hardware is reproduced.
+        leak_share: share of earlier assignments that may change before it counts as a leak.
+        copied: share of the full model's gain from having read a passage before, from which on a
+            mask counts as one that copies.
+        rounding: relative difference between exact arithmetic and a figure printed to few digits.
+    """
+
+    identity_nats: Limit
+    far_worse: Limit
+    same_ppl: Limit
+    density_points: Limit
+    cosine: Limit
+    subtraction_cosine: Limit
+    speedup: Limit
+    leak_share: Limit
+    copied: Limit
+    rounding: Limit
 
 
 class Fetching(Frozen):

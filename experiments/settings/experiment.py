@@ -46,7 +46,7 @@ def _kind(budget: Any) -> str:
     return "mask" if isinstance(budget, Mapping | Mask) else "share"
 
 
-# A share of the distant pairs is a cap: what a method keeps is counted and stands in every row.
+# A share of the distant pairs is what a method aims at: what it keeps is counted, in every row.
 Budget = Annotated[
     Annotated[Share, Tag("share")] | Annotated[Mask, Tag("mask")], Discriminator(_kind)
 ]

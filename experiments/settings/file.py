@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from experiments.settings.blocks import Calibration, Fetching, Intervals, Reading, Texts
+from experiments.settings.blocks import (
+    Calibration,
+    Fetching,
+    Intervals,
+    Reading,
+    Texts,
+    Tolerances,
+)
 from experiments.settings.experiment import Experiment
 from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
 from experiments.settings.resolve import inherited, laid, swept
@@ -34,7 +39,7 @@ class _File(Frozen):
     readings: dict[str, Reading]
     calibration: Calibration
     intervals: Intervals
-    tolerances: dict[str, Annotated[float, Field(ge=0)]]
+    tolerances: Tolerances
     fetch: Fetching
     exactness: Exactness
     speed: Speed
@@ -71,6 +76,12 @@ class Settings(_File):
             known = ", ".join(self.experiments)
             raise ValueError(f"experiments.{block}: no such experiment; there are {known}")
         return self.experiments[block]
+
+    @property
+    def core(self) -> list[str]:
+        """Names of the experiments of `make reproduce`."""
+        return [block for block, cells in self.experiments.items()
+                if any(cell.core for cell in cells.values())]  # fmt: skip
 
 
 def load(path: str | Path = FILE, scale: str | None = None,

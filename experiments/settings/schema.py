@@ -19,6 +19,7 @@ ModelDtype = Literal["auto", "float32", "bfloat16", "float16"]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Limit = Annotated[float, Field(ge=0)]
 
 
 class Frozen(BaseModel):

@@ -38,9 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def needed(chosen: Settings) -> list[str]:
     """Names of the sources of the core's experiments and of ``fetch.also``, in a fixed order."""
-    core = [block for block, cells in chosen.experiments.items()
-            if any(cell.core for cell in cells.values())]  # fmt: skip
-    found = [source for block in core for source in of_experiment(block, chosen)]
+    found = [source for block in chosen.core for source in of_experiment(block, chosen)]
     return list(dict.fromkeys([*found, *chosen.fetch.also]))
 
 

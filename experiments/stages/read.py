@@ -21,10 +21,11 @@ import pandas as pd
 import torch
 from rich.progress import track
 
-from experiments import imports, plans, readings, settings, statistics, texts, trained
+from experiments import imports, plans, readings, record, settings, statistics, texts, trained
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
 from experiments.settings import Experiment, Settings, Windows
+from experiments.sources.files import digest
 
 CHECKPOINTS = Path("checkpoints/read")
 
@@ -59,7 +60,8 @@ def one_reading(block: str, name: str, cells: list[Experiment], chosen: Settings
     """Does one reading of all cells and seeds, unless it is there already."""
     reading, folder = chosen.readings[name], results(chosen) / block / "read" / name
     marks = fingerprints(cells, reading, chosen)
-    if told(folder).get("fingerprint") == marks and (folder / "rows.csv").is_file():
+    former = (record.of(folder) or {}).get("notes", {}).get("fingerprint")
+    if former == marks and (folder / "rows.csv").is_file():
         print(f"read: {block} {name}: is there")
         return
     plain = {"reading": reading.plain(), "cells": {cell.name: cell.plain() for cell in cells}}
@@ -94,42 +96,17 @@ def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) ->
         ValueError: weights or texts are missing.
     """
     marks = {}
+    shared = [reading.plain(), [texts.fingerprint(name, reading.side) for name in reading.texts]]
     for cell in cells:
-        shown = cell.plain() | {"readings": None, "against": None, "core": None, "seeds": None}
+        budgets = [str(budget) for budget in cell.budgets]
         code = imports.code(plans.readers(cell, reading, chosen))
-        plain = [shown, reading.plain(), code,
-                 [texts.fingerprint(name, reading.side) for name in reading.texts]]  # fmt: skip
         for seed in cell.seeds:
-            known = [*plain, trained.settings_of(cell, seed, chosen), weights(cell, seed, chosen)]
-            text = json.dumps(known, sort_keys=True)
-            marks[f"{cell.name}.{seed}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+            weights = [digest(path) for path in trained.chain(cell, seed, chosen)]
+            inputs = trained.inputs(cell, seed, chosen)
+            marks[f"{cell.name}.{seed}"] = trained.fingerprint(
+                shared, budgets, code, trained.settings_of(cell, seed, chosen), inputs, weights
+            )
     return marks
-
-
-def weights(cell: Experiment, seed: int, chosen: Settings) -> Any:
-    """What a cell is read with: its own trained weights, or what an untrained method draws on."""
-    inputs = trained.inputs(cell, seed, chosen)
-    if not cell.trains:
-        return inputs
-    own = trained.weights(cell, seed, chosen)
-    if not trained.is_trained(cell, seed, chosen, results(chosen)):
-        raise ValueError(f"{own}: is missing, or was trained under other settings; run `python -m "
-                         f"experiments.stages.train {cell.block} --seed {seed}` first")  # fmt: skip
-    return [inputs, digest(own.rglob("*"))]
-
-
-def digest(paths: Iterable[Path]) -> str:
-    """sha256 over names and contents, in a fixed order."""
-    found = hashlib.sha256()
-    for path in sorted(path for path in paths if path.is_file()):
-        found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()
-
-
-def told(folder: Path) -> dict[str, Any]:
-    """The notes of an earlier run, {} where there is none."""
-    path = folder / "run.json"
-    return json.loads(path.read_text(encoding="utf-8")).get("notes", {}) if path.is_file() else {}
 
 
 def opened(reading: Windows, chosen: Settings) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from analysis.results import Results
-from analysis.settings import LedgerSettings, Tolerances, tolerances
+from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
+from experiments.settings.schema import parse
 
 
 @pytest.fixture
 def declared(params: dict[str, Any]) -> Tolerances:
     """The tolerances that stand in params.yaml."""
-    return tolerances(dict(params["tolerances"]))
+    return parse(Tolerances, params["tolerances"], "tolerances")
 
 
 @pytest.fixture

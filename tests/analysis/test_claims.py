@@ -6,7 +6,8 @@ import json
 import pytest
 
 from analysis import claims, rules
-from analysis.settings import Tolerances, tolerances
+from experiments.settings import Tolerances
+from experiments.settings.schema import parse
 from tests.analysis.result_files import write_paper, write_pretrained
 
 
@@ -87,25 +88,21 @@ def test_a_broken_row_is_refused_by_name(results, settings):
     assert not (results.root / "claims.json").exists()
 
 
-def test_the_declared_tolerances_are_whole(declared):
-    assert isinstance(declared, Tolerances)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cosine": None}, "cosine: must be"),
-        ({"speedup": -1}, "speedup: must be"),
-        ({"other": 1}, "other: unknown"),
+        ({"cosine": None}, r"tolerances\.cosine: Input should be"),
+        ({"speedup": -1}, r"tolerances\.speedup: Input should be"),
+        ({"other": 1}, r"tolerances\.other: unknown"),
     ],
 )
 def test_nonsense_tolerances_are_named(declared, change, message):
     with pytest.raises(ValueError, match=message):
-        tolerances(vars(declared) | change)
+        parse(Tolerances, declared.plain() | change, "tolerances")
 
 
 def test_a_missing_tolerance_is_named(declared):
-    block = dict(vars(declared))
+    block = declared.plain()
     del block["cosine"]
-    with pytest.raises(ValueError, match=r"tolerances\.cosine: missing"):
-        tolerances(block)
+    with pytest.raises(ValueError, match=r"tolerances\.cosine: Field required"):
+        parse(Tolerances, block, "tolerances")

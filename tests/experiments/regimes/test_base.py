@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import regimes, texts
+from experiments import regimes, registry, texts
 from experiments.regimes.base import Regime, warmup_cosine
 from experiments.regimes.fitting import fit
 from experiments.settings import Settings
@@ -33,7 +33,7 @@ def trained_tensors(regime: Regime) -> torch.Tensor:
 
 
 def test_unknown_regimes_are_refused_by_field_and_the_known_listed() -> None:
-    assert set(regimes.names()) == {"centroids", "full", "lora", "scratch"}
+    assert set(registry.names(regimes)) == {"centroids", "full", "lora", "scratch"}
     with pytest.raises(ValueError, match=r"regime\.name: 'dora' is no regime.*lora"):
         regimes.find("dora")
 
