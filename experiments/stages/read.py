@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         chosen = settings.load()
-        torch.set_num_threads(chosen.threads)
+        torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
         read(options.experiment, chosen, options.reading)
     except ValueError as error:
         print(f"read: {error}", file=sys.stderr)

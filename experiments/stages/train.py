@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         chosen = settings.load()
-        torch.set_num_threads(chosen.threads)
+        torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
         training.train(options.experiment, options.seed, chosen)
     except ValueError as error:
         print(f"train: {error}", file=sys.stderr)
