@@ -123,7 +123,7 @@ def read_as(cell: Experiment, chosen: Settings) -> dict[str, Any]:
     """What the rows of a cell depend on; what it stands beside, in tables, is no part of it."""
     plain = cell.plain()
     weights = {str(seed): trained.settings_of(cell, seed, chosen) for seed in cell.seeds}
-    return {"weights": weights, "budgets": plain["budgets"], "readings": plain["readings"]}
+    return {"weights": weights, **{name: plain[name] for name in ("budgets", "keeps", "readings")}}
 
 
 def texts(names: Iterable[str], chosen: Settings) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def parts(subject: Subject, reading: Generation) -> Iterator[Part]:
 
 
 def _modes(subject: Subject, budget: Budget | None) -> Modes:
-    return {"full": subject.full, "hard": lambda: subject.method.applied(subject.model, budget)}
+    return {"full": subject.full, "hard": lambda: subject.applied(budget)}
 
 
 def answered(subject: Subject, reading: Generation, budget: Budget | None, first: int) -> Rows:

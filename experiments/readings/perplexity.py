@@ -47,7 +47,7 @@ def entered(subject: Subject, condition: str,
             budget: Budget | None) -> AbstractContextManager[Counting]:  # fmt: skip
     """The model under a condition: ``full``, ``soft`` or ``hard``."""
     if condition == "hard":
-        return subject.method.applied(subject.model, budget)
+        return subject.applied(budget)
     if condition == "full":
         return subject.full()
     return _gate(subject)

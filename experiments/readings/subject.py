@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -53,6 +53,10 @@ class Subject:
         """The cell's, or the method as its own settings have it."""
         return self.cell.budgets or (None,)
 
+    def applied(self, budget: Budget | None) -> AbstractContextManager[Counting]:
+        """The model under the method at a budget."""
+        return self.method.applied(self.model, self.cell.aim(budget))
+
     @contextmanager
     def full(self) -> Iterator[Counting]:
         """The model that the method was put on, with full attention."""
@@ -65,7 +69,7 @@ class Subject:
         known = {"experiment": self.cell.block, "cell": self.cell.name, "seed": self.seed,
                  "method": self.cell.method.name, "condition": condition,
                  "budget": label(budget)}  # fmt: skip
-        told = self.method.describe(budget) if condition == "hard" else {}
+        told = self.method.describe(self.cell.aim(budget)) if condition == "hard" else {}
         return {**known, **{key: told.get(key) for key in DESCRIBED}, **more}
 
 

@@ -167,7 +167,7 @@ class Regime(pl.LightningModule):
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
         """Loss of validation windows (B, T) as the cell is read, at its first budget."""
         budget = self.cell.budgets[0] if self.cell.budgets else None
-        with self.method.applied(self.model, budget):
+        with self.method.applied(self.model, self.cell.aim(budget)):
             self._validated.append(float(next_token_loss(self.model, batch["input_ids"])))
 
     def on_validation_epoch_end(self) -> None:

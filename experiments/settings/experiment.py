@@ -156,6 +156,8 @@ class Experiment(Frozen):
         start: an experiment with whose trained weights the model starts (null: as pretrained).
         texts: whose training side the regime trains on, and untrained methods calibrate on.
         budgets: what the method is read at: shares of the distant pairs, or masks.
+        keeps: shares that it aims at in the place of its budgets, which then are their names: as
+            many pairs as trained groups, at the same budgets, kept of validation documents.
         seeds: a subset of the pipeline's.
         readings: names under ``readings``.
         against: experiments whose readings it is compared with.
@@ -171,6 +173,7 @@ class Experiment(Frozen):
     regime: Regime = Nothing()
     texts: str
     budgets: Annotated[Listed[Budget], AfterValidator(once)] = ()
+    keeps: Listed[Share] = ()
     seeds: Distinct[int] = (0,)
     readings: Distinct[str]
     against: Listed[str] = ()
@@ -196,6 +199,16 @@ class Experiment(Frozen):
                 f"regime.name: centroids trains routers; method {self.method.name} has none"
             )
         return self
+
+    @model_validator(mode="after")
+    def _matched(self) -> Experiment:
+        if self.keeps and len(self.keeps) != len(self.budgets):
+            raise ValueError(f"keeps: {len(self.keeps)} shares for {len(self.budgets)} budgets")
+        return self
+
+    def aim(self, budget: Budget | None) -> Budget | None:
+        """What the method is given for one of the budgets."""
+        return dict(zip(self.budgets, self.keeps, strict=False)).get(budget, budget)
 
     @property
     def trains(self) -> bool:

@@ -192,7 +192,7 @@ def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
     own = parse_block(kind.Settings, cell.method.fields, f"{path}.method")
     kind.check_cell(own, cell, _starts(path, cell, settings), path)
     for number, budget in enumerate(cell.budgets):
-        kind.check(own, budget, f"{path}.budgets[{number}]")
+        kind.check(own, cell.aim(budget), f"{path}.budgets[{number}]")
     if not cell.budgets:
         kind.check(own, None, f"{path}.budgets")
 

@@ -98,7 +98,7 @@ def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) ->
     marks = {}
     shared = [reading.plain(), [texts.fingerprint(name, reading.side) for name in reading.texts]]
     for cell in cells:
-        budgets = [str(budget) for budget in cell.budgets]
+        budgets = [(str(budget), str(cell.aim(budget))) for budget in cell.budgets]
         code = imports.code(plans.readers(cell, reading, chosen))
         for seed in cell.seeds:
             weights = [digest(path) for path in trained.chain(cell, seed, chosen)]

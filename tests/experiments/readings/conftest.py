@@ -31,6 +31,7 @@ EXPERIMENTS: dict[str, Any] = {
                "readings": ["search", "final", "copying", "leak"]},
     "untrained": {"base": "plain", "method": {"name": "window", "window": 8, "sinks": 2},
                   "budgets": [0.25], "readings": ["search", "copying"]},
+    "matched": {"base": "untrained", "budgets": [0.25, 0.5], "keeps": [0.6, 0.5]},
 }  # fmt: skip
 
 

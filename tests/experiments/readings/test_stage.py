@@ -44,6 +44,14 @@ class TestPerplexity:
         assert own["density"] == pytest.approx(sum(kept.values()) / len(kept), rel=1e-6)
         assert own["sha"] == document.sha
 
+    def test_a_control_aims_at_what_it_keeps_under_its_budgets_name(
+        self, workspace: Settings
+    ) -> None:
+        stage.read("matched", workspace, "search")
+        kept = rows_of("search", "matched").groupby("budget")[["distant_density", "window"]].mean()
+        assert kept["distant_density"][0.25] >= 0.6 > kept["distant_density"][0.5] >= 0.5
+        assert kept["window"][0.25] > kept["window"][0.5] > 8
+
     def test_a_rerun_does_nothing_and_a_kill_loses_one_part(
         self, workspace: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -104,6 +104,8 @@ BAD_CELLS = [
     ({"budgets": [{"top_k": 0}]}, "budgets[0].top_k: Input should be greater"),
     ({"budgets": [{"topk": 1}]}, "budgets[0].top_k: Field required"),
     ({"budgets": [{"top_k": 5}]}, "budgets[0].top_k: 5 is above num_groups = 4"),
+    ({"budgets": [0.25, 0.5], "keeps": [0.3]}, "keeps: 1 shares for 2 budgets"),
+    ({"budgets": [0.25], "keeps": [2.0]}, "keeps[0]: Input should be less than or equal to 1"),
     ({"budgets": [0.5, 0.2]}, "budgets[1]: one of num_groups = 4 groups is more than 0.2"),
     (PLAIN, "regime.name: none trains no routers, and start names no experiment that does"),
     ({"regime": {"name": "lora", "steps": 2}}, "regime.name: lora trains no routers"),
