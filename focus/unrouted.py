@@ -1,0 +1,41 @@
+"""Tokens of a cache whose groups nobody has asked for yet.
+
+Shape suffixes: B batch, M new tokens, T tokens so far, E model dimension.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Unrouted:
+    """Hidden states of a cache's tokens, from its first on, while the window holds them all: until
+    it leaves one behind nobody asks for groups, and then one call finds those of all."""
+
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []  # (B, M, E) each
+        self.count = 0
+
+    def extend(self, hidden: Tensor, seen: int) -> None:
+        """Tokens that follow the first ``seen``; of a pass that failed, some may be here."""
+        self.crop(seen)
+        self.parts.append(hidden.detach().clone())  # the model may use its memory again
+        self.count += hidden.shape[1]
+
+    def joined(self) -> Tensor:
+        """All, (B, T, E)."""
+        if len(self.parts) > 1:
+            self.parts = [torch.cat(self.parts, 1)]
+        return self.parts[0]
+
+    def crop(self, seen: int) -> None:
+        """Forgets all but the first ``seen`` tokens."""
+        if seen < self.count:
+            self.parts, self.count = [self.joined()[:, :seen]] if seen else [], seen
+
+    def select(self, index: Tensor) -> None:
+        """Keeps the sequences named."""
+        if self.parts:
+            own = self.joined()
+            self.parts = [own.index_select(0, index.to(own.device))]
