@@ -33,7 +33,7 @@ def draw(results: Results) -> Figure | None:
         names = labels(own)
         for number, cell in enumerate(own):
             course = frame[frame["cell"] == cell.name].groupby("step")["loss"]
-            known = style.nth(number) | {"marker": ""}
+            known = style.look(cell.role, number) | {"marker": ""}
             axis.plot(course.mean(), label=names[cell.name], **known)
             axis.fill_between(course.min().index, course.min(), course.max(),
                               color=known["color"], alpha=0.15, linewidth=0)  # fmt: skip
