@@ -22,7 +22,7 @@ from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, 
 from analysis.settings import LedgerSettings
 
 FEWEST = 3  # seeds from which a spread says anything
-EQUAL = 0.005  # of the distant pairs: what masks at equal density may keep less than the routers
+EQUAL = 0.005  # of the distant pairs: by what masks at equal density may differ
 
 
 def against_ours(results: Results, known: Headline) -> pd.DataFrame:
@@ -55,9 +55,12 @@ def routing_against_chance(
         f"(the routers: {row['base_distant_density']:.1%})" for _, row in nearest.iterrows()
     )  # fmt: skip
     fewer = others["base_distant_density"] - others["distant_density"]
+    better = others["high"] < 0
     verdict, first = Verdict.INCONCLUSIVE, "One is as good within the interval"
-    if (others["high"] < 0).any():
+    if (better & (fewer >= -EQUAL)).any():
         verdict, first = Verdict.DIRECTION, "One beats the trained routers"
+    elif better.any():
+        first = "One beats the trained routers, but keeps more pairs"
     elif (others["low"] > 0).all() and (fewer > EQUAL).any():
         first = "The trained routers beat every one, but keep more pairs than some"
     elif (others["low"] > 0).all():
