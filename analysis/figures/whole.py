@@ -31,7 +31,7 @@ def draw(results: Results) -> Figure | None:
     for axis in axes:
         style.speedups(axis)  # once all that share the scale are drawn
     axes[0].set_ylabel("times as fast as the pretrained model")
-    style.legend(figure, axes, 3)
+    style.legend(figure, axes, 2)
     return figure
 
 
