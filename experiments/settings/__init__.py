@@ -19,6 +19,7 @@ from experiments.settings.blocks import (
 from experiments.settings.experiment import (
     Budget,
     Centroids,
+    Distil,
     Experiment,
     Full,
     Lora,

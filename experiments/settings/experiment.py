@@ -126,6 +126,14 @@ class Lora(Training):
     targets: Distinct[str] = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
+class Distil(Training):
+    """Networks that choose keys, by divergence from what full attention weighs, layer by layer;
+    ``rows``: queries of a window that it is taken of."""
+
+    name: Literal["distil"] = "distil"
+    rows: Count = 256
+
+
 class Full(Training):
     """All weights."""
 
@@ -144,7 +152,9 @@ class Nothing(Frozen):
     name: Literal["none"] = "none"
 
 
-Regime = Annotated[Centroids | Lora | Full | Scratch | Nothing, Field(discriminator="name")]
+Regime = Annotated[
+    Centroids | Lora | Distil | Full | Scratch | Nothing, Field(discriminator="name")
+]
 
 
 class Experiment(Frozen):

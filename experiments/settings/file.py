@@ -187,9 +187,13 @@ def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
 
 def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
     from experiments import methods  # methods are built from settings
+    from experiments.selection.learned import Learned
 
     kind = methods.find(cell.method.name, f"{path}.method.name")
     own = parse_block(kind.Settings, cell.method.fields, f"{path}.method")
+    if cell.regime.name == "distil" and not issubclass(kind, Learned):
+        raise ValueError(f"{path}.regime.name: distil trains networks that choose keys; method "
+                         f"{kind.name} has none")  # fmt: skip
     kind.check_cell(own, cell, _starts(path, cell, settings), path)
     for number, budget in enumerate(cell.budgets):
         kind.check(own, cell.aim(budget), f"{path}.budgets[{number}]")

@@ -79,7 +79,8 @@ def heaviest_by_definition(query: Tensor, key: Tensor, share: float, window: int
     kept = near.repeat(*weights.shape[:2], 1, 1)
     for i in range(tokens):
         distant = [j for j in range(i + 1) if not near[i, j]]
-        count = round(share * len(distant))
+        so_far = sum(int((~near[row, : row + 1]).sum()) for row in range(i))
+        count = int(share * (so_far + len(distant)) + 1e-9) - int(share * so_far + 1e-9)
         order = weights[..., i, distant].argsort(-1, descending=True)[..., :count]
         kept[..., i, :] |= nn.functional.one_hot(torch.tensor(distant, dtype=torch.int64)[order],
                                                  tokens).bool().any(-2)  # fmt: skip

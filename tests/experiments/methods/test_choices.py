@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 import focus
 from experiments import methods
 from experiments.methods import position, token, window
 from experiments.methods.base import built, groups_within
-from experiments.methods.oracle import heaviest
 from experiments.methods.passes import Pass, watched
 from experiments.methods.random import balance, kept
 from focus.density import count_pairs
@@ -143,25 +141,6 @@ SHARES = [(0.29, 100, 29), (0.25, 18, 4), (0.0625, 16, 1), (0.06, 16, 0), (1.0, 
 @pytest.mark.parametrize(("share", "groups", "most"), SHARES)
 def test_groups_within_a_share(share: float, groups: int, most: int) -> None:
     assert groups_within(share, groups) == most
-
-
-def drawn() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(1, 4, 60, 8, generator=generator), torch.randn(
-        1, 2, 60, 8, generator=generator
-    )
-
-
-def test_a_choice_for_each_query_head_keeps_as_many_pairs_of_more_weight() -> None:
-    query, key = drawn()
-    shared, own = (heaviest(query, key, 1.0, 0.2, 4, 2, each) for each in (False, True))
-    shared = shared.repeat_interleave(2, 1)  # query heads of a key head stand side by side
-    assert own.sum(-1).equal(shared.sum(-1))
-    logits = query @ key.repeat_interleave(2, 1).transpose(-1, -2)
-    weights = logits.masked_fill(torch.ones(60, 60).triu(1).bool(), -torch.inf).softmax(-1)
-    more = (weights * own).sum(-1) - (weights * shared).sum(-1)
-    assert (more > -1e-5).all()
-    assert more.mean() > 0.01
 
 
 def test_an_oracle_of_padded_texts_is_refused() -> None:

@@ -21,8 +21,14 @@ CASES: dict[str, tuple[dict[str, Any], list[float]]] = {
     "oracle": ({}, [0.5]),
     "oracle_heads": ({}, [0.5]),
     "ngram": ({}, []),
+    "csa": ({}, [0.5]),
+    "magicpig": ({"bits": 2}, [0.5]),
+    "quest": ({"block": 2}, [0.5]),
+    "performer": ({}, []),
+    "seer": ({"block": 2, "dim": 4}, [0.5]),
 }
 LORA = {**training.LORA, "steps": 2}
+DISTIL = {"name": "distil", "steps": 2, "context": 64, "learning_rate": 0.01, "warmup_steps": 1}
 
 
 def experiment(name: str, regime: dict[str, Any] | None, start: str | None) -> dict[str, Any]:
@@ -36,6 +42,7 @@ def test_methods_are_read_on_an_adapted_model_and_trained_by_lora(
 ) -> None:
     blocks = {name: experiment(name, None, "adapted") for name in CASES}
     blocks["trained"] = experiment("window", LORA, None)
+    blocks["trained_seer"] = experiment("seer", DISTIL, "adapted")
     blocks["trained_position"] = experiment("position", LORA, "adapted")
     how = {"documents": 2, "windows": 2, "context": 96}
     params["readings"]["search"] = {**params["readings"]["search"], **how}
@@ -48,7 +55,7 @@ def test_methods_are_read_on_an_adapted_model_and_trained_by_lora(
         read(name, chosen, "search")
         rows = pd.read_csv(f"results/laptop/{name}/read/search/rows.csv")
         assert rows["nll"].gt(0).all()
-        assert rows["window"].ge(8).all()
+        assert rows["window"].ge(8).all() or rows["method"].eq("performer").all()
         kept = rows["distant_density"]
-        assert kept.ge(0.45 if blocks[name]["budgets"] else 0.0).all()
-        assert kept.lt(0.9).all()
+        assert kept.ge(0.4 if blocks[name]["budgets"] else 0.0).all()
+        assert kept.lt(0.9).all() or rows["method"].eq("performer").all()

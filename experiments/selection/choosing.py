@@ -1,0 +1,131 @@
+"""Methods whose queries choose distant keys by scores: oracles and most rivals.
+
+Every query head chooses for itself, unless a method says otherwise. The masks are formed whole, so
+that what is compared is what a choice is worth, not how fast somebody's kernel runs it.
+
+Shape suffixes: as :mod:`experiments.selection.layer`'s.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import PreTrainedModel
+
+from experiments.methods.attending import attending, plain_scale
+from experiments.methods.base import Counting, Method, Near, check_share, columns
+from experiments.methods.fixed import rest
+from experiments.methods.passes import Pass, watched
+from experiments.selection.layer import Layer
+from experiments.settings.experiment import Budget
+from experiments.settings.schema import Count
+from focus.attention.checks import for_query_heads
+from focus.density import PairCounts
+
+IMPLEMENTATION = "focus_choosing"
+
+
+class Blocks(Near):
+    """Near pairs, and blocks of so many keys side by side that are chosen whole."""
+
+    block: Count = 64
+
+
+class Choosing(Method):
+    """A method whose queries choose keys layer by layer; near pairs are always kept."""
+
+    Settings = Near
+    untrainable = "it chooses by scores that training would move"
+    causal: ClassVar[bool] = True  # no later token takes part in a choice
+
+    def install(self, model: PreTrainedModel) -> None:
+        """Nothing but what lets another attention be put in."""
+        rest(model)
+
+    @abstractmethod
+    def kept(self, layer: Layer, budget: Any) -> Tensor:
+        """(B, Hm, M, T) bool, Hm = Hk or H: the pairs that are kept, near ones among them."""
+
+    def output(self, layer: Layer, kept: Tensor) -> Tensor:
+        """(B, H, M, D): softmax attention over the kept pairs."""
+        heads = layer.query.shape[1]
+        key, value = (for_query_heads(x, heads) for x in (layer.key, layer.value))
+        return scaled_dot_product_attention(layer.query, key, value, scale=layer.scale,
+                                            attn_mask=for_query_heads(kept, heads))  # fmt: skip
+
+    @contextmanager
+    def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
+        """Attention over chosen keys in every layer.
+
+        Raises:
+            ValueError: a budget that the method does not take; at a call, the input is padded, or
+                goes on from a cache under a choice that is not causal, or the model has a sliding
+                window or a soft-cap.
+        """
+        self.check(self.settings, budget, "budget")
+        pairs: dict[int, tuple[int, int]] = {}  # kept, and routings
+        near = self.settings.window, self.settings.sinks
+
+        def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                      attention_mask: Tensor | None, scaling: float | None = None,
+                      **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
+            scale = plain_scale(self.name, query, key, attention_mask, scaling, rest)
+            if not self.causal and query.shape[2] != key.shape[2]:
+                raise ValueError(f"{self.name}: it chooses for blocks of queries together, so it "
+                                 "takes whole texts and cannot generate")  # fmt: skip
+            layer = Layer.of(module, query, key, value, scale, self.settings)
+            with torch.no_grad():
+                kept = self.kept(layer, budget)
+            pairs[layer.index] = int(kept.sum()), len(kept) * kept.shape[1]
+            return self.output(layer, kept).transpose(1, 2).contiguous(), None
+
+        def counted(seen: Pass) -> PairCounts:
+            return PairCounts.total(
+                seen.keeping(count, routings // len(seen.real), *near)
+                for count, routings in pairs.values()
+            )
+
+        with watched(model) as last, attending(model, IMPLEMENTATION, attention):
+            yield lambda: counted(last())
+
+    def describe(self, budget: Budget | None) -> dict[str, Any]:
+        """The window and the sinks."""
+        return columns(window=self.settings.window, sinks=self.settings.sinks)
+
+    @classmethod
+    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
+        """A share; blocks within the window, or a choice would see keys that are still to come."""
+        check_share(cls.name, budget, path, groups=False)
+        block = getattr(settings, "block", 1)
+        if cls.causal and block > settings.window:
+            raise ValueError(f"{path}: method {cls.name} needs blocks of at most window = "
+                             f"{settings.window} tokens, not {block}")  # fmt: skip
+
+
+@torch.no_grad()
+def observed(model: PreTrainedModel, windows: list[Tensor],
+             near: Near) -> Iterator[Layer]:  # fmt: skip
+    """Every layer of the model under full attention, window (1, T) after window."""
+    found: list[Layer] = []
+
+    def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                  attention_mask: Tensor | None, scaling: float | None = None,
+                  **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
+        scale = plain_scale("calibrate", query, key, attention_mask, scaling, rest)
+        found.append(Layer.of(module, query, key, value, scale, near))
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale,
+                                           enable_gqa=True)  # fmt: skip
+        return out.transpose(1, 2).contiguous(), None
+
+    device = next(model.parameters()).device
+    for ids in windows:
+        found.clear()
+        with attending(model, IMPLEMENTATION, attention):
+            model(input_ids=ids.to(device), use_cache=False)
+        yield from found
