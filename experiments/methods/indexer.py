@@ -35,10 +35,10 @@ class Index(nn.Module):
     def forward(self, layer: Layer) -> Tensor:
         """(B, 1, M, T) float32."""
         query = layer.query.float().transpose(1, 2).flatten(2)  # (B, M, H * D)
-        key = layer.key.float().transpose(1, 2).flatten(2) @ self.key
-        own = query.unsqueeze(1) @ self.query  # (B, heads, M, dim)
+        key = layer.key.float().transpose(1, 2).flatten(2) @ self.key.float()
+        own = query.unsqueeze(1) @ self.query.float()  # (B, heads, M, dim)
         each = (own @ key.unsqueeze(1).transpose(-1, -2) / own.shape[-1] ** 0.5).relu()
-        weight = (query @ self.weight).transpose(1, 2).unsqueeze(-1)
+        weight = (query @ self.weight.float()).transpose(1, 2).unsqueeze(-1)
         return (each * weight).sum(1, keepdim=True)
 
 

@@ -36,8 +36,8 @@ class Gate(nn.Module):
     def forward(self, layer: Layer) -> Tensor:
         """(B, H, M, N) float32."""
         blocks = in_blocks(layer.key.float(), self.block)
-        pooled = torch.cat([blocks.mean(3), blocks.amax(3), blocks.amin(3)], -1) @ self.key
-        own = layer.query.float() @ self.query
+        pooled = torch.cat([blocks.mean(3), blocks.amax(3), blocks.amin(3)], -1) @ self.key.float()
+        own = layer.query.float() @ self.query.float()
         pooled = for_query_heads(pooled, own.shape[1])
         return own @ pooled.transpose(-1, -2) / own.shape[-1] ** 0.5
 

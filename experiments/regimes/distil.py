@@ -25,9 +25,9 @@ class Distil(Regime):
     method: Learned
 
     def prepared(self, model: PreTrainedModel) -> PreTrainedModel:
-        """The networks require gradients, and nothing else does."""
+        """The networks require gradients, and nothing else does; float32, whatever the model is."""
         model.requires_grad_(False)
-        getattr(model, SELECTORS).requires_grad_()
+        getattr(model, SELECTORS).float().requires_grad_()
         return model.eval()
 
     def units(self) -> Iterable[nn.Module]:

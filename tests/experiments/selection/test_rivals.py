@@ -15,6 +15,7 @@ from experiments.methods.base import Method, built
 from experiments.methods.csa import STEPS, gains
 from experiments.methods.performer import by_features, orthogonal
 from experiments.methods.routing_transformer import lloyd, normed
+from experiments.regimes.tensors import cast
 from experiments.selection.layer import Layer
 from experiments.settings import Distil
 from tests.experiments.methods.reference import words
@@ -195,3 +196,17 @@ def test_distilling_leaves_the_model_as_it_reads_in_full() -> None:
         with method.distilling(model, 16):
             found = model(ids, use_cache=False).logits
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sparq", "magicpig", "seer", "indexer", "performer"])
+def test_a_bfloat16_model_is_read_as_one_in_float32(name: str) -> None:
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = tiny("tiny-llama").to(dtype)
+        method = built(methods.find(name), {**NEAR, **({"block": 4} if name == "seer" else {})}, 1)
+        method.install(model)
+        cast(model, dtype)
+        method.calibrate(model, [words(1, 200)])
+        budget = None if name == "performer" else 0.5
+        found.append(logits_of(model.eval(), method, budget, words(1, 90)).float())
+    assert (found[0] - found[1]).abs().mean() < 0.1 * found[0].std()
