@@ -22,6 +22,18 @@ ROLES = {
     "shuffled": "routers trained with shuffled gates",
     "trained_window": "window, adapted under it",
     "masked": "ours, adapted under the mask",
+    "streaming": "StreamingLLM",
+    "longformer": "Longformer's window",
+    "quest": "Quest",
+    "moba": "MoBA",
+    "xattention": "XAttention",
+    "sparq": "SparQ",
+    "magicpig": "MagicPIG",
+    "routing_transformer": "Routing Transformer",
+    "performer": "Performer",
+    "csa": "oracle with shares by head",
+    "trained_seer": "SeerAttention",
+    "trained_indexer": "lightning indexer",
 }
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
@@ -71,6 +83,8 @@ class Cell:
             return kinds.get(self.method.get("routers", ""), "groups")
         if method == "focus":
             return "masked"
+        if method == "window" and regime == "none" and not self.method.get("ngram", 3):
+            return "streaming" if self.method.get("sinks", 4) else "longformer"
         return method if regime == "none" else f"trained_{method}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import arithmetic
+from analysis import arithmetic, rivals
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
 from analysis.paper import table
@@ -103,6 +103,7 @@ def training(results: Results) -> pd.DataFrame:
 TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "quality": quality,
     "pareto": pareto,
+    "rivals": rivals.table,
     "copying": copied,
     "leak": leak,
     "training": training,

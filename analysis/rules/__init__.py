@@ -8,6 +8,7 @@ from analysis.rules import (
     headline,
     identity,
     leak,
+    rivals,
     speed,
     table7,
 )

@@ -56,6 +56,11 @@ def filled(results):
         regime = {"name": "lora"} if name == "adapted" else {"name": "none"}
         write_read(root, name, write, reading="kinds", texts="code", regime=regime)
     write_masks(root, "recipe", BUDGETS, regime=ROUTERS, reading="kinds", texts="code")
+    beside = {"reading": "rivals", "against": ["adapted", "pretrained", "recipe"]}
+    write_adapted(root, reading="rivals")
+    write_masks(root, "recipe", BUDGETS, regime=ROUTERS, **beside)
+    for name, changes in (("quest", BUDGETS), ("performer", {"own": 0.5})):
+        write_masks(root, name, changes, method={"name": name}, **beside)
     search = {"reading": "search", "texts": "plays", "final": False, "regime": ROUTERS}
     write_masks(root, "search", BUDGETS, against=[], **search)
     write_masks(root, "search_window", WORSE, cell="search_window-window64", against=["search"],
@@ -193,7 +198,7 @@ def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
     rows = json.loads((filled.base / "claims.json").read_text())
-    assert sum(metrics["claims"].values()) == len(rows) == 391
+    assert sum(metrics["claims"].values()) == len(rows) == 393
     assert "recipe" in metrics["experiments"]
     page = (filled.base / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)

@@ -67,7 +67,7 @@ def test_only_what_is_between_markers_changes(read, settings):
     )
     new = readme.rendered(text, read, rows)
     assert "old" not in new
-    assert new.startswith("# A\n<!-- ledger -->\nOf 391 rows")
+    assert new.startswith("# A\n<!-- ledger -->\nOf 393 rows")
     assert "`kept`" in new
     assert readme.rendered(new, read, rows) == new
 

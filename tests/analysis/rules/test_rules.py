@@ -13,6 +13,7 @@ from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import RULES, Verdict
 from tests.analysis.result_files import (
+    LORA,
     PAPER,
     RECIPE,
     ROUTERS,
@@ -133,6 +134,34 @@ def both(*writers: Writer) -> Writer:
     return write
 
 
+def rivals(**changes: float) -> Writer:
+    """The recipe, at the pretrained model's own perplexity, and rivals read beside it."""
+    how = {"reading": "rivals"}
+    bases = ["adapted", "pretrained"]
+
+    def write(results: Results) -> None:
+        write_pretrained(results.root, **how)
+        write_adapted(results.root, -0.04, **how)
+        write_masks(results.root, "recipe", {0.125: 0.0}, regime=ROUTERS, against=bases, **how)
+        for name, change in changes.items():
+            budget = "own" if name == "performer" else 0.125
+            write_masks(results.root, name, {budget: change}, against=[*bases, "recipe"],
+                        method={"name": name.removesuffix("_plain")}, **how)  # fmt: skip
+
+    return write
+
+
+def again(change: float) -> Writer:
+    """LoRA under the mask beside LoRA twice."""
+
+    def write(results: Results) -> None:
+        write_adapted(results.root, block="adapted_again", change=-0.1)
+        write_masks(results.root, "masked_lora", {0.125: change}, regime=LORA,
+                    against=["adapted_again"])  # fmt: skip
+
+    return write
+
+
 TOP2 = {"density": 0.45, "distant_density": 0.4}
 IN_SETTING = {**GPT2, "regime": TRAINED}
 ONE_HEAD = {
@@ -237,6 +266,17 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.9}), DIRECTION,
          gpu(H200, {"speedup": 0.5})),
     ],
+    "rival": [
+        ("table1.performer.ppl", rivals(performer=0.8), DIRECTION, rivals(performer=-0.1)),
+        ("table10.sparq.ppl", rivals(sparq_plain=0.1), DIRECTION, rivals(sparq_plain=-0.02)),
+    ],
+    "others_do_it": [
+        ("audit.8", rivals(quest=-0.03, moba=0.4), DIRECTION, rivals(quest=0.3, csa=-0.03)),
+    ],
+    "none_is_better": [
+        ("ours.rivals", rivals(quest=0.03, csa=-0.03), REPRODUCED, rivals(quest=-0.02, moba=0.4)),
+    ],
+    "adapted_under_the_mask": [("ours.masked", again(-0.09), REPRODUCED, again(-0.05))],
     "crossover": [
         ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
          table("speed", *lengths(2.0, 3.0))),
@@ -291,6 +331,8 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("ours.speed.crossover", table("speed", *lengths(0.5))),
         ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.0})),
         ("audit.5", leaks(0.0011, 0.0)),
+        ("table1.longformer.ppl", rivals(longformer=0.0)),
+        ("ours.rivals", rivals(quest=0.0)),
     ],
 )
 def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, writer):

@@ -1,0 +1,50 @@
+"""Rivals at equal density: who keeps most of the quality with as many pairs."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from analysis.cells import labels
+from analysis.figures import style
+from analysis.figures.quality import _line
+from analysis.results import Results
+from analysis.rivals import ABOUT, OURS, rows
+from analysis.tables import plural
+
+CAPTION = (
+    "Change of perplexity against the adapted model under full attention, on the same windows of "
+    "unseen books. Ours and the six rivals that cost least at the middle budget; the others stand "
+    "in the table `rivals`. Methods differ in what their choice costs: an oracle scores every "
+    "pair, SparQ a quarter of it, Quest and MoBA one score a block, ours none. Bars: 95% interval "
+    "over documents (and seeds, where there are several), paired."
+)
+
+
+def draw(results: Results) -> Figure | None:
+    """None where no rival was read beside ours."""
+    frame = rows(results)
+    frame = frame[frame["budget"] != "own"]
+    if not frame["role"].isin(list(ABOUT)).any():
+        return None
+    middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]
+    order = frame[frame["budget"] == middle].sort_values("change")
+    best = [cell for cell in order["cell"] if cell != OURS][: style.MOST - 1]
+    shown = [cell for cell in order["cell"] if cell == OURS or cell in best]
+    figure, (axis,) = style.axes(1, 8.0, 5.4)
+    names = labels((results.cells[cell] for cell in shown), OURS)
+    others = [nth for nth in range(style.MOST) if style.CYCLE[nth] != style.BLUE]
+    for number, cell in enumerate(shown):
+        line = frame[frame["cell"] == cell].sort_values("distant_density")
+        own = {**style.nth(others[number % len(others)]), "linestyle": "-"}
+        look = style.LOOKS["ours"] if cell == OURS else None
+        _line(axis, line, names[cell], dict(zip(own, look, strict=True)) if look else own)
+    axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
+    style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
+    axis.set_xlim(left=0)
+    axis.set_xlabel("distant pairs kept (%)")
+    axis.set_ylabel("change of perplexity (%)")
+    style.legend(figure, [axis], 3)
+    first = frame.iloc[0]
+    style.title(figure, f"{first['model']}, {plural(first['documents'], 'unseen book')}, "
+                        f"{first['context']:,} tokens")  # fmt: skip
+    return figure

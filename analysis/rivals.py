@@ -1,0 +1,117 @@
+"""Rivals beside ours on the same documents, at equal shares of the distant pairs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from analysis.cells import ROLES, Cell
+from analysis.comparisons import change, described, in_common, perplexity, quality, versus
+from analysis.results import Results
+
+READING, TEXTS = "rivals", "unseen"
+OURS = "recipe"
+BUDGET = "0.125"  # the recipe's own
+EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
+
+
+class About(NamedTuple):
+    """What a rival is.
+
+    Attributes:
+        source: its paper or code.
+        scores: what its choice computes, beside full attention's product of a query with each key.
+        learns: what is trained.
+        generates: whether it can choose token by token.
+        every: whether it scores every pair at full cost: an oracle.
+    """
+
+    source: str
+    scores: str
+    learns: str = "nothing"
+    generates: bool = True
+    every: bool = False
+
+
+ABOUT = {
+    "longformer": About("arXiv:2004.05150", "nothing"),
+    "streaming": About("arXiv:2309.17453", "nothing"),
+    "routing_transformer": About("arXiv:2003.05997", "each token with each centroid",
+                                 "centroids, by k-means"),
+    "performer": About("arXiv:2009.14794", "every pair, by features: no mask"),
+    "sparq": About("arXiv:2312.04985", "16 of 64 components of every pair"),
+    "magicpig": About("arXiv:2410.16179", "hash codes of every pair"),
+    "quest": About("arXiv:2406.10774", "two products a page of 16 keys"),
+    "moba": About("arXiv:2502.13189", "one product a block of 64 keys"),
+    "xattention": About("arXiv:2503.16428", "one pair in 8", generates=False),
+    "trained_seer": About("arXiv:2410.13276", "one product of 96 a block of 64 keys",
+                          "a gate a layer, distilled"),
+    "trained_indexer": About("DeepSeek-V3.2 report", "4 products of 44 every pair, for all heads",
+                             "an indexer a layer, distilled"),
+    "csa": About("github.com/jnormore/csa", "every pair", "shares of heads", every=True),
+    "oracle_heads": About("full attention's own weights", "every pair", every=True),
+}  # fmt: skip
+
+
+def rows(results: Results) -> pd.DataFrame:
+    """The central table's rows of rivals and of ours on the common reading, against the adapted
+    model."""
+    frame = quality(results)
+    own = frame[(frame["reading"] == READING) & (frame["texts"] == TEXTS)]
+    own = own[(own["base_role"] == "adapted") & (own["condition"] == "hard")]
+    ours = own["experiment"].eq(OURS) | own["role"].eq("masked")
+    return own[own["role"].isin(list(ABOUT)) | ours].drop_duplicates(["cell", "budget", "against"])
+
+
+def against_ours(results: Results) -> pd.DataFrame:
+    """Rivals against the recipe at the same budget; those without one, against its own."""
+    found: list[dict[str, Any]] = []
+    ours = results.cells.get(OURS)
+    for cell in results.cells.values() if ours else ():
+        if cell.role in ABOUT and cell.model == ours.model:
+            found += [row for row in versus(results, cell, ours)
+                      if (row["reading"], row["texts"]) == (READING, TEXTS)]  # fmt: skip
+            found += _without_budget(results, cell)
+    return pd.DataFrame(found)
+
+
+def _without_budget(results: Results, cell: Cell) -> list[dict[str, Any]]:
+    """A rival that keeps what it keeps."""
+    own, ours = (frame[(frame["reading"] == READING) & (frame["texts"] == TEXTS)
+                       & (frame["condition"] == "hard") & (frame["budget"] == budget)]
+                 for frame, budget in ((results.rows_of(cell.name), "own"),
+                                       (results.rows_of(OURS), BUDGET)))  # fmt: skip
+    if own.empty or ours.empty:
+        return []
+    own, ours = in_common(own, ours)
+    return [described(results, cell, own) | change(own, ours, results.confidence) | {
+        "budget": "own", "base_distant_density": float(ours["distant_density"].mean()),
+        "base_ppl": perplexity(ours),
+    }]  # fmt: skip
+
+
+def table(results: Results) -> pd.DataFrame:
+    """A row a method and budget, the best first; changes in percent, with their intervals."""
+    every, own = against_ours(results), rows(results)
+    if own.empty:
+        return pd.DataFrame()
+    found = []
+    for row in own.sort_values(["budget", "change"]).to_dict("records"):
+        about = ABOUT.get(row["role"])
+        beside = every[(every["cell"] == row["cell"]) & (every["budget"] == row["budget"])
+                       ] if len(every) else every  # fmt: skip
+        known = beside.iloc[0] if len(beside) else None
+        found.append({
+            "method": ROLES.get(row["role"], row["cell"]), "experiment": row["experiment"],
+            "source": about.source if about else "this repository",
+            "budget": row["budget"], "distant_pairs_percent": 100 * row["distant_density"],
+            **{name: 100 * row[name] for name in ("change", "low", "high")},
+            **{f"{name}_against_ours": None if known is None else 100 * known[name]
+               for name in ("change", "low", "high")},
+            "seeds": row["seeds"], "documents": row["documents"],
+            "choice_computes": about.scores if about else "each token with each centroid",
+            "learns": about.learns if about else "routers",
+            "generates": about.generates if about else True, "evidence": row["evidence"],
+        })  # fmt: skip
+    return pd.DataFrame(found)
