@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from experiments import imports, trained
+from experiments.benchmarks import files
 from experiments.settings import Experiment, Reading, Settings
 
 MEASUREMENTS = ("exactness", "speed", "decode", "prefill", "continuation")
@@ -73,15 +74,21 @@ def of_data(block: str, chosen: Settings) -> dict[str, Any]:
     training = [text for cell in cells if cell.trains or cell.start
                 for text in trained_on(cell, chosen)]  # fmt: skip
     reading = read_on(block, chosen)
-    kinds = {chosen.readings[name].kind for cell in cells for name in cell.readings}
+    read = {name: chosen.readings[name] for cell in cells for name in cell.readings}
+    benchmarks = {source for each in read.values() for source in sources_of(each)}
     return {
         "models": sorted({cell.model for cell in cells}),
-        "benchmarks": ["benchmarks"] if "generation" in kinds else [],
+        "benchmarks": sorted(benchmarks),
         "training": sorted(set(training)),
         "reading": sorted(set(reading)),
         "texts": texts([*training, *reading], chosen),
         "allow_unpinned": chosen.fetch.allow_unpinned,
     }
+
+
+def sources_of(reading: Reading) -> list[str]:
+    """Sources that a reading takes its questions from."""
+    return files.sources(reading.tasks) if reading.kind == "benchmarks" else []
 
 
 def trained_on(cell: Experiment, chosen: Settings) -> list[str]:

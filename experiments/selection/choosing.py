@@ -82,7 +82,7 @@ class Choosing(Method):
             layer = Layer.of(module, query, key, value, scale, self.settings)
             with torch.no_grad():
                 kept = self.kept(layer, budget)
-            pairs[layer.index] = int(kept.sum()), len(kept) * kept.shape[1]
+            pairs[layer.index] = int(kept.count_nonzero()), len(kept) * kept.shape[1]
             return self.output(layer, kept).transpose(1, 2).contiguous(), None
 
         def counted(seen: Pass) -> PairCounts:

@@ -122,7 +122,7 @@ def best_blocks(layer: Layer, scores: Tensor, share: float, size: int) -> Tensor
     chosen = torch.zeros_like(scores, dtype=torch.bool)
     chosen.scatter_(-1, best, allowed.expand(best.shape))
     wide = chosen.repeat_interleave(size, -1)[..., : layer.key.shape[2]]
-    return wide & layer.distant | layer.near
+    return wide.logical_and_(layer.distant).logical_or_(layer.near)
 
 
 def in_blocks(keys: Tensor, size: int) -> Tensor:

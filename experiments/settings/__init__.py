@@ -5,9 +5,9 @@
 """
 
 from experiments.settings.blocks import (
+    Benchmarks,
     Calibration,
     Copying,
-    Generation,
     Intervals,
     Leak,
     Perplexity,

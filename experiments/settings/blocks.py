@@ -104,23 +104,39 @@ class Leak(Windows):
     balances: Distinct[Literal["sinkhorn", "causal"]] = ("sinkhorn", "causal")
 
 
-class Generation(Windows):
-    """Greedy chains of thought on GSM8K questions with the cache, beside the full model's.
+class Benchmarks(Frozen):
+    """lm-eval's tasks, question by question.
 
     Attributes:
-        questions, batch_size, new_tokens: questions of the test set, generated together, tokens of
-            each, whatever they say.
-        long_tokens: generated after the first window of each document.
+        tasks: names of ``experiments/benchmarks/tasks.py``, which are lm-eval's.
+        questions: of each, evenly spread over the set; all, where there are fewer.
+        shots: numbers of worked examples before each; many make prompts that the mask reaches.
+        batch_size: requests at a time; by one no answer hangs on its neighbours' length.
+        window, sinks: by which pairs are exposed to a mask.
     """
 
-    kind: Literal["generation"] = "generation"
-    questions: Annotated[int, Field(ge=2)] = 8
-    batch_size: Count = 4
-    new_tokens: Count = 64
-    long_tokens: Size = 256
+    kind: Literal["benchmarks"] = "benchmarks"
+    tasks: Distinct[str]
+    questions: Annotated[int, Field(ge=2)] = 100
+    shots: Distinct[int] = (0,)
+    batch_size: Count = 1
+    window: Count = 128
+    sinks: Size = 4
+    side: Literal["test"] = "test"
+    final: Literal[True] = True
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Documents of no text are read."""
+        return ()
+
+    @property
+    def documents(self) -> int:
+        """Questions of each task."""
+        return self.questions
 
 
-Reading = Annotated[Perplexity | Copying | Leak | Generation, Field(discriminator="kind")]
+Reading = Annotated[Perplexity | Copying | Leak | Benchmarks, Field(discriminator="kind")]
 
 
 class Calibration(Frozen):

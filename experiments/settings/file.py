@@ -179,9 +179,13 @@ def _starts(path: str, cell: Experiment, settings: Settings) -> list[Experiment]
 
 
 def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
+    from experiments.benchmarks.files import TASKS
+
     for name in cell.readings:
         kind = settings.readings[name].kind
-        if kind in ("leak", "generation") and cell.method.name != "focus":
+        if kind == "benchmarks":
+            _known(f"readings.{name}.tasks", settings.readings[name].tasks, TASKS)
+        if kind == "leak" and cell.method.name != "focus":
             raise ValueError(f"{path}.readings: {name} is of kind {kind}, for method focus alone")
 
 

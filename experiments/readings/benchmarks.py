@@ -1,0 +1,105 @@
+"""Benchmark questions by lm-eval's own model class and tasks, question by question.
+
+Beside every score stands its exposure: the share of the causal pairs of the question's longest
+prompt that lie beyond the window and the sinks. Where it is zero, a mask changes nothing, and an
+unchanged score says nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+from lm_eval.models.huggingface import HFLM
+
+from experiments.benchmarks import tasks
+from experiments.readings.perplexity import entered
+from experiments.readings.subject import Part, Rows, Subject
+from experiments.settings import Benchmarks, Budget
+
+SEEDS = {f"{name}_seed": 0 for name in ("random", "numpy_random", "torch_random", "fewshot_random")}
+
+
+def parts(subject: Subject, reading: Benchmarks) -> Iterator[Part]:
+    """A part a task, number of worked examples and budget."""
+    full = subject.cell.method.name == "full"
+    known: list[tuple[str, Budget | None]] = [("full", None)]
+    known = known if full else [("hard", budget) for budget in subject.budgets]
+    for task in reading.tasks:
+        for shots in reading.shots:
+            for condition, budget in known:
+                how = task, shots, condition, budget
+                yield ".".join(map(str, how)), lambda h=how: answered(subject, reading, *h)
+
+
+def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, condition: str,
+             budget: Budget | None) -> Rows:  # fmt: skip
+    """A row a question: whether it was answered, and what the right answer cost."""
+    with tempfile.TemporaryDirectory() as folder, entered(subject, condition, budget):
+        task = tasks.load(name, shots, Path(folder))
+        chosen = spread(len(task.eval_docs), reading.questions)
+        model = Checked(pretrained=subject.model, tokenizer=subject.tokenizer,
+                        batch_size=reading.batch_size)  # fmt: skip
+        found = lm_eval.simple_evaluate(model=model, tasks=[task], samples={name: chosen},
+                                        log_samples=True, bootstrap_iters=0, **SEEDS)  # fmt: skip
+    rows = []
+    for sample in found["samples"][name]:
+        which = {"texts": name, "document": str(sample["doc_id"]), "sha": sample["doc_hash"][:12],
+                 "shots": shots}  # fmt: skip
+        longest = max(map(model.length, requests(sample)))
+        exposed = exposure(longest, reading.window, reading.sinks)
+        rows.append(subject.row(condition, budget, **which, tokens=longest, exposure=exposed,
+                                **scores(sample)))  # fmt: skip
+    return rows
+
+
+class Checked(HFLM):  # type: ignore[misc]
+    """lm-eval's own model, which cuts prompts that are too long; this one refuses them."""
+
+    def length(self, text: str) -> int:
+        """Tokens of a prompt with its answer."""
+        return len(self.tok_encode(text))
+
+    def _loglikelihood_tokens(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        longest = max((len(context) + len(answer) for _, context, answer in requests), default=0)
+        if longest > self.max_length + 1:
+            raise ValueError(f"readings: a prompt has {longest} tokens, the model's context "
+                             f"{self.max_length}; take fewer shots")  # fmt: skip
+        return super()._loglikelihood_tokens(requests, *args, **kwargs)
+
+
+def spread(documents: int, questions: int) -> list[int]:
+    """Numbers of so many documents, evenly spread: the same in every run."""
+    count = min(documents, questions)
+    return [documents * place // count for place in range(count)]
+
+
+def requests(sample: dict[str, Any]) -> list[str]:
+    """Every prompt of a question with the answer that is scored after it."""
+    return ["".join(part for part in each if isinstance(part, str)) for each in sample["arguments"]]
+
+
+def exposure(tokens: int, window: int, sinks: int) -> float:
+    """Share of the causal pairs of a text that lie beyond the window and the sinks."""
+    last = max(0, tokens - window - sinks)
+    return last * (last + 1) / (tokens * (tokens + 1)) if tokens else 0.0
+
+
+def scores(sample: dict[str, Any]) -> dict[str, float | None]:
+    """Whether the answer was right (also by length, where the task has that), and the
+    log-likelihood, nats, of the right one."""
+    found: dict[str, float | None] = {
+        "correct": float(sample["acc"] if "acc" in sample else sample["exact_match"]),
+        "correct_norm": float(sample["acc_norm"]) if "acc_norm" in sample else None,
+        "right_nats": None,
+    }  # fmt: skip
+    answers = [each[0] if isinstance(each[0], tuple | list) else each
+               for each in sample["filtered_resps"]]  # fmt: skip
+    right = "0" if len(answers) == 1 else str(sample["target"])  # a text, where prompts differ
+    likelihoods = all(isinstance(each, tuple | list) and len(each) == 2 for each in answers)
+    if likelihoods and right.isdigit():
+        found["right_nats"] = float(answers[int(right)][0])
+    return found
