@@ -76,7 +76,7 @@ class Cell:
         method, regime = self.method.get("name", ""), self.regime.get("name", "none")
         if method == "full":
             return "pretrained" if regime == "none" else "adapted"
-        if method == "focus" and regime == "centroids":
+        if method == "focus" and regime in ("centroids", "none"):
             if self.regime.get("shuffled"):
                 return "shuffled"
             kinds = {"paper": "paper", "query_head": "ours"}

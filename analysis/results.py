@@ -22,11 +22,12 @@ ROWS = (
 )  # fmt: skip
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
 # Which kind of reading a table is of: the column that this kind alone has.
-KINDS = {"leak": "changed", "copying": "distance", "generation": "agreement_forced"}
+KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure"}
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
     "leak": ("balance", "document"),
+    "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
     "decode": ("device", "context", "dtype", "method", "speedup"),
@@ -154,9 +155,9 @@ class Results:
         return self._kind("leak")
 
     @cached_property
-    def generation(self) -> pd.DataFrame:
-        """A row a question, answered with the cache and without."""
-        return self._kind("generation")
+    def answers(self) -> pd.DataFrame:
+        """A row a cell, seed, condition, budget, benchmark and question."""
+        return self._kind("benchmarks")
 
     @cached_property
     def training(self) -> pd.DataFrame:

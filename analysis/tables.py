@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import arithmetic, rivals
+from analysis import arithmetic, benchmarks, rivals
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
 from analysis.paper import table
@@ -82,13 +82,6 @@ def leak(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def generation(results: Results) -> pd.DataFrame:
-    """A row a question: how far hard mode goes with the full model, and what the cache changes;
-    without the texts themselves."""
-    texts = [name for name in results.generation if str(name).startswith("text_")]
-    return results.generation.dropna(axis=1, how="all").drop(columns=texts, errors="ignore")
-
-
 def training(results: Results) -> pd.DataFrame:
     """The course of every training in at most twenty steps a seed: the mean loss between two."""
     frame = results.training
@@ -104,6 +97,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "quality": quality,
     "pareto": pareto,
     "rivals": rivals.table,
+    "benchmarks": benchmarks.table,
     "copying": copied,
     "leak": leak,
     "training": training,
@@ -111,7 +105,6 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "decode": lambda results: results.decode,
     "whole": lambda results: results.whole,
     "exactness": exactness,
-    "generation": generation,
 }
 ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
     "parameters": arithmetic.counts,

@@ -1,6 +1,7 @@
 """Rules of the claims ledger. Importing the package registers all of them."""
 
 from analysis.rules import (
+    benchmarks,
     bounds,
     controls,
     counted,

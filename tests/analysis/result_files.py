@@ -210,3 +210,22 @@ def gpu_report(base: Path, device: str, *rows: dict[str, Any]) -> None:
     report = {"hardware": {"device": device},
               "speed": [BASES["speed"] | shape | row for row in rows]}  # fmt: skip
     (base / "gpu" / "report.json").write_text(json.dumps(report))
+
+
+def write_answers(
+    root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag"
+) -> None:
+    """Ten questions, all answered by the pretrained model, and some of them not under the paper's
+    mask."""
+    for block, condition in (("answers_pretrained", "full"), ("answers_paper", "hard")):
+        wrong = changed if condition == "hard" else 0
+        rows = [
+            {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
+             else "own", "document": str(n), "sha": f"{n:012x}", "shots": 0, "correct": 1.0,
+             "correct_norm": float(n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
+             "tokens": 90, "exposure": exposure}
+            for n in range(10)
+        ]  # fmt: skip
+        hard = {"method": PAPER, "against": ["answers_pretrained"]}
+        write_read(root, block, rows, reading="benchmarks", texts=task, kind="benchmarks",
+                   **(hard if condition == "hard" else {}))  # fmt: skip

@@ -18,6 +18,7 @@ from tests.analysis.result_files import (
     ROUTERS,
     losses,
     write_adapted,
+    write_answers,
     write_copying,
     write_leak,
     write_masks,
@@ -61,6 +62,7 @@ def filled(results):
     write_masks(root, "recipe", BUDGETS, regime=ROUTERS, **beside)
     for name, changes in (("quest", BUDGETS), ("performer", {"own": 0.5})):
         write_masks(root, name, changes, method={"name": name}, **beside)
+    write_answers(root)
     search = {"reading": "search", "texts": "plays", "final": False, "regime": ROUTERS}
     write_masks(root, "search", BUDGETS, against=[], **search)
     write_masks(root, "search_window", WORSE, cell="search_window-window64", against=["search"],
@@ -79,7 +81,7 @@ def filled(results):
 
 def test_every_table_and_figure_is_written_and_not_empty(filled):
     names = {path.stem for path in tables.write(filled, filled.base / "tables")}
-    assert names == set(tables.TABLES) - {"generation"} | set(tables.ALWAYS)
+    assert names == set(tables.TABLES) | set(tables.ALWAYS)
     paths = figures.write(filled, filled.base / "figures")
     assert {path.name for path in paths} == {
         f"{name}.{suffix}" for name in figures.FIGURES for suffix in ("png", "svg")
@@ -183,12 +185,14 @@ def test_metrics_are_a_handful_an_experiment(filled):
     assert all(len(values) <= 5 for values in found.values())
 
 
-def test_answers_stand_in_a_table_without_their_text(results):
-    rows = [{"seed": 0, "document": "1", "agreement_forced": 0.9, "text_full": "4", "K": 18}]
-    write_read(results.root, "recipe", rows, reading="generation", kind="generation", texts="gsm8k")
-    frame = tables.generation(results)
-    assert frame["agreement_forced"].tolist() == [0.9]
-    assert "text_full" not in frame
+def test_scores_are_paired_by_question_and_by_length_where_the_task_has_that(results):
+    write_answers(results.root, changed=2, exposure=0.25)
+    row = tables.TABLES["benchmarks"](results).iloc[0]
+    assert (row["questions"], row["base_score"], row["score"]) == (10, 100, 80)
+    assert row["points"] == pytest.approx(-20)
+    assert row["low"] < -20 < row["high"]
+    assert (row["changed_percent"], row["exposed_pairs_percent"]) == (pytest.approx(20), 25)
+    assert row["nats"] == pytest.approx(-0.5)
 
 
 def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):

@@ -28,7 +28,7 @@ def written(results: Results) -> Results:
 
 
 def test_what_is_not_there_is_empty(results):
-    for name in ("rows", "copying", "leak", "generation", "training", "exactness", "speed",
+    for name in ("rows", "copying", "leak", "answers", "training", "exactness", "speed",
                  "decode", "whole"):  # fmt: skip
         assert getattr(results, name).empty, name
     assert quality(results).empty

@@ -19,6 +19,7 @@ from tests.analysis.result_files import (
     ROUTERS,
     gpu_report,
     write_adapted,
+    write_answers,
     write_copying,
     write_leak,
     write_masks,
@@ -151,6 +152,10 @@ def rivals(**changes: float) -> Writer:
     return write
 
 
+def answers(changed: int, exposure: float) -> Writer:
+    return lambda results: write_answers(results.root, changed=changed, exposure=exposure)
+
+
 def again(change: float) -> Writer:
     """LoRA under the mask beside LoRA twice."""
 
@@ -277,6 +282,11 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("ours.rivals", rivals(quest=0.03, csa=-0.03), REPRODUCED, rivals(quest=-0.02, moba=0.4)),
     ],
     "adapted_under_the_mask": [("ours.masked", again(-0.09), REPRODUCED, again(-0.05))],
+    "unchanged": [
+        ("table1.focus.hellaswag", answers(0, 0.0), ARITHMETIC, answers(8, 0.2)),
+        ("table1.focus.hellaswag", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
+    ],
+    "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],
     "crossover": [
         ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
          table("speed", *lengths(2.0, 3.0))),
@@ -333,6 +343,7 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("audit.5", leaks(0.0011, 0.0)),
         ("table1.longformer.ppl", rivals(longformer=0.0)),
         ("ours.rivals", rivals(quest=0.0)),
+        ("table1.focus.hellaswag", answers(1, 0.1)),
     ],
 )
 def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, writer):

@@ -89,7 +89,7 @@ BAD_CELLS = [
     (routed(windo=3), "method.windo: unknown field"),
     (routed(window=0), "method.window: must be >= 1, got 0"),
     (routed(top_k=5), "method.top_k: must be at most num_groups = 4, got 5"),
-    (fitted(name="luck"), "regime.name: must be one of 'centroids', 'lora', 'full', 'scratch', "),
+    (fitted(name="luck"), "regime.name: must be one of 'centroids', 'lora', 'distil', 'full', "),
     (fitted(steps=0), "regime.steps: Input should be greater than or equal to 1, got 0"),
     (fitted(steps=1.5), "regime.steps: Input should be a valid integer"),
     (fitted(stepz=3), "regime.stepz: unknown field"),
@@ -109,6 +109,18 @@ BAD_CELLS = [
     ({"budgets": [0.5, 0.2]}, "budgets[1]: one of num_groups = 4 groups is more than 0.2"),
     (PLAIN, "regime.name: none trains no routers, and start names no experiment that does"),
     ({"regime": {"name": "lora", "steps": 2}}, "regime.name: lora trains no routers"),
+    (
+        {"method": {"name": "quest"}, "regime": {"name": "distil", "steps": 2}},
+        "regime.name: distil trains networks that choose keys; method quest has none",
+    ),
+    (
+        {"method": {"name": "seer"}, "regime": {"name": "lora", "steps": 2}},
+        "regime.name: method seer is trained by distil alone",
+    ),
+    (
+        {"method": {"name": "quest", "block": 256}, "regime": None, "budgets": [0.5]},
+        "budgets[0]: method quest needs blocks of at most window = 128 tokens, not 256",
+    ),
     ({"method": {"name": "window"}}, "regime.name: centroids trains routers; method window has"),
 ]
 

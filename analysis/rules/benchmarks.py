@@ -1,0 +1,79 @@
+"""Rules of benchmark scores: whether they stay, and whether a mask reached them at all."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.benchmarks import table
+from analysis.paper import Claim
+from analysis.results import Results
+from analysis.rules.registry import Outcome, Verdict, rule
+from analysis.settings import LedgerSettings
+
+# The paper's name of a benchmark, and lm-eval's.
+TASKS = {"hellaswag": "hellaswag", "arc_easy": "arc_easy", "piqa": "piqa",
+         "lambada": "lambada_openai"}  # fmt: skip
+
+
+def known(row: pd.Series, results: Results) -> dict[str, object]:
+    """Evidence, command, n and scale of a row."""
+    return {
+        "n": int(row["questions"]), "evidence": row["evidence"],
+        "command": f"dvc repro read@{row['experiment']}",
+        "scale": f"{results.scale}; {results.cells[row['cell']].model}; "
+                 f"{int(row['questions'])} questions, {int(row['shots'])} shots",
+    }  # fmt: skip
+
+
+def zero_shot(results: Results, role: str | None = None) -> pd.DataFrame:
+    """Rows under masks, of prompts without worked examples."""
+    frame = table(results)
+    if frame.empty:
+        return frame
+    own = frame[(frame["shots"] == 0) & (frame["budget"] != "own")]
+    return own if role is None else own[own["role"] == role]
+
+
+@rule(*(f"table1.focus.{task}" for task in TASKS), refuted="an interval of the difference to the "
+      "pretrained model's score below zero")  # fmt: skip
+def unchanged(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """The paper's way on our model: scores with and without the mask, question by question."""
+    frame = zero_shot(results, "paper")
+    frame = frame[frame["texts"] == TASKS[claim.column]] if len(frame) else frame
+    if frame.empty:
+        return None
+    row = frame.iloc[0]
+    if not row["exposed_questions_percent"]:
+        verdict = Verdict.ARITHMETIC
+    elif row["high"] < 0:
+        verdict = Verdict.NOT_REPRODUCED
+    elif not row["changed_percent"]:
+        verdict = Verdict.DIRECTION
+    else:
+        verdict = Verdict.INCONCLUSIVE
+    why = (f"{row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, difference "
+           f"{row['points']:+.1f} points ({row['low']:+.1f} to {row['high']:+.1f}); "
+           f"{row['changed_percent']:.0f}% of the answers changed. The mask reaches "
+           f"{row['exposed_questions_percent']:.0f}% of the questions and "
+           f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
+    return Outcome(verdict, why, **known(row, results))
+
+
+@rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
+def unexposed(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
+    frame = zero_shot(results)
+    frame = frame[frame["texts"].isin(list(TASKS.values()))] if len(frame) else frame
+    if frame.empty:
+        return None
+    own = frame.drop_duplicates("texts")
+    reached = float((own["exposed_questions_percent"] * own["questions"]).sum()
+                    / own["questions"].sum())  # fmt: skip
+    verdict = Verdict.DIRECTION if reached < 50 else Verdict.NOT_REPRODUCED
+    why = "Questions with a pair beyond the window of 128, and such pairs: " + "; ".join(
+        f"{row['texts']} {row['exposed_questions_percent']:.0f}%, "
+        f"{row['exposed_pairs_percent']:.1f}%" for _, row in own.iterrows()
+    )  # fmt: skip
+    first = own.iloc[0]
+    facts = known(first, results) | {"n": int(own["questions"].sum())}
+    return Outcome(verdict, why, ours=reached, **facts)

@@ -1,0 +1,115 @@
+"""Answers by lm-eval are those of the model itself, under a mask and without."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import focus
+from experiments.readings import benchmarks
+from experiments.settings import Benchmarks
+from experiments.settings.schema import parse
+from tests.experiments.benchmarks.conftest import PIQA, questions  # noqa: F401 - a fixture
+from tests.models import tiny
+
+READING = Benchmarks(tasks=("piqa",), questions=5, window=8, sinks=2)
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer of single characters."""
+    known = {chr(code): code for code in range(32, 127)} | {"\n": 1, "<end>": 0}
+    one = Tokenizer(models.WordLevel(known, unk_token="<end>"))
+    one.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=one, eos_token="<end>")
+
+
+class Known:
+    """A subject without files."""
+
+    def __init__(self, masked: bool) -> None:
+        self.model = tiny("tiny-llama").eval()
+        if masked:
+            config = focus.FocusConfig(num_groups=4, window=8, sinks=2, ngram=0)
+            focus.attach(self.model, config, seed=0)
+        self.masked, self.tokenizer = masked, letters()
+        name = "focus" if masked else "full"
+        self.cell = SimpleNamespace(method=SimpleNamespace(name=name))
+        self.budgets = (None,)
+
+    def applied(self, budget: Any) -> Any:
+        return focus.mode(self.model, "hard")
+
+    def full(self) -> Any:
+        return focus.mode(self.model, "full") if self.masked else nullcontext()
+
+    def row(self, condition: str, budget: Any, **more: Any) -> dict[str, Any]:
+        return {"condition": condition, **more}
+
+
+def answers(subject: Known, reading: Benchmarks = READING) -> list[dict[str, Any]]:
+    return [row for _, part in benchmarks.parts(subject, reading) for row in part()]
+
+
+def by_hand(subject: Known, number: int, masked: bool) -> tuple[float, float]:
+    """Whether the right solution is the likelier one, and its log-likelihood."""
+    row, found = PIQA[number], []
+    for answer in (row["sol1"], row["sol2"]):
+        prompt = f"Question: {row['goal']}\nAnswer:"
+        ids = torch.tensor([letters()(f"{prompt} {answer}")["input_ids"]])
+        how = focus.mode(subject.model, "hard") if masked else subject.full()
+        with how, torch.no_grad():
+            logits = subject.model(ids, use_cache=False).logits.log_softmax(-1)
+        own = ids[0, len(prompt) :]
+        found.append(float(logits[0, len(prompt) - 1 : -1].gather(-1, own[:, None]).sum()))
+    return float(max(range(2), key=lambda n: found[n]) == row["label"]), found[row["label"]]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_answers_are_the_models_own(questions: Path, masked: bool) -> None:  # noqa: F811
+    subject = Known(masked)
+    rows = answers(subject)
+    assert [row["document"] for row in rows] == ["0", "1", "3", "4", "6"]
+    assert {row["condition"] for row in rows} == {"hard" if masked else "full"}
+    for row in rows:
+        right, nats = by_hand(subject, int(row["document"]), masked)
+        assert row["correct"] == right
+        assert row["right_nats"] == pytest.approx(nats, abs=1e-3)
+        assert 0 < row["exposure"] < 1
+
+
+def test_a_batch_changes_nothing(questions: Path) -> None:  # noqa: F811
+    one = answers(Known(True))
+    eight = answers(Known(True), READING.model_copy(update={"batch_size": 8}))
+    for first, second in zip(one, eight, strict=True):
+        assert first["right_nats"] == pytest.approx(second["right_nats"], abs=1e-3)
+        assert first["correct"] == second["correct"]
+
+
+def test_full_mode_is_the_pretrained_model_to_the_last_digit(questions: Path) -> None:  # noqa: F811
+    subject = Known(True)
+    subject.cell.method.name = "full"
+    assert answers(subject) == answers(Known(False))
+
+
+def test_prompts_longer_than_the_context_are_refused(questions: Path) -> None:  # noqa: F811
+    subject = Known(False)
+    subject.model.config.max_position_embeddings = 24
+    with pytest.raises(ValueError, match=r"a prompt has \d+ tokens, the model's context 24"):
+        answers(subject)
+
+
+@pytest.mark.parametrize(("tokens", "share"), [(0, 0), (10, 0), (11, 2 / 132), (100, 0.81)])
+def test_exposure_is_the_share_of_distant_pairs(tokens: int, share: float) -> None:
+    assert benchmarks.exposure(tokens, 8, 2) == pytest.approx(share, abs=0.001)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^readings\.x\.shot: unknown field"):
+        parse(Benchmarks, {"tasks": ["piqa"], "shot": [1]}, "readings.x")
