@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import claims, tables
+from analysis import claims, rivals, tables
 from analysis.cells import ROLES
 from analysis.comparisons import SAME, Headline, headline, quality, versus
 from analysis.results import Results
@@ -18,6 +18,7 @@ from analysis.rules import Verdict
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
+MOST_RIVALS = 8
 BASES = {"adapted": "the same model under full attention, adapted on the same texts",
          "pretrained": "the pretrained model"}  # fmt: skip
 COLUMN = {"adapted": "adapted full attention", "pretrained": "the pretrained model"}
@@ -134,11 +135,25 @@ def ledger(rows: list[claims.Row]) -> str:
             f"judged: {said}; {left} were not run.")  # fmt: skip
 
 
+def beside(results: Results) -> str:
+    """Rivals and ours at the recipe's own budget, the best first."""
+    frame = rivals.rows(results)
+    own = frame[frame["budget"] == rivals.BUDGET].sort_values("change") if len(frame) else frame
+    if own.empty:
+        return NOTHING
+    said = ", ".join(f"{ROLES.get(row['role'], row['cell'])} {percent(row)}"
+                     for _, row in own.head(MOST_RIVALS).iterrows())  # fmt: skip
+    books, kept = int(own["documents"].max()), own["distant_density"].median()
+    return (f"On one window of {books} of these books, with about {kept:.0%} of the distant pairs, "
+            f"against the adapted model: {said} ([table](results/tables/rivals.csv)).")  # fmt: skip
+
+
 def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
     """What can stand between markers, by name."""
     return {
         "headline": lambda: sentence(results),
         "results": lambda: table(results),
+        "rivals": lambda: beside(results),
         "ledger": lambda: ledger(rows),
     }
 

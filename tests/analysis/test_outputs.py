@@ -195,6 +195,17 @@ def test_scores_are_paired_by_question_and_by_length_where_the_task_has_that(res
     assert row["nats"] == pytest.approx(-0.5)
 
 
+def test_readme_names_rivals_and_ours_the_best_first(filled):
+    text = readme.beside(filled)
+    assert text.count("ours: trained groups") == text.count("Quest") == 1
+    assert "StreamingLLM" not in text
+    frame = tables.TABLES["rivals"](filled)
+    quest = frame[(frame["method"] == "Quest") & (frame["budget"] == "0.125")].iloc[0]
+    assert quest["change_against_ours"] == pytest.approx(0, abs=0.1)
+    performer = frame[frame["method"] == "Performer"].iloc[0]
+    assert performer["change_against_ours"] == pytest.approx(50, abs=0.5)
+
+
 def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     page = filled.base / "README.md"
     page.write_text("# T\n<!-- headline -->\n<!-- /headline -->\n")
