@@ -30,14 +30,15 @@ class SparQ(Choosing):
 
     def kept(self, layer: Layer, budget: float) -> Tensor:
         """(B, H, M, T) bool."""
-        return heaviest(layer, self._weights(layer), layer.quotas(budget))
+        self._last = self._weights(layer)
+        return heaviest(layer, self._last, layer.quotas(budget))
 
     def output(self, layer: Layer, kept: Tensor) -> Tensor:
         """(B, H, M, D): attention over the kept pairs, and the mean value so far for the rest."""
         found = super().output(layer, kept)
         if not self.settings.reallocate:
             return found
-        mass = (self._weights(layer) * kept).sum(-1, keepdim=True).to(found.dtype)
+        mass = (self._last * kept).sum(-1, keepdim=True).to(found.dtype)
         value = for_query_heads(layer.value, layer.query.shape[1]).float().cumsum(2)
         mean = value[:, :, layer.rows] / (layer.rows + 1)[:, None]
         return mass * found + (1 - mass) * mean.to(found.dtype)
