@@ -60,8 +60,9 @@ def rows(results: Results) -> pd.DataFrame:
     frame = quality(results)
     own = frame[(frame["reading"] == READING) & (frame["texts"] == TEXTS)]
     own = own[(own["base_role"] == "adapted") & (own["condition"] == "hard")]
+    base = own.loc[own["experiment"] == OURS, "against"].head(1)
     ours = own["experiment"].eq(OURS) | own["role"].eq("masked")
-    return own[own["role"].isin(list(ABOUT)) | ours].drop_duplicates(["cell", "budget", "against"])
+    return own[(own["role"].isin(list(ABOUT)) | ours) & own["against"].isin(base)]
 
 
 def against_ours(results: Results) -> pd.DataFrame:
