@@ -46,8 +46,9 @@ def rival(claim: Claim, results: Results, settings: LedgerSettings, method: str)
         return None
     printed = {each["method"]: each["ppl"] for each in table(claim.id.split(".")[0])["rows"]}
     theirs = printed[method] / printed["focus"] - 1
-    verdict = Verdict.INCONCLUSIVE
-    if row["low"] > 0 or row["high"] < 0:
+    verdict, worse = Verdict.INCONCLUSIVE, row["low"] > 0
+    fewer = row["base_distant_density"] - row["distant_density"] > EQUAL
+    if (worse and not fewer) or row["high"] < 0:
         same = (row["change"] > 0) == (theirs > 0)
         verdict = Verdict.DIRECTION if same else Verdict.NOT_REPRODUCED
     kept = "every pair" if row["budget"] == "own" else f"{row['distant_density']:.1%}"

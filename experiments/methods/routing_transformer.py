@@ -2,7 +2,8 @@
 
 There a cluster keeps its nearest tokens of the whole text, and queries are keys. Neither goes with
 a pretrained causal model: here a token is in its nearest cluster, as a query and as a key, which
-depends on itself alone.
+depends on itself alone. Queries and keys are centred on their means over the training windows:
+otherwise the clusters tell them apart, and hardly a query meets a key.
 """
 
 from __future__ import annotations
@@ -38,26 +39,37 @@ class RoutingTransformer(Choosing):
     def __init__(self, settings: Any, seed: int) -> None:
         super().__init__(settings, seed)
         self._layers: list[Layer] = []
+        self._centres: dict[int, tuple[Tensor, Tensor]] = {}
         self._centroids: dict[float, dict[int, Tensor]] = {}
 
     def calibrate(self, model: PreTrainedModel, windows: list[Tensor]) -> None:
         """Queries and keys of training windows."""
-        self._layers, self._centroids = [], {}
+        self._layers, self._centroids, self._centres = [], {}, {}
         for layer in observed(model, windows, self.settings):
+            own = [normed(x).mean(2) / len(windows) for x in (layer.query, layer.keys)]
+            first, second = self._centres.get(layer.index, (0.0, 0.0))
+            self._centres[layer.index] = first + own[0], second + own[1]
             self._layers.append(layer)
 
     def kept(self, layer: Layer, budget: float) -> Tensor:
         """(B, H, M, T) bool."""
         if budget not in self._centroids:
             self._centroids[budget] = self._fitted(budget)
-        return same_cluster(layer, self._centroids[budget][layer.index].to(layer.key.device))
+        means = self._centroids[budget][layer.index].to(layer.key.device)
+        return same_cluster(layer, *self._points(layer), means)
+
+    def _points(self, layer: Layer) -> tuple[Tensor, Tensor]:
+        """Queries and keys of each query head as they are clustered."""
+        first, second = (x.unsqueeze(2).to(layer.key.device) for x in self._centres[layer.index])
+        return (normalize(normed(layer.query) - first, dim=-1),
+                normalize(normed(layer.keys) - second, dim=-1))  # fmt: skip
 
     def _fitted(self, budget: float) -> dict[int, Tensor]:
         if not self._layers:
             raise ValueError("calibrate: clusters need training windows to be found on")
         for clusters in range(max(2, int(1 / budget) // 2), MOST_GROUPS + 1):
             found = self._means(clusters)
-            kept = sum(int((same_cluster(x, found[x.index]) & x.distant).sum())
+            kept = sum(int((same_cluster(x, *self._points(x), found[x.index]) & x.distant).sum())
                        for x in self._layers)  # fmt: skip
             distant = sum(int(x.distant.sum()) * x.query.shape[1] for x in self._layers)
             if kept <= budget * distant:
@@ -70,7 +82,7 @@ class RoutingTransformer(Choosing):
         means = {}
         for index in sorted({layer.index for layer in self._layers}):
             own = [layer for layer in self._layers if layer.index == index]
-            points = torch.cat([normed(x) for each in own for x in (each.query, each.keys)], 2)[0]
+            points = torch.cat([x for each in own for x in self._points(each)], 2)[0]
             first = torch.randperm(points.shape[1], generator=generator)[:clusters]
             means[index] = lloyd(points, points[:, first.to(points.device)], self.settings.rounds)
         return means
@@ -91,9 +103,10 @@ def lloyd(points: Tensor, means: Tensor, rounds: int) -> Tensor:
     return means
 
 
-def same_cluster(layer: Layer, means: Tensor) -> Tensor:
-    """(B, H, M, T) bool: near pairs, and those of one cluster; means (H, K, D)."""
-    own, keys = ((normed(x) @ means.transpose(1, 2)).argmax(-1) for x in (layer.query, layer.keys))
+def same_cluster(layer: Layer, query: Tensor, key: Tensor, means: Tensor) -> Tensor:
+    """(B, H, M, T) bool: near pairs, and those of one cluster; query (B, H, M, D), key
+    (B, H, T, D), means (H, K, D)."""
+    own, keys = ((x @ means.transpose(1, 2)).argmax(-1) for x in (query, key))
     return (own.unsqueeze(-1) == keys.unsqueeze(-2)) & layer.distant | layer.near
 
 
