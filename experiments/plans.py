@@ -111,6 +111,8 @@ def trainers(cell: Experiment, chosen: Settings) -> Iterator[str]:
         yield f"experiments.methods.{each.method.name}"
         if each.trains:
             yield f"experiments.regimes.{each.regime.name}"
+        if each.regime.name == "joint":
+            yield f"experiments.mitigations.{each.regime.mitigation}"
 
 
 def readers(cell: Experiment, reading: Reading, chosen: Settings) -> Iterator[str]:

@@ -104,6 +104,12 @@ class Leak(Windows):
     balances: Distinct[Literal["sinkhorn", "causal"]] = ("sinkhorn", "causal")
 
 
+class Groups(Windows):
+    """How even groups are under the training gate, and how sure a token is of its own, by layer."""
+
+    kind: Literal["groups"] = "groups"
+
+
 class Benchmarks(Frozen):
     """lm-eval's tasks, question by question.
 
@@ -136,7 +142,7 @@ class Benchmarks(Frozen):
         return self.questions
 
 
-Reading = Annotated[Perplexity | Copying | Leak | Benchmarks, Field(discriminator="kind")]
+Reading = Annotated[Perplexity | Copying | Leak | Groups | Benchmarks, Field(discriminator="kind")]
 
 
 class Calibration(Frozen):

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from experiments import mitigations
 from experiments.settings.schema import (
     Count,
     Distinct,
@@ -117,6 +118,29 @@ class Centroids(Training):
     shuffled: bool = False
 
 
+class Joint(Centroids):
+    """Routers, and with them all weights, while a mitigation keeps groups of one size.
+
+    Attributes:
+        weights: whether all weights are trained, at ``weights_rate``, or the routers alone.
+        mitigation: a file of ``experiments/mitigations``.
+        watch_every: steps between looks at the groups.
+    """
+
+    name: Literal["joint"] = "joint"  # type: ignore[assignment]
+    weights: bool = True
+    weights_rate: Annotated[float, Field(gt=0)] = 0.0001
+    mitigation: str = "sinkhorn"
+    watch_every: Count = 4
+
+    @field_validator("mitigation")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in mitigations.names():
+            raise ValueError(f"must be one of {mitigations.names()}")
+        return name
+
+
 class Lora(Training):
     """Low-rank updates of the model's own projections (peft), merged when it is read."""
 
@@ -153,7 +177,7 @@ class Nothing(Frozen):
 
 
 Regime = Annotated[
-    Centroids | Lora | Distil | Full | Scratch | Nothing, Field(discriminator="name")
+    Centroids | Joint | Lora | Distil | Full | Scratch | Nothing, Field(discriminator="name")
 ]
 
 

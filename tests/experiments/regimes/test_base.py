@@ -33,7 +33,14 @@ def trained_tensors(regime: Regime) -> torch.Tensor:
 
 
 def test_unknown_regimes_are_refused_by_field_and_the_known_listed() -> None:
-    assert set(registry.names(regimes)) == {"centroids", "full", "lora", "scratch"}
+    assert set(registry.names(regimes)) == {
+        "centroids",
+        "distil",
+        "full",
+        "joint",
+        "lora",
+        "scratch",
+    }
     with pytest.raises(ValueError, match=r"regime\.name: 'dora' is no regime.*lora"):
         regimes.find("dora")
 

@@ -1,0 +1,25 @@
+"""Ways to keep groups of one size while routers learn (paper: Table 8): a file here is one, found
+by its name.
+
+Each says by which ``BALANCE`` the training gate runs under it, and ``install``\\ s itself on a regime:
+losses to add, what to do after a step, hooks on the routers.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from experiments import registry
+
+HELPERS = ("auxiliary", "seen")  # modules beside the mitigations
+
+
+def names() -> list[str]:
+    """Names of all mitigations."""
+    return registry.names(sys.modules[__name__])
+
+
+def find(name: str, path: str = "regime.mitigation") -> ModuleType:
+    """The mitigation of that name; ValueError as :func:`experiments.registry.find`."""
+    return registry.find(sys.modules[__name__], name, "mitigation", path)

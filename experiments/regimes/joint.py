@@ -1,0 +1,155 @@
+"""Routers under the training gate, and with them, where asked, all weights; groups are kept of one
+size by a mitigation, and watched step by step (paper: Tables 8 and 9).
+
+Shapes: B batch, T tokens, E model dimension, R routing dimension, K groups.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import focus
+from experiments import mitigations
+from experiments.mitigations.seen import Seen
+from experiments.record import first_process, write_text
+from experiments.regimes import full
+from experiments.regimes.base import warmup_cosine
+from experiments.regimes.centroids import Centroids, routers
+from experiments.regimes.tensors import ROUTER, save_bfloat16
+from experiments.settings import Joint as JointSettings
+from focus.balance import balance_statistics
+from focus.routing import Router
+
+TRACE = "groups.csv"  # beside the adapter
+
+
+class Joint(Centroids):
+    """Trains routers, or routers and weights, and notes what becomes of the groups.
+
+    Attributes:
+        routers: of the model.
+        seen: their inputs and logits in the last forward pass.
+        trace: a row a step and layer.
+    """
+
+    settings: JointSettings
+
+    def prepared(self, model: PreTrainedModel) -> PreTrainedModel:
+        """Routers in training mode, the mitigation installed; weights that require gradients."""
+        model = super().prepared(model)
+        self.routers, self.trace = routers(model), []  # type: tuple[list[Router], list[Any]]
+        self.seen = Seen(self.routers)
+        chosen = mitigations.find(self.settings.mitigation)
+        self._refuse(chosen.BALANCE)
+        warnings.filterwarnings("ignore", ".*routers are in evaluation mode.*")  # as some want it
+        for name, parameter in model.named_parameters():
+            if ROUTER not in f".{name}":
+                parameter.requires_grad_(self.settings.weights)
+        chosen.install(self)
+        self.first: dict[Router, dict[str, Tensor]] = {}
+        self.former: dict[Router, Tensor] = {}
+        self.after_step.append(watch)
+        return model
+
+    def _refuse(self, balance: str) -> None:
+        config, path = self.method.config, f"experiments.{self.cell.block}.method"
+        if config.balance != balance:
+            raise ValueError(f"{path}.balance: mitigation {self.settings.mitigation} is of "
+                             f"balance {balance}, got {config.balance}")  # fmt: skip
+        if config.two_sided:
+            raise ValueError(f"{path}.routers: must be layer or paper, which have one set of "
+                             f"groups a layer, got {config.routers}")  # fmt: skip
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW as ever, with a rate of their own for the weights."""
+        how = self.settings
+        wanted = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
+        routed = [p for n, p in wanted if ROUTER in f".{n}"]
+        weights = [p for n, p in wanted if ROUTER not in f".{n}"]
+        parts = [{"params": routed}, {"params": weights, "lr": how.weights_rate}]
+        optimizer = torch.optim.AdamW([each for each in parts if each["params"]],
+                                      lr=how.learning_rate, weight_decay=how.weight_decay)  # fmt: skip
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: warmup_cosine(step, how.warmup_steps, how.steps)
+        )
+        return {"optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "interval": "step"}}  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        """Routers as an adapter, the weights beside them, and the trace."""
+        super().save(folder)
+        if self.settings.weights:
+            weights = {n: p for n, p in self.model.named_parameters() if ROUTER not in f".{n}"}
+            save_bfloat16(weights, folder / full.FILE)
+        if first_process():
+            write_text(folder.parent / TRACE, pd.DataFrame(self.trace).to_csv(index=False))
+
+    @classmethod
+    def load(cls, model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+        """Routers, which know the weights that they started with, and then the weights."""
+        model = super().load(model, folder)
+        return full.Full.load(model, folder) if (folder / full.FILE).is_file() else model
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The trace goes with the course."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["course"]["trace"] = list(self.trace)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The trace goes on; what it is compared with is taken anew."""
+        super().on_load_checkpoint(checkpoint)
+        self.trace = list(checkpoint["course"]["trace"])
+
+
+def watch(regime: Joint, step: int) -> None:
+    """Notes every layer's groups on the first training window, each ``watch_every`` steps."""
+    if step % regime.settings.watch_every and step != 1:
+        return
+    ids = regime.trainer.train_dataloader.dataset[0]["input_ids"][None].to(regime.device)
+    before = dict(regime.seen.hidden), dict(regime.seen.logits)
+    with torch.no_grad(), focus.mode(regime.model, "soft", balance=regime.method.config.balance):
+        regime.model(input_ids=ids, use_cache=False)
+    for layer, router in enumerate(regime.routers):
+        regime.trace.append({"step": step, "layer": layer, **state(regime, router)})
+    regime.seen.hidden, regime.seen.logits = before
+
+
+def state(regime: Joint, router: Router) -> dict[str, float | None]:
+    """How even, how sure and how stable a layer's groups are, and the three ways out of a balance
+    (paper: Section 4): centroids that drift, representations that shift, a projection that
+    collapses."""
+    logits, groups = regime.seen.logits[router].float(), regime.seen.assigned(router)
+    members = torch.nn.functional.one_hot(groups[:, 0], router.config.num_groups).bool()
+    now = {"centroids": router.centroids.detach().clone(),
+           "hidden": regime.seen.hidden[router].detach().clone()}  # fmt: skip
+    first, former = regime.first.setdefault(router, now), regime.former.get(router)
+    regime.former[router] = groups
+    return {
+        **balance_statistics(members),
+        "confidence": float(logits.softmax(-1).amax(-1).mean()),
+        "agreement": None if former is None else float((former == groups).float().mean()),
+        "drift": change(first["centroids"], now["centroids"]),
+        "shift": change(first["hidden"], now["hidden"]),
+        "rank": rank(regime.seen.projected(router)),
+    }  # fmt: skip
+
+
+def change(before: Tensor, now: Tensor) -> float:
+    """Norm of a change, of the norm before."""
+    return float((now - before).norm() / before.norm())
+
+
+def rank(points: Tensor) -> float:
+    """Dimensions that points (N, R) fill: the participation ratio of their covariance."""
+    spectrum = torch.linalg.svdvals(points - points.mean(0)).square()
+    return float(spectrum.sum().square() / spectrum.square().sum().clamp(min=1e-30))
+
+
+REGIME = Joint
