@@ -1,5 +1,5 @@
-"""DeepSeek-V3's bias (arXiv 2412.19437, Section 2.1.2): after every step, up for groups with too few
-tokens and down for those with too many, without a loss."""
+"""DeepSeek-V3's bias (arXiv 2412.19437, Section 2.1.2), without a loss: after every step it goes up
+for groups with too few tokens and down for those with too many."""
 
 import torch
 

@@ -73,9 +73,11 @@ class Joint(Centroids):
         wanted = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
         routed = [p for n, p in wanted if ROUTER in f".{n}"]
         weights = [p for n, p in wanted if ROUTER not in f".{n}"]
-        parts = [{"params": routed}, {"params": weights, "lr": how.weights_rate}]
-        optimizer = torch.optim.AdamW([each for each in parts if each["params"]],
-                                      lr=how.learning_rate, weight_decay=how.weight_decay)  # fmt: skip
+        parts = [{"params": routed, "lr": how.learning_rate},
+                 {"params": weights, "lr": how.weights_rate}]  # fmt: skip
+        optimizer = torch.optim.AdamW(
+            [each for each in parts if each["params"]], weight_decay=how.weight_decay
+        )
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warmup_cosine(step, how.warmup_steps, how.steps)
         )
