@@ -1,8 +1,8 @@
 """Ways to keep groups of one size while routers learn (paper: Table 8): a file here is one, found
 by its name.
 
-Each says by which ``BALANCE`` the training gate runs under it; its ``install`` gives a regime losses
-to add, something to do after each step, or hooks on the routers.
+Each says by which ``BALANCE`` the training gate runs under it; its ``install`` gives a regime
+losses to add, something to do after each step, or hooks on the routers.
 """
 
 from __future__ import annotations
