@@ -135,12 +135,18 @@ def state(regime: Joint, router: Router) -> dict[str, float | None]:
     regime.former[router] = groups
     return {
         **balance_statistics(members),
+        "alive": alive(members),
         "confidence": float(logits.softmax(-1).amax(-1).mean()),
         "agreement": None if former is None else float((former == groups).float().mean()),
         "drift": change(first["centroids"], now["centroids"]),
         "shift": change(first["hidden"], now["hidden"]),
         "rank": rank(regime.seen.projected(router)),
     }  # fmt: skip
+
+
+def alive(members: Tensor) -> int:
+    """Groups of a layer that have a hundredth of the tokens, of memberships (B, Hr, T, K)."""
+    return int((members.flatten(0, -2).float().mean(0) >= 0.01).sum())
 
 
 def change(before: Tensor, now: Tensor) -> float:

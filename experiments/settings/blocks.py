@@ -175,6 +175,10 @@ class Tolerances(Frozen):
         leak_share: share of earlier assignments that may change before it counts as a leak.
         copied: share of the full model's gain from having read a passage before, from which on a
             mask counts as one that copies.
+        same_share: percentage points within which the share of tokens in the largest group agrees,
+            and a setting counts as one that hardly changes it.
+        collapsed: percent of the tokens in one group from which on groups have collapsed.
+        blocked: of a movement under a plain softmax, what may be left where it counts as blocked.
         rounding: relative difference between exact arithmetic and a figure printed to few digits.
     """
 
@@ -187,6 +191,9 @@ class Tolerances(Frozen):
     speedup: Limit
     leak_share: Limit
     copied: Limit
+    same_share: Limit
+    collapsed: Limit
+    blocked: Limit
     rounding: Limit
 
 

@@ -11,7 +11,7 @@ import torch
 
 import focus
 from experiments import mitigations, trained, training
-from experiments.regimes.joint import rank
+from experiments.regimes.joint import alive, rank
 from tests.experiments.regimes.test_base import fitted
 from tests.experiments.training import ROUTED
 from tests.models import tiny, token_ids
@@ -43,6 +43,7 @@ def test_weights_and_routers_are_trained_saved_and_read(work: Any, weights: bool
     trace = pd.read_csv(trained.folder(cell, 0, Path("results/laptop")) / "groups.csv")
     assert sorted(trace["step"].unique()) == [1, 2, 4]
     assert trace["largest_group"].between(0.25, 1).all()
+    assert trace["alive"].between(1, 4).all()
     first, last = (trace[trace["step"] == step] for step in (1, 4))
     assert (first["drift"] == 0).all()
     assert (last["drift"] > 0).all()
@@ -79,6 +80,11 @@ def test_routers_of_several_sides_are_refused_by_field(work: Any, tmp_path: Path
 def test_unknown_mitigations_are_refused_and_the_known_listed(work: Any) -> None:
     with pytest.raises(ValueError, match=r"mitigation: must be one of .*recluster.*'hope'"):
         work(both={**block("softmax"), "regime": {**HOW, "mitigation": "hope"}})
+
+
+def test_a_group_lives_from_a_hundredth_of_the_tokens_on() -> None:
+    groups = torch.tensor([0] * 99 + [1] + [2] * 100)
+    assert alive(torch.nn.functional.one_hot(groups, 4)[None, None]) == 2
 
 
 def test_rank_counts_the_dimensions_that_are_filled() -> None:
