@@ -35,6 +35,7 @@ ROLES = {
     "trained_seer": "SeerAttention",
     "trained_indexer": "lightning indexer",
 }
+PAPER_GROUPS = 4  # K of the paper's main results; others are its ablations
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
 
@@ -71,21 +72,30 @@ class Cell:
 
     @property
     def role(self) -> str:
-        """A key of :data:`ROLES`, ``groups`` for trained groups that are neither the recipe's nor
-        the paper's, or the method's name (with ``trained_`` before it)."""
+        """A key of :data:`ROLES`; ``groups`` for trained groups that are neither the recipe's nor
+        the paper's, ``ablation`` for the paper's of another number, ``joint`` where weights may
+        learn with them; or the method's name (with ``trained_`` before it)."""
         method, regime = self.method.get("name", ""), self.regime.get("name", "none")
         if method == "full":
             return "pretrained" if regime == "none" else "adapted"
         if method == "focus" and regime in ("centroids", "none"):
-            if self.regime.get("shuffled"):
-                return "shuffled"
-            kinds = {"paper": "paper", "query_head": "ours"}
-            return kinds.get(self.method.get("routers", ""), "groups")
+            return self._routed
+        if regime == "joint":
+            return "joint"
         if method == "focus":
             return "masked"
         if method == "window" and regime == "none" and not self.method.get("ngram", 3):
             return "streaming" if self.method.get("sinks", 4) else "longformer"
         return method if regime == "none" else f"trained_{method}"
+
+    @property
+    def _routed(self) -> str:
+        """Of routers alone."""
+        if self.regime.get("shuffled"):
+            return "shuffled"
+        if self.method.get("routers") == "paper":
+            return "paper" if self.method.get("num_groups") == PAPER_GROUPS else "ablation"
+        return "ours" if self.method.get("routers") == "query_head" else "groups"
 
 
 def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:

@@ -22,11 +22,12 @@ ROWS = (
 )  # fmt: skip
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
 # Which kind of reading a table is of: the column that this kind alone has.
-KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure"}
+KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "groups": "confidence"}
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
     "leak": ("balance", "document"),
+    "groups": ("layer", "document", "largest_group"),
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
@@ -160,16 +161,31 @@ class Results:
         return self._kind("benchmarks")
 
     @cached_property
+    def groups(self) -> pd.DataFrame:
+        """A row a cell, seed, document and layer: how even groups are, and how sure a token is."""
+        return self._kind("groups")
+
+    @cached_property
     def training(self) -> pd.DataFrame:
         """Every step of every training: cell, seed, step, loss."""
+        return self._trained("train.csv", ("step", "loss"))
+
+    @cached_property
+    def traces(self) -> pd.DataFrame:
+        """A row a joint training, step and layer: what becomes of the groups, and how they move."""
+        return self._trained("groups.csv", ("step", "layer", "largest_group"))
+
+    def _trained(self, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+        """A table beside the weights of every training."""
         frames = []
         for block, record in self._finished():
-            path = record.with_name("train.csv")
+            path = record.with_name(name)
             if path.is_file() and record.parents[2].name == "train":
                 seed = int(record.parents[1].name.removeprefix("seed"))
-                told = {"experiment": block, "cell": record.parent.name, "seed": seed}
+                told = {"experiment": block, "cell": record.parent.name, "seed": seed,
+                        "evidence": self.evidence(path)}  # fmt: skip
                 frames.append(pd.read_csv(path).assign(**told))
-        names = ["experiment", "cell", "seed", "step", "loss"]
+        names = ["experiment", "cell", "seed", "evidence", *columns]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
     def table(self, stage: str) -> pd.DataFrame:

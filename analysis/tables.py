@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import arithmetic, benchmarks, rivals
+from analysis import ablations, arithmetic, benchmarks, rivals, stability
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
 from analysis.paper import table
@@ -98,6 +98,8 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "pareto": pareto,
     "rivals": rivals.table,
     "benchmarks": benchmarks.table,
+    "ablations": ablations.table,
+    "stability": stability.table,
     "copying": copied,
     "leak": leak,
     "training": training,

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from analysis.figures import (
+    ablations,
     copying,
     decode,
+    dominance,
     equal,
     leak,
     quality,
@@ -38,6 +40,8 @@ FIGURES = {
     "rivals": Shown(rivals.draw, "Rivals at equal density", rivals.CAPTION),
     "controls": Shown(equal.draw, "At equal density", equal.CAPTION),
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
+    "ablations": Shown(ablations.draw, "The paper's way, one setting changed", ablations.CAPTION),
+    "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),
     "training": Shown(training.draw, "The course of training", training.CAPTION),
     "copying": Shown(copying.draw, "What perplexity hides: a passage read twice", copying.CAPTION),
     "leak": Shown(leak.draw, "What balancing over the sequence leaks", leak.CAPTION),

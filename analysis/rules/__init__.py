@@ -1,6 +1,7 @@
 """Rules of the claims ledger. Importing the package registers all of them."""
 
 from analysis.rules import (
+    ablations,
     benchmarks,
     bounds,
     controls,
@@ -9,8 +10,10 @@ from analysis.rules import (
     headline,
     identity,
     leak,
+    lora,
     rivals,
     speed,
+    stability,
     table7,
 )
 from analysis.rules.registry import RULES, Outcome, Verdict, decide, rule

@@ -13,6 +13,8 @@ from analysis.settings import LedgerSettings
 # The paper's name of a benchmark, and lm-eval's.
 TASKS = {"hellaswag": "hellaswag", "arc_easy": "arc_easy", "piqa": "piqa",
          "lambada": "lambada_openai"}  # fmt: skip
+FOCUS = ("table1.focus", "table3.focus-r16", "table10.focus")  # the same row in three tables
+NAMES = {**TASKS, "truthfulqa_mc1": "truthfulqa_mc1"}
 
 
 def known(row: pd.Series, results: Results) -> dict[str, object]:
@@ -34,12 +36,15 @@ def zero_shot(results: Results, role: str | None = None) -> pd.DataFrame:
     return own if role is None else own[own["role"] == role]
 
 
-@rule(*(f"table1.focus.{task}" for task in TASKS), refuted="an interval of the difference to the "
-      "pretrained model's score below zero")  # fmt: skip
+@rule(
+    *(f"{row}.{task}" for row in FOCUS for task in TASKS),
+    *(f"table4.focus-k2.{task}" for task in NAMES),
+    refuted="an interval of the difference to the pretrained model's score below zero",
+)
 def unchanged(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """The paper's way on our model: scores with and without the mask, question by question."""
     frame = zero_shot(results, "paper")
-    frame = frame[frame["texts"] == TASKS[claim.column]] if len(frame) else frame
+    frame = frame[frame["texts"] == NAMES[claim.column]] if len(frame) else frame
     if frame.empty:
         return None
     row = frame.iloc[0]

@@ -175,6 +175,7 @@ class Tolerances(Frozen):
         leak_share: share of earlier assignments that may change before it counts as a leak.
         copied: share of the full model's gain from having read a passage before, from which on a
             mask counts as one that copies.
+        same_score: points within which a benchmark's score counts as unchanged.
         same_share: percentage points within which the share of tokens in the largest group agrees,
             and a setting counts as one that hardly changes it.
         collapsed: percent of the tokens in one group from which on groups have collapsed.
@@ -191,6 +192,7 @@ class Tolerances(Frozen):
     speedup: Limit
     leak_share: Limit
     copied: Limit
+    same_score: Limit
     same_share: Limit
     collapsed: Limit
     blocked: Limit

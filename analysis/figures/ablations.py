@@ -1,0 +1,95 @@
+"""Ablations of the paper's way: one setting changed at a time, ours beside the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import ablations
+from analysis.figures import style
+from analysis.paper import table
+from analysis.results import Results
+
+CAPTION = (
+    "Above: change of the perplexity under the training gate against the default (K = 8, window "
+    "128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Below: tokens in the "
+    "largest group, the mean over layers. Filled: ours, SmolLM2 on plays after 24 steps, with 95% "
+    "intervals over documents; hollow: the paper's GPT-2 on PG-19, without intervals."
+)
+TITLES = {
+    "k": "groups K", "window": "window", "tau": "temperature",
+    "sinkhorn-iterations": "Sinkhorn iterations", "routing_dim": "routing dimensions",
+}  # fmt: skip
+LOOKS = {"centroids": (style.BLUE, "o", "routers alone"),
+         "joint": (style.RED, "s", "with all weights")}  # fmt: skip
+THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
+          "joint": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
+
+
+def draw(results: Results) -> Figure | None:
+    """Two rows of panels, one a setting; None where nothing was ablated."""
+    frame = ablations.table(results)
+    frame = frame[frame["change"].notna()] if len(frame) else frame
+    shown = [name for name in TITLES if (frame["setting"] == name).sum() > 1]
+    if not shown:
+        return None
+    figure, every = style.axes(len(shown), 0.8 + 2.5 * len(shown), 6.2, rows=2, share=True)
+    for column, setting in enumerate(shown):
+        own = frame[frame["setting"] == setting].sort_values("value")
+        values = sorted(set(own["value"]))
+        above, below = every[column], every[column + len(shown)]
+        for trained, rows in own.groupby("trained", sort=False):
+            panel(above, below, rows, values, str(trained), setting)
+        above.axhline(0, color=style.INK, linewidth=1.2)
+        for axis in (above, below):
+            axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        above.set_title(TITLES[setting], loc="left")
+    every[0].set_ylabel("change of perplexity (%)")
+    every[len(shown)].set_ylabel("tokens in the largest group (%)")
+    every[len(shown)].set_ylim(0, 100)
+    style.legend(figure, every, 4)
+    return figure
+
+
+def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[float], trained: str,
+          setting: str) -> None:  # fmt: skip
+    """Ours and the paper's of one way to train, above perplexity and below the largest group."""
+    colour, marker, name = LOOKS[trained]
+    side = -0.08 if trained == "centroids" else 0.08
+    places = [values.index(value) + side for value in rows["value"]]
+    ours: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "-", **style.BAR}
+    moved = rows.assign(**{
+        each: rows[each].where(rows["value"] != rows["default"], 0.0)
+        for each in ("change", "low", "high")
+    })  # fmt: skip
+    above.errorbar(places, 100 * moved["change"], label=f"ours, {name}",
+                   yerr=style.spread(moved, "change", "low", "high", 100), **ours)  # fmt: skip
+    below.errorbar(places, rows["largest"], yerr=style.spread(
+        rows, "largest", "largest_low", "largest_high"), **ours)  # fmt: skip
+    theirs = paper(setting, trained, rows["default"].iloc[0])
+    there = [row for row in theirs if row["value"] in values]
+    hollow: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": ":",
+                              "markerfacecolor": "white", "markersize": 5.5}  # fmt: skip
+    at = [values.index(row["value"]) + side for row in there]
+    above.plot(at, [row["change"] for row in there], label=f"the paper's, {name}", **hollow)
+    known = [(place, row["largest"]) for place, row in zip(at, there, strict=True)
+             if row["largest"] is not None]  # fmt: skip
+    below.plot([place for place, _ in known], [share for _, share in known], **hollow)
+
+
+def paper(setting: str, trained: str, default: float) -> list[dict[str, Any]]:
+    """The paper's changes in percent, and its largest groups."""
+    if setting == "routing_dim":
+        if trained != "centroids":
+            return []
+        rows = [{"value": row["R"], "ppl": row["ppl"], "largest": None}
+                for row in table("routing_dim")["rows"]]  # fmt: skip
+    else:
+        ppl, share = THEIRS[trained]
+        rows = [{"value": row["value"], "ppl": row[ppl], "largest": row[share]}
+                for row in table("table9")["rows"] if row["parameter"] == setting]  # fmt: skip
+    (base,) = (row["ppl"] for row in rows if row["value"] == default)
+    return [{**row, "change": 100 * (row["ppl"] / base - 1)} for row in rows]

@@ -1,0 +1,152 @@
+"""Rules of the ablations: Table 9 and the routing dimension.
+
+Our model, text and steps are others than the paper's, so a figure is never judged, only what a
+setting changes: whether it matters, and in which direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis import ablations, scope
+from analysis.ablations import DEFAULTS
+from analysis.paper import Claim, magnitude, table
+from analysis.results import Results
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.table7 import same_sign
+from analysis.settings import LedgerSettings
+
+TRAINED = {"centroid_ppl": "centroids", "finetuned_ppl": "joint",
+           "dominance_centroid": "centroids", "dominance_full_ft": "joint"}  # fmt: skip
+PRETRAINED = 42.8  # the paper's GPT-2 on PG-19, Table 1
+WHOLE = 768  # the paper's model dimension: its routing in all of it
+
+
+def row_of(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
+    """The cell with this value, all else the default."""
+    frame = ablations.table(results)
+    own = frame[(frame["trained"] == trained) & (frame["setting"] == setting)]
+    own = own[own["value"].astype(float) == value]
+    return None if own.empty else own.iloc[0]
+
+
+def theirs(entry: str, key: str, names: dict[str, Any], column: str, value: Any) -> float:
+    """A figure of the paper's table."""
+    for row in table(entry)["rows"]:
+        if row[key] == value and all(row[name] == each for name, each in names.items()):
+            return float(magnitude(row[column]) or 0)
+    raise ValueError(f"{entry}: no row with {key} = {value}")
+
+
+def known(row: pd.Series, results: Results) -> dict[str, Any]:
+    """Evidence, command, n and scale."""
+    return facts({name: row[name] for name in ("evidence", "cell", "documents")}, results)
+
+
+@rule(
+    "table9.{parameter}.{value}.centroid_ppl", "table9.{parameter}.{value}.finetuned_ppl",
+    refuted="where the paper's change is large, an interval on the other side of zero; where it is "
+    "small, one wholly beyond the limit same_ppl",
+)  # fmt: skip
+def perplexity(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
+               value: str) -> Outcome | None:  # fmt: skip
+    """Perplexity under the training gate, with one setting changed."""
+    trained, default = TRAINED[claim.column], default_of(results, claim)
+    if default is None:
+        return None
+    names = {"parameter": parameter}
+    paper, base = (theirs("table9", "value", names, claim.column, each)
+                   for each in (claim.keys["value"], default))  # fmt: skip
+    return judged(claim, results, settings, row_of(results, trained, parameter,
+                  float(claim.keys["value"])), paper, base)  # fmt: skip
+
+
+@rule("routing_dim.r{dimension}.ppl", refuted="an interval wholly beyond the limit same_ppl")
+def dimensions(claim: Claim, results: Results, settings: LedgerSettings,
+               dimension: str) -> Outcome | None:  # fmt: skip
+    """Perplexity with more dimensions to route in; the model's own for the paper's."""
+    default = results.cells.get(DEFAULTS["centroids"])
+    if default is None:
+        return None
+    paper, base = (theirs("routing_dim", "R", {}, "ppl", each) for each in (int(dimension), 16))
+    own = ablations.table(results)
+    own = own[(own["trained"] == "centroids") & (own["setting"] == "routing_dim")]
+    value = float(own["value"].max()) if int(dimension) == WHOLE and len(own) else float(dimension)
+    return judged(claim, results, settings, row_of(results, "centroids", "routing_dim", value),
+                  paper, base)  # fmt: skip
+
+
+def default_of(results: Results, claim: Claim) -> Any:
+    """The paper's default of the claim's setting, where we ran ours."""
+    cell = results.cells.get(DEFAULTS[TRAINED[claim.column]])
+    field = ablations.SETTINGS.get(claim.keys["parameter"])
+    return None if cell is None or field is None else cell.method.get(field)
+
+
+def judged(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Series | None,
+           paper: float, base: float) -> Outcome | None:  # fmt: skip
+    """A change of perplexity beside the paper's, from ``base`` to ``paper``."""
+    if row is None or pd.isna(row["change"]):
+        return None
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    limit = settings.tolerances.same_ppl
+    if row["value"] == row["default"]:
+        verdict, why = same_sign(row, paper - PRETRAINED, few)
+    else:
+        verdict, why = beside(interval(row), 100 * (paper / base - 1), 100 * limit)
+        why = (f"{changed(row)} against the default {row['default']:g}; the paper has "
+               f"{paper / base - 1:+.1%}: {why}")  # fmt: skip
+    return Outcome(verdict, f"{why}; training gate", **known(row, results))
+
+
+def beside(ours: dict[str, float], theirs: float, limit: float) -> tuple[str, str]:
+    """A change with its interval beside one of the paper's: whether it is small there and here, or
+    has the same sign."""
+    low, high = ours["low"], ours["high"]
+    if abs(theirs) <= limit:
+        if -limit <= low and high <= limit:
+            return Verdict.DIRECTION, "small here, too"
+        if low > limit or high < -limit:
+            return Verdict.NOT_REPRODUCED, "small in the paper alone"
+        return Verdict.INCONCLUSIVE, "the interval holds the limit"
+    if low <= 0 <= high:
+        return Verdict.INCONCLUSIVE, "the interval holds zero"
+    if (low > 0) == (theirs > 0):
+        return Verdict.DIRECTION, "the same direction"
+    return Verdict.NOT_REPRODUCED, "the other direction"
+
+
+@rule(
+    "table9.{parameter}.{value}.dominance_centroid",
+    "table9.{parameter}.{value}.dominance_full_ft",
+    refuted="where the paper's change is large, an interval on the other side of zero; where it is "
+    "small, one wholly beyond the limit same_share",
+)  # fmt: skip
+def dominance(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
+              value: str) -> Outcome | None:  # fmt: skip
+    """Tokens in the largest group, with one setting changed."""
+    default = default_of(results, claim)
+    if default is None:
+        return None
+    row = row_of(results, TRAINED[claim.column], parameter, float(claim.keys["value"]))
+    if row is None or pd.isna(row["largest"]) or pd.isna(row["evidence"]):
+        return None
+    limit, names = settings.tolerances.same_share, {"parameter": parameter}
+    paper, base = (theirs("table9", "value", names, claim.column, each)
+                   for each in (claim.keys["value"], default))  # fmt: skip
+    own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
+    said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
+    if row["value"] == row["default"]:
+        near = abs(row["largest"] - paper) <= limit
+        few = scope.fewer_steps(claim, results.cells[row["cell"]])
+        wrong = Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
+        why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
+        return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **known(row, results))
+    apart = {"low": row["points_low"], "high": row["points_high"]}
+    verdict, why = beside(apart, paper - base, limit)
+    why = (f"{said}: {row['points']:+.0f} points ({row['points_low']:+.0f} to "
+           f"{row['points_high']:+.0f}) against the default; the paper "
+           f"{paper - base:+.0f}: {why}")  # fmt: skip
+    return Outcome(verdict, why, **own, **known(row, results))

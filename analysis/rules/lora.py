@@ -1,0 +1,133 @@
+"""Rules of LoRA beside the routers: Tables 3 and 4, on the model and the plays that we have.
+
+Ours trains for a hundredth of the paper's steps. Adam moves a weight by about rate times steps, so
+a rate of Table 4 stands beside the one of ours with the nearest product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.benchmarks import table as scores
+from analysis.cells import Cell
+from analysis.comparisons import quality
+from analysis.paper import Claim, table
+from analysis.results import Results
+from analysis.rules.ablations import beside
+from analysis.rules.benchmarks import NAMES, known
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.table7 import paper_way
+from analysis.settings import LedgerSettings
+
+BLOCKS = {"lora-r4": "lora4", "lora-r16": "lora16"}
+RATES = {"1e-5": 1e-5, "5e-5": 5e-5, "1e-4": 1e-4}
+STEPS = 2000  # of the paper's Table 4
+CHOSEN_ON = "search"  # validation documents
+
+
+def best(results: Results, block: str) -> Cell | None:
+    """The cell of an experiment that costs least on validation documents."""
+    rows = results.rows
+    own = rows[(rows["experiment"] == block) & (rows["reading"] == CHOSEN_ON)]
+    if own.empty:
+        return None
+    return results.cells[str(own.groupby("cell")["nll"].sum().idxmin())]
+
+
+def nearest(results: Results, rate: float) -> Cell | None:
+    """The rank 4 cell whose rate times steps is nearest to the paper's, as a ratio."""
+    cells = [each for each in results.cells.values() if each.block == BLOCKS["lora-r4"]]
+    wanted = rate * STEPS
+
+    def apart(cell: Cell) -> float:
+        own = float(cell.regime["learning_rate"]) * (cell.steps or 0)
+        return max(own / wanted, wanted / own)
+
+    return min(cells, key=apart, default=None)
+
+
+def against_pretrained(results: Results, cell: Cell | None) -> pd.Series | None:
+    """A cell's perplexity under full attention, or a training gate, on test documents."""
+    if cell is None:
+        return None
+    frame = quality(results)
+    own = frame[(frame["cell"] == cell.name) & (frame["base_role"] == "pretrained")]
+    own = own[own["final"].astype(bool) & own["condition"].isin(["full", "soft"])]
+    return None if own.empty else own.iloc[0]
+
+
+def figures(entry: str, row: str, column: str) -> tuple[float, float]:
+    """The paper's figure of a row, and of what it is held against."""
+    rows = {each["method"]: each for each in table(entry)["rows"]}
+    if entry == "table4":
+        return float(rows[row][column]), float(rows["instruct"][column])
+    if column == "ppl":
+        (base,) = (r["ppl"] for r in table("table1")["rows"] if r["method"] == "pretrained")
+        return float(rows[row][column]), float(base)
+    return float(rows[row][column]), 0.0  # changes already
+
+
+@rule(
+    "table3.{method}.ppl", "table4.{method}.ppl",
+    refuted="an interval on the other side of the pretrained model than the paper's",
+)  # fmt: skip
+def perplexity(claim: Claim, results: Results, settings: LedgerSettings,
+               method: str) -> Outcome | None:  # fmt: skip
+    """What was trained against the model before, on test documents."""
+    entry = claim.id.split(".")[0]
+    if method == "instruct":
+        return None
+    row = against_pretrained(results, cell_of(results, entry, method))
+    if row is None:
+        return None
+    ours, theirs = figures(entry, method, "ppl")
+    limit = 100 * settings.tolerances.same_ppl
+    verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
+    why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
+           f"paper {ours / theirs - 1:+.1%}: {said}")  # fmt: skip
+    return Outcome(verdict, why + told(results.cells[row["cell"]]), **facts(row, results))
+
+
+def cell_of(results: Results, entry: str, method: str) -> Cell | None:
+    """What stands for a row of Table 3 or 4."""
+    if method.startswith("focus"):
+        row = paper_way(results, 2)
+        return None if row is None else results.cells[row["cell"]]
+    if entry == "table3":
+        return best(results, BLOCKS[method])
+    return nearest(results, RATES[method.rsplit("lr", 1)[1]])
+
+
+def told(cell: Cell) -> str:
+    """The rate and steps of LoRA."""
+    if cell.regime.get("name") != "lora":
+        return f"; {cell.steps} steps, training gate"
+    return f"; {cell.steps} steps at a rate of {cell.regime['learning_rate']:g}"
+
+
+@rule(
+    *(f"table3.{method}.{task}" for method in BLOCKS for task in NAMES),
+    *(f"table4.lora-r4-lr{rate}.{task}" for rate in RATES for task in NAMES),
+    refuted="an interval of the difference to the model before on the other side of zero, or "
+    "beyond the limit same_score where the paper's difference is small",
+)
+def score(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """A benchmark after LoRA, question by question beside the model before."""
+    entry, method, column = claim.id.split(".")
+    cell, frame = cell_of(results, entry, method), scores(results)
+    if cell is None or frame.empty:
+        return None
+    own = frame[(frame["cell"] == cell.name) & (frame["texts"] == NAMES[column])]
+    if own.empty:
+        return None
+    row, (ours, theirs) = own.iloc[0], figures(entry, method, column)
+    points: dict[str, Any] = {"ours": row["points"], "low": row["low"], "high": row["high"]}
+    verdict, said = beside(points, ours - theirs, settings.tolerances.same_score)
+    if not row["changed_percent"]:
+        verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
+    why = (f"{row['score']:.0f}%, {row['points']:+.1f} points ({row['low']:+.1f} to "
+           f"{row['high']:+.1f}) against the model before; the paper "
+           f"{ours - theirs:+.1f}: {said}")  # fmt: skip
+    return Outcome(verdict, why + told(cell), **known(row, results))

@@ -1,0 +1,167 @@
+"""Rules of group dominance: Table 8 and Section 4.
+
+What is blocked, and what collapses, is judged against a plain softmax trained alike: a cure blocks
+an escape where it leaves at most the share ``blocked`` of that movement.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis import scope, stability
+from analysis.paper import Claim
+from analysis.results import Results
+from analysis.rules.registry import Outcome, Verdict, rule
+from analysis.settings import LedgerSettings
+
+ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank"}
+WORDS = {"drift": "centroids moved by {:.2f} of their norm",
+         "shift": "hidden states moved by {:.2f} of their norm",
+         "lost_rank": "projected tokens lost {:.0%} of their dimensions"}  # fmt: skip
+PLAIN = "plain softmax"
+EVEN = 100
+
+
+def row_of(results: Results, name: str, weights: bool) -> pd.Series | None:
+    """A mitigation by the paper's name."""
+    frame = stability.table(results)
+    if frame.empty:
+        return None
+    own = frame[(frame["name"] == name) & (frame["weights"] == weights)]
+    return None if own.empty else own.iloc[0]
+
+
+def known(row: pd.Series, results: Results) -> dict[str, Any]:
+    """Evidence, command, n and scale."""
+    cell = results.cells[row["cell"]]
+    return {"n": int(row["layers"]), "evidence": row["evidence"],
+            "command": f"dvc repro read@{row['experiment']}",
+            "scale": f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
+                     f"{row['steps']} steps; seed 0"}  # fmt: skip
+
+
+def few(claim: Claim, row: pd.Series, results: Results) -> bool:
+    """Whether it trained for fewer steps than the paper."""
+    return scope.fewer_steps(claim, results.cells[row["cell"]])
+
+
+@rule(
+    *(f"table8.{{method}}.{escape}" for escape in ESCAPES),
+    refuted="what the paper says is blocked moves as under a plain softmax, or the other way round",
+)
+def escape(claim: Claim, results: Results, settings: LedgerSettings,
+           method: str) -> Outcome | None:  # fmt: skip
+    """A movement under a mitigation, of that under a plain softmax."""
+    row, plain = (row_of(results, name, weights=True) for name in (method, PLAIN))
+    measure = ESCAPES[claim.column]
+    if row is None or plain is None or pd.isna(row.get(measure)):
+        return None
+    limit = settings.tolerances.blocked
+    left = float(row[measure]) / max(float(plain[measure]), 1e-9)
+    low, high = (float(row[f"{measure}_{end}"]) / max(float(plain[measure]), 1e-9)
+                 for end in ("low", "high"))  # fmt: skip
+    says = str(claim.paper)
+    verdict, said = Verdict.INCONCLUSIVE, "the interval holds the limit"
+    if says in ("yes", "no") and (high <= limit or low > limit):
+        blocked = high <= limit
+        same = blocked == (says == "yes")
+        verdict = Verdict.DIRECTION if same else Verdict.NOT_REPRODUCED
+        said = "blocked" if blocked else "not blocked"
+    elif says not in ("yes", "no"):
+        partly = limit < left < 1
+        said = "in part" if partly else "blocked" if left <= limit else "not blocked"
+        verdict = Verdict.DIRECTION if partly else Verdict.INCONCLUSIVE
+    why = (f"{WORDS[measure].format(row[measure])}, {left:.2f} ({low:.2f} to {high:.2f}, over "
+           f"layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper says "
+           f"{says}")  # fmt: skip
+    return Outcome(verdict, why, **known(row, results))
+
+
+@rule("table8.{method}.outcome", refuted="another outcome after as many steps as the paper's; for "
+      "Sinkhorn, a collapse")  # fmt: skip
+def outcome(claim: Claim, results: Results, settings: LedgerSettings,
+            method: str) -> Outcome | None:  # fmt: skip
+    """How the groups end."""
+    row, cure = (row_of(results, name, weights=True) for name in (method, "sinkhorn"))
+    if row is None or cure is None or pd.isna(row.get("largest")):
+        return None
+    limits, fewer = settings.tolerances, few(claim, row, results)
+    even = EVEN / row["groups"]
+    happens = {
+        "entropy-and-balance-loss": row["largest_low"] > limits.collapsed,
+        "stop-gradient-on-inputs": row["largest_low"] > even + limits.same_share,
+        "ema-centroids-and-projection": row["lost_rank_low"] > limits.blocked,
+        "recluster-every-100-steps": row["largest_high"] < even + limits.same_share
+        and row["agreement_high"] < cure["agreement_low"],
+        "balance-weight-x5": row["alive_high"] <= row["groups"] / 4 + 0.5,
+        "sinkhorn": row["largest_high"] < even + limits.same_share,
+    }[method]
+    verdict = Verdict.DIRECTION
+    if not happens:
+        verdict = Verdict.INCONCLUSIVE if fewer and method != "sinkhorn" else Verdict.NOT_REPRODUCED
+    why = (f"{row['largest']:.0f}% of the tokens in the largest of {row['groups']} groups "
+           f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
+           f"alive, {row['agreement']:.0%} of the tokens keep theirs; after {row['steps']} "
+           f"steps, {'fewer than' if fewer else 'as'} in the paper: "
+           f"{'the same' if happens else 'not seen'}")  # fmt: skip
+    return Outcome(verdict, why, **known(row, results))
+
+
+METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", "sinkhorn": "sinkhorn"}
+
+
+@rule(
+    "dominance.{method}.dominance_centroid", "dominance.{method}.dominance_full_ft",
+    refuted="an interval wholly beyond the limit same_share from the paper's; a collapse that the "
+    "paper sees late is refuted by as many steps alone",
+)  # fmt: skip
+def dominance(claim: Claim, results: Results, settings: LedgerSettings,
+              method: str) -> Outcome | None:  # fmt: skip
+    """Tokens in the largest group at the end."""
+    row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))
+    if row is None or pd.isna(row.get("largest")):
+        return None
+    limits, paper = settings.tolerances, float(str(claim.paper))
+    own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
+    near = paper - limits.same_share <= own["low"] and own["high"] <= paper + limits.same_share
+    far = own["low"] > paper + limits.same_share or own["high"] < paper - limits.same_share
+    if paper > limits.collapsed and own["low"] > limits.collapsed:
+        near, far = True, False  # a collapse is one
+    late = paper > limits.collapsed and few(claim, row, results)
+    verdict = Verdict.INCONCLUSIVE
+    if near:
+        verdict = Verdict.DIRECTION
+    elif far and not late:
+        verdict = Verdict.NOT_REPRODUCED
+    why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
+           f"({own['low']:.1f} to {own['high']:.1f}) after {row['steps']} steps; the paper "
+           f"{paper:g}% (limit {limits.same_share:g} points)")  # fmt: skip
+    return Outcome(verdict, why, **own, **known(row, results) | {"n": int(row["documents"])})
+
+
+@rule(
+    "dominance.{method}.stability_centroid",
+    "dominance.{method}.stability_full_ft",
+    refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
+)
+def stays(claim: Claim, results: Results, settings: LedgerSettings,
+          method: str) -> Outcome | None:  # fmt: skip
+    """Tokens that keep their group from one look to the next."""
+    row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))
+    if row is None or pd.isna(row.get("agreement")):
+        return None
+    limit, paper = settings.tolerances.same_share / 100, float(str(claim.paper))
+    own = {"ours": row["agreement"], "low": row["agreement_low"], "high": row["agreement_high"]}
+    verdict = Verdict.INCONCLUSIVE
+    if paper - limit <= own["low"] and own["high"] <= paper + limit:
+        verdict = Verdict.DIRECTION
+    elif (own["low"] > paper + limit or own["high"] < paper - limit) and not few(
+        claim, row, results
+    ):
+        verdict = Verdict.NOT_REPRODUCED
+    why = (f"{own['ours']:.1%} of the tokens keep their group over the last looks "
+           f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
+           f"paper {paper:.1%}")  # fmt: skip
+    return Outcome(verdict, why, **own, **known(row, results))

@@ -1,0 +1,74 @@
+"""What becomes of groups while routers and weights learn together, by mitigation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.ablations import shares
+from analysis.cells import Cell
+from analysis.results import Results
+from experiments import statistics
+
+# Our mitigations by the paper's name; the last three are not the paper's.
+NAMES = {
+    "softmax": "entropy-and-balance-loss", "stop_gradient": "stop-gradient-on-inputs",
+    "ema": "ema-centroids-and-projection", "recluster": "recluster-every-100-steps",
+    "softmax_x5": "balance-weight-x5", "sinkhorn": "sinkhorn",
+    "causal": "causal potentials (ours)", "bias": "bias update (DeepSeek-V3)",
+    "none": "plain softmax",
+}  # fmt: skip
+EVERY = ("drift", "shift", "rank", "alive", "agreement", "confidence")
+STABLE = "stable"  # the experiments of it, in params.yaml
+
+
+def cells(results: Results) -> list[Cell]:
+    """Joint trainings that were watched for the groups' sake."""
+    return [each for each in results.cells.values()
+            if each.regime.get("name") == "joint" and each.block.startswith(STABLE)]  # fmt: skip
+
+
+def table(results: Results) -> pd.DataFrame:
+    """A row a joint training: tokens in the largest group on test documents (percent), and at the
+    last step, as means over layers with intervals over layers, how far centroids and hidden states
+    moved, the dimensions that projected tokens fill (of those at first), groups that are alive, and
+    the share of tokens that keep their group between looks."""
+    found = [row(results, cell) for cell in cells(results)]
+    return pd.DataFrame([each for each in found if each])
+
+
+def row(results: Results, cell: Cell) -> dict[str, Any]:
+    """One training, {} where it was not watched."""
+    own = results.traces[results.traces["cell"] == cell.name]
+    if own.empty:
+        return {}
+    first, last = (by_layer(own, step) for step in (own["step"].min(), own["step"].max()))
+    lost = (1 - last["rank"] / first["rank"]).clip(lower=0)
+    known: dict[str, Any] = {
+        "cell": cell.name, "experiment": cell.block, "mitigation": cell.regime["mitigation"],
+        "name": NAMES.get(cell.regime["mitigation"], cell.regime["mitigation"]),
+        "weights": bool(cell.regime["weights"]), "groups": cell.method["num_groups"],
+        "steps": int(own["step"].max()), "layers": len(last), "seeds": own["seed"].nunique(),
+        "evidence": own["evidence"].iloc[0],
+    }  # fmt: skip
+    for name, values in [*((each, last[each]) for each in EVERY), ("lost_rank", lost)]:
+        if values.notna().all() and len(values) > 1:
+            found = statistics.mean(values, results.confidence)
+            known |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    return known | largest(results, cell)
+
+
+def largest(results: Results, cell: Cell) -> dict[str, Any]:
+    """Percent of the tokens in the largest group on test documents, the mean over layers."""
+    own = shares(results, cell)
+    if own.empty:
+        return {}
+    found = statistics.two_way(own.to_numpy(), results.confidence)
+    return {"largest": found.value, "largest_low": found.low, "largest_high": found.high,
+            "documents": found.documents}  # fmt: skip
+
+
+def by_layer(trace: pd.DataFrame, step: int) -> pd.DataFrame:
+    """A row a layer: the mean over seeds at a step."""
+    return trace[trace["step"] == step].groupby("layer").mean(numeric_only=True)
