@@ -50,7 +50,7 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
     refuted="where the paper's change is large, an interval on the other side of zero; where it is "
     "small, one wholly beyond the limit same_ppl",
 )  # fmt: skip
-def perplexity(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
+def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
                value: str) -> Outcome | None:  # fmt: skip
     """Perplexity under the training gate, with one setting changed."""
     trained, default = TRAINED[claim.column], default_of(results, claim)
@@ -124,7 +124,7 @@ def beside(ours: dict[str, float], theirs: float, limit: float) -> tuple[str, st
     refuted="where the paper's change is large, an interval on the other side of zero; where it is "
     "small, one wholly beyond the limit same_share",
 )  # fmt: skip
-def dominance(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
+def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
               value: str) -> Outcome | None:  # fmt: skip
     """Tokens in the largest group, with one setting changed."""
     default = default_of(results, claim)

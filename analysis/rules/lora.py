@@ -73,7 +73,7 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     "table3.{method}.ppl", "table4.{method}.ppl",
     refuted="an interval on the other side of the pretrained model than the paper's",
 )  # fmt: skip
-def perplexity(claim: Claim, results: Results, settings: LedgerSettings,
+def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
                method: str) -> Outcome | None:  # fmt: skip
     """What was trained against the model before, on test documents."""
     entry = claim.id.split(".")[0]
@@ -85,6 +85,8 @@ def perplexity(claim: Claim, results: Results, settings: LedgerSettings,
     ours, theirs = figures(entry, method, "ppl")
     limit = 100 * settings.tolerances.same_ppl
     verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
+    if method.startswith("focus") and row["low"] > 0:
+        verdict, said = Verdict.INCONCLUSIVE, "too few steps to tell"
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
            f"paper {ours / theirs - 1:+.1%}: {said}")  # fmt: skip
     return Outcome(verdict, why + told(results.cells[row["cell"]]), **facts(row, results))
@@ -113,7 +115,7 @@ def told(cell: Cell) -> str:
     refuted="an interval of the difference to the model before on the other side of zero, or "
     "beyond the limit same_score where the paper's difference is small",
 )
-def score(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def lora_score(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """A benchmark after LoRA, question by question beside the model before."""
     entry, method, column = claim.id.split(".")
     cell, frame = cell_of(results, entry, method), scores(results)

@@ -117,7 +117,7 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", "sinkhorn": "
     refuted="an interval wholly beyond the limit same_share from the paper's; a collapse that the "
     "paper sees late is refuted by as many steps alone",
 )  # fmt: skip
-def dominance(claim: Claim, results: Results, settings: LedgerSettings,
+def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
               method: str) -> Outcome | None:  # fmt: skip
     """Tokens in the largest group at the end."""
     row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))

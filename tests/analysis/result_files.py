@@ -229,3 +229,69 @@ def write_answers(
         hard = {"method": PAPER, "against": ["answers_pretrained"]}
         write_read(root, block, rows, reading="benchmarks", texts=task, kind="benchmarks",
                    **(hard if condition == "hard" else {}))  # fmt: skip
+
+
+DEFAULT = {**PAPER, "num_groups": 8, "window": 128, "temperature": 0.1, "sinkhorn_iterations": 10,
+           "routing_dim": 16}  # fmt: skip
+JOINT = {"name": "joint", "steps": 24, "context": 256, "weights": True, "mitigation": "sinkhorn"}
+
+
+def write_ablation(root: Path, block: str, change: float, largest: float, *,
+                   against: Sequence[str] = ("pretrained",), wobble: float = 1e-4,
+                   regime: Any = ROUTERS, **fields: Any) -> None:  # fmt: skip
+    """One setting of the paper's way: its loss under the training gate, and its groups."""
+    method = DEFAULT | fields
+    known = {"method": method, "regime": regime, "against": against}
+    write_read(root, block, losses("soft", change=change, wobble=wobble), **known)
+    write_groups(root, block, largest, wobble=1000 * wobble, **known)
+
+
+def write_groups(root: Path, block: str, largest: float, *, wobble: float = 0.1,
+                 **how: Any) -> None:  # fmt: skip
+    """Percent of the tokens in the largest group, in two layers and six documents."""
+    rows = [
+        {"seed": 0, "condition": "soft", "budget": "own", "document": f"book {n}",
+         "sha": f"{n:012x}", "layer": layer, "confidence": 0.9, "one_plus_cv2": 1.1,
+         "largest_group": (largest + wobble * (n % 2 - 0.5)) / 100}
+        for n in range(6) for layer in range(2)
+    ]  # fmt: skip
+    write_read(root, block, rows, reading="groups", kind="groups", **how)
+
+
+def write_cure(root: Path, mitigation: str, largest: float, *, weights: bool = True,
+               steps: int = 60, apart: float = 0.01, **last: float) -> None:  # fmt: skip
+    """A joint training that was watched: its groups on documents, and its trace."""
+    block = f"stable_{mitigation}{'' if weights else '_routers'}"
+    regime = JOINT | {"mitigation": mitigation, "weights": weights, "steps": steps}
+    known = {"method": DEFAULT, "regime": regime}
+    write_groups(root, block, largest, **known)
+    folder = root / block / "train" / "seed0" / block
+    record(folder, model="smollm2-135m-instruct", texts="plays", seed=0, **known)
+    first = {"largest_group": 0.2, "one_plus_cv2": 1.1, "alive": 8, "confidence": 0.9,
+             "agreement": 0.95, "drift": 0.0, "shift": 0.0, "rank": 10.0}  # fmt: skip
+    end = first | {"drift": 0.5, "shift": 0.5, "rank": 5.0} | last
+    rows = [{"step": step, "layer": layer, **{name: value * (1 + apart * (layer - 1.5))
+             for name, value in each.items()}}
+            for step, each in ((1, first), (steps, end)) for layer in range(4)]  # fmt: skip
+    pd.DataFrame(rows).to_csv(folder / "groups.csv", index=False)
+
+
+def write_lora(root: Path, change: float, *, rate: float = 0.0005, block: str = "lora4",
+               cell: str | None = None, wrong: int = 0) -> None:  # fmt: skip
+    """LoRA on plays: its loss on validation and test documents; answers, ``wrong`` of which the
+    model before alone has right (below zero: LoRA alone)."""
+    known = {"cell": cell, "method": FULL, "regime": LORA | {"learning_rate": rate, "rank": 4},
+             "against": ["pretrained", "answers_pretrained"]}  # fmt: skip
+    write_pretrained(root)
+    write_read(root, block, losses("full", change=change), **known)
+    write_read(root, block, losses("full", change=change), reading="search", final=False, **known)
+    for name, missed in ((block, max(0, wrong)), ("answers_pretrained", max(0, -wrong))):
+        rows = [
+            {"seed": 0, "condition": "full", "budget": "own", "document": str(n),
+             "sha": f"{n:012x}", "shots": 0, "correct": float(n >= missed), "correct_norm": None,
+             "right_nats": -3.0, "tokens": 90, "exposure": 0.0}
+            for n in range(100)
+        ]  # fmt: skip
+        own = known if name == block else {}
+        write_read(root, name, rows, reading="benchmarks", texts="hellaswag", kind="benchmarks",
+                   **own)  # fmt: skip

@@ -13,15 +13,19 @@ from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import RULES, Verdict
 from tests.analysis.result_files import (
+    JOINT,
     LORA,
     PAPER,
     RECIPE,
     ROUTERS,
     gpu_report,
+    write_ablation,
     write_adapted,
     write_answers,
     write_copying,
+    write_cure,
     write_leak,
+    write_lora,
     write_masks,
     write_paper,
     write_pretrained,
@@ -90,6 +94,35 @@ def family(ours: float, adapted: float = -0.1, control: float | None = None, wob
                         method={"name": "window"}, against=bases)  # fmt: skip
 
     return write
+
+
+def ablated(change: float, largest: float, regime: Any = ROUTERS, wobble: float = 1e-4,
+            **fields: Any) -> Writer:  # fmt: skip
+    """A setting beside the default, whose perplexity is the pretrained model's and whose largest
+    group has 24% of the tokens."""
+
+    def write(results: Results) -> None:
+        write_pretrained(results.root)
+        default = "ablate" if regime is ROUTERS else "tuned"
+        write_ablation(results.root, default, 0.0, 24.0, regime=regime, wobble=wobble)
+        write_ablation(results.root, f"{default}_other", change, largest, against=[default],
+                       regime=regime, wobble=wobble, **fields)  # fmt: skip
+
+    return write
+
+
+def cures(*known: tuple[str, float, dict[str, Any]]) -> Writer:
+    """Joint trainings beside a plain softmax."""
+
+    def write(results: Results) -> None:
+        for mitigation, largest, how in (("none", 40.0, {}), *known):
+            write_cure(results.root, mitigation, largest, **how)
+
+    return write
+
+
+def lora(change: float, **how: Any) -> Writer:
+    return lambda results: write_lora(results.root, change, **how)
 
 
 def copied(again: float) -> Writer:
@@ -286,6 +319,59 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table1.focus.hellaswag", answers(0, 0.0), ARITHMETIC, answers(8, 0.2)),
         ("table1.focus.hellaswag", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
     ],
+    "setting_changed": [
+        ("table9.k.32.centroid_ppl", ablated(0.1, 24.0, num_groups=32), DIRECTION,
+         ablated(-0.1, 24.0, num_groups=32)),
+        ("table9.window.512.centroid_ppl", ablated(0.0, 24.0, window=512), DIRECTION,
+         ablated(-0.1, 24.0, window=512)),
+        ("table9.tau.0.05.finetuned_ppl", ablated(0.0, 24.0, JOINT, temperature=0.05), DIRECTION,
+         ablated(0.1, 24.0, JOINT, temperature=0.05)),
+    ],
+    "dimensions": [
+        ("routing_dim.r768.ppl", ablated(0.0, 24.0, routing_dim=576), DIRECTION,
+         ablated(-0.1, 24.0, routing_dim=576)),
+    ],
+    "groups_changed": [
+        ("table9.sinkhorn-iterations.3.dominance_centroid",
+         ablated(0.0, 90.0, sinkhorn_iterations=3), DIRECTION,
+         ablated(0.0, 12.0, sinkhorn_iterations=3)),
+        ("table9.window.512.dominance_full_ft", ablated(0.0, 24.0, JOINT, window=512), DIRECTION,
+         ablated(0.0, 50.0, JOINT, window=512)),
+    ],
+    "escape": [
+        ("table8.sinkhorn.drift", cures(("sinkhorn", 13.0, {"drift": 0.1})), DIRECTION,
+         cures(("sinkhorn", 13.0, {"drift": 0.5}))),
+        ("table8.stop-gradient-on-inputs.projection", cures(("stop_gradient", 30.0, {})), DIRECTION,
+         cures(("stop_gradient", 30.0, {"rank": 9.9}))),
+    ],
+    "outcome": [
+        ("table8.sinkhorn.outcome", cures(("sinkhorn", 13.0, {})), DIRECTION,
+         cures(("sinkhorn", 60.0, {}))),
+        ("table8.entropy-and-balance-loss.outcome",
+         cures(("softmax", 90.0, {}), ("sinkhorn", 13.0, {})), DIRECTION,
+         cures(("softmax", 13.0, {"steps": 4000}), ("sinkhorn", 13.0, {}))),
+    ],
+    "largest_group": [
+        ("dominance.sinkhorn.dominance_full_ft", cures(("sinkhorn", 14.0, {})), DIRECTION,
+         cures(("sinkhorn", 60.0, {}))),
+        ("dominance.softmax-and-balance-loss.dominance_full_ft", cures(("softmax", 90.0, {})),
+         DIRECTION, cures(("softmax", 13.0, {"steps": 4000}))),
+        ("dominance.sinkhorn.dominance_centroid",
+         cures(("sinkhorn", 14.0, {"weights": False})), DIRECTION,
+         cures(("sinkhorn", 60.0, {"weights": False}))),
+    ],
+    "stays": [
+        ("dominance.sinkhorn.stability_full_ft", cures(("sinkhorn", 14.0, {"agreement": 0.99})),
+         DIRECTION, cures(("sinkhorn", 14.0, {"agreement": 0.5, "steps": 4000}))),
+    ],
+    "lora_perplexity": [
+        ("table3.lora-r4.ppl", lora(-0.1), DIRECTION, lora(0.1)),
+        ("table4.lora-r4-lr1e-5.ppl", lora(-0.1), DIRECTION, lora(0.1)),
+    ],
+    "lora_score": [
+        ("table4.lora-r4-lr1e-4.hellaswag", lora(0.2, rate=0.01, wrong=30), DIRECTION,
+         lora(0.2, rate=0.01, wrong=-30)),
+    ],
     "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],
     "crossover": [
         ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
@@ -344,6 +430,9 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table1.longformer.ppl", rivals(longformer=0.0)),
         ("ours.rivals", rivals(quest=0.0)),
         ("table1.focus.hellaswag", answers(1, 0.1)),
+        ("table9.k.32.centroid_ppl", ablated(0.0, 24.0, wobble=0.1, num_groups=32)),
+        ("dominance.softmax-and-balance-loss.dominance_full_ft", cures(("softmax", 13.0, {}))),
+        ("table3.lora-r4.hellaswag", lora(0.0, wrong=1)),
     ],
 )
 def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, writer):
