@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import scope
 from analysis.benchmarks import table as scores
 from analysis.cells import Cell
 from analysis.comparisons import quality
@@ -85,7 +86,8 @@ def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
     ours, theirs = figures(entry, method, "ppl")
     limit = 100 * settings.tolerances.same_ppl
     verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
-    if method.startswith("focus") and row["low"] > 0:
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    if method.startswith("focus") and row["low"] > 0 and few:
         verdict, said = Verdict.INCONCLUSIVE, "too few steps to tell"
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
            f"paper {ours / theirs - 1:+.1%}: {said}")  # fmt: skip
