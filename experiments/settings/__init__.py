@@ -7,6 +7,7 @@
 from experiments.settings.blocks import (
     Benchmarks,
     Calibration,
+    Contents,
     Copying,
     Groups,
     Intervals,

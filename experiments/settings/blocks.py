@@ -110,6 +110,12 @@ class Groups(Windows):
     kind: Literal["groups"] = "groups"
 
 
+class Contents(Windows):
+    """Parts of speech that groups hold, and that other ways to group hold."""
+
+    kind: Literal["contents"] = "contents"
+
+
 class Benchmarks(Frozen):
     """lm-eval's tasks, question by question.
 
@@ -142,7 +148,9 @@ class Benchmarks(Frozen):
         return self.questions
 
 
-Reading = Annotated[Perplexity | Copying | Leak | Groups | Benchmarks, Field(discriminator="kind")]
+Reading = Annotated[
+    Perplexity | Copying | Leak | Groups | Contents | Benchmarks, Field(discriminator="kind")
+]
 
 
 class Calibration(Frozen):

@@ -1,0 +1,94 @@
+"""What groups hold: tokens by part of speech, beside k-means of the hidden states, groups by token
+identity and groups at random (paper: Section 5).
+
+Shapes: D documents, T tokens, E model dimension, K groups.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.cluster.vq import kmeans2
+from torch import Tensor
+
+import focus
+from experiments import texts
+from experiments.readings.subject import Part, Rows, Subject
+from experiments.settings import Contents
+from experiments.texts import speech
+from focus.state import attached
+
+TOP = 6  # tokens that are named
+Layer = tuple[Tensor, Tensor]  # groups (D, T), hidden states (D, T, E)
+
+
+def parts(subject: Subject, reading: Contents) -> Iterator[Part]:
+    """A part a kind of text."""
+    for name in reading.texts:
+        yield f"{name}.contents", lambda n=name: rows(subject, reading, n)
+
+
+def rows(subject: Subject, reading: Contents, name: str) -> Rows:
+    """A row a document, layer, way to group and group: how many tokens of each category."""
+    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
+    ids = torch.cat([windows[:1] for _, windows in documents])
+    spoken = [speech.categories(subject.tokenizer, row.tolist()) for row in ids]
+    found = []
+    for layer, (groups, hidden) in enumerate(states(subject, ids)):
+        for by, grouping in ways(groups, hidden, ids, subject.method.config.num_groups).items():
+            for place, (document, _) in enumerate(documents):
+                which = {"texts": name, "document": document.title, "sha": document.sha}
+                for group, own in held(grouping[place], spoken[place], ids[place], subject).items():
+                    row = {**which, "layer": layer, "by": by, "group": group, **own}
+                    found.append(subject.row("soft", None, **row))
+    return found
+
+
+@torch.no_grad()
+def states(subject: Subject, ids: Tensor) -> list[Layer]:
+    """Groups and router inputs of every layer, of documents (D, T)."""
+    model, routers = subject.model, attached(subject.model).routers
+    balance = subject.method.config.balance
+    found: dict[int, list[Layer]] = {}
+
+    def tap(index: int, hidden: Tensor, query: Tensor, key: Tensor) -> None:
+        logits = routers[index](hidden, balance=balance)
+        found.setdefault(index, []).append((logits[:, -1, 0].argmax(-1), hidden.float()))
+
+    with focus.mode(model, "soft", balance=balance, tap=tap):
+        for row in ids:
+            model(row[None].to(model.device), use_cache=False)
+    return [(torch.cat([g for g, _ in own]).cpu(), torch.cat([h for _, h in own]).cpu())
+            for _, own in sorted(found.items())]  # fmt: skip
+
+
+def ways(groups: Tensor, hidden: Tensor, ids: Tensor, count: int) -> dict[str, np.ndarray]:
+    """Ways to put the same tokens into as many groups, each (D, T)."""
+    drawn = np.random.default_rng(0)
+    flat = torch.nn.functional.layer_norm(hidden, hidden.shape[-1:]).flatten(0, 1).numpy()
+    clusters = kmeans2(flat, count, minit="++", rng=np.random.default_rng(0))[1]
+    learnt = groups.numpy()
+    return {
+        "groups": learnt,
+        "kmeans": clusters.reshape(learnt.shape),
+        "token": (ids % count).numpy(),
+        "permuted": drawn.permuted(learnt, axis=1),
+    }
+
+
+def held(grouping: np.ndarray, spoken: list[str], ids: Tensor,
+         subject: Subject) -> dict[int, dict[str, Any]]:  # fmt: skip
+    """By group: tokens, those of each category, and the most frequent ones."""
+    found = {}
+    for group in np.unique(grouping):
+        members = np.flatnonzero(grouping == group)
+        counts = Counter(spoken[place] for place in members)
+        common = Counter(int(ids[place]) for place in members).most_common(TOP)
+        named = " ".join(subject.tokenizer.decode([each]).strip() for each, _ in common)
+        found[int(group)] = {"members": len(members), "top": named,
+                             **{name: counts.get(name, 0) for name in speech.NAMES}}  # fmt: skip
+    return found
