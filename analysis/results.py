@@ -22,12 +22,14 @@ ROWS = (
 )  # fmt: skip
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
 # Which kind of reading a table is of: the column that this kind alone has.
-KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "groups": "confidence"}
+KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "groups": "confidence",
+         "contents": "members"}  # fmt: skip
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
     "leak": ("balance", "document"),
     "groups": ("layer", "document", "largest_group"),
+    "contents": ("layer", "by", "group", "document", "members"),
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
@@ -164,6 +166,11 @@ class Results:
     def groups(self) -> pd.DataFrame:
         """A row a cell, seed, document and layer: how even groups are, and how sure a token is."""
         return self._kind("groups")
+
+    @cached_property
+    def contents(self) -> pd.DataFrame:
+        """A row a document, layer, way to group and group: tokens by part of speech."""
+        return self._kind("contents")
 
     @cached_property
     def training(self) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import ablations, arithmetic, benchmarks, rivals, stability
+from analysis import ablations, arithmetic, benchmarks, contents, rivals, stability
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
 from analysis.paper import table
@@ -100,6 +100,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "benchmarks": benchmarks.table,
     "ablations": ablations.table,
     "stability": stability.table,
+    "contents": contents.table,
     "copying": copied,
     "leak": leak,
     "training": training,

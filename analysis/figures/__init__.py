@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import (
     ablations,
+    contents,
     copying,
     decode,
     dominance,
@@ -42,6 +43,7 @@ FIGURES = {
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
     "ablations": Shown(ablations.draw, "The paper's way, one setting changed", ablations.CAPTION),
     "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),
+    "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),
     "training": Shown(training.draw, "The course of training", training.CAPTION),
     "copying": Shown(copying.draw, "What perplexity hides: a passage read twice", copying.CAPTION),
     "leak": Shown(leak.draw, "What balancing over the sequence leaks", leak.CAPTION),

@@ -4,6 +4,7 @@ from analysis.rules import (
     ablations,
     benchmarks,
     bounds,
+    contents,
     controls,
     counted,
     exactness,

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.cluster.vq import kmeans2
+from scipy.cluster.vq import kmeans2, vq
 from torch import Tensor
 
 import focus
-from experiments import texts
+from experiments import texts, trained
 from experiments.readings.subject import Part, Rows, Subject
 from experiments.settings import Contents
 from experiments.texts import speech
@@ -37,9 +37,12 @@ def rows(subject: Subject, reading: Contents, name: str) -> Rows:
     documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
     ids = torch.cat([windows[:1] for _, windows in documents])
     spoken = [speech.categories(subject.tokenizer, row.tolist()) for row in ids]
-    found = []
+    learnt_on = torch.cat(trained.calibration(subject.cell, subject.seed, subject.chosen))
+    found, known = [], states(subject, learnt_on)
     for layer, (groups, hidden) in enumerate(states(subject, ids)):
-        for by, grouping in ways(groups, hidden, ids, subject.method.config.num_groups).items():
+        count = subject.method.config.num_groups
+        clusters = nearest(hidden, known[layer][1], count)
+        for by, grouping in ways(groups, clusters, ids, count).items():
             for place, (document, _) in enumerate(documents):
                 which = {"texts": name, "document": document.title, "sha": document.sha}
                 for group, own in held(grouping[place], spoken[place], ids[place], subject).items():
@@ -66,17 +69,23 @@ def states(subject: Subject, ids: Tensor) -> list[Layer]:
             for _, own in sorted(found.items())]  # fmt: skip
 
 
-def ways(groups: Tensor, hidden: Tensor, ids: Tensor, count: int) -> dict[str, np.ndarray]:
+def nearest(hidden: Tensor, learnt_on: Tensor, count: int) -> np.ndarray:
+    """K-means clusters (D, T) of hidden states, whose means are those of training windows: the same
+    clusters for every reading."""
+    points, theirs = (torch.nn.functional.layer_norm(each, each.shape[-1:]).flatten(0, 1).numpy()
+                      for each in (hidden, learnt_on))  # fmt: skip
+    means, _ = kmeans2(theirs, count, minit="++", rng=np.random.default_rng(0))
+    return vq(points, means)[0].reshape(hidden.shape[:2])
+
+
+def ways(groups: Tensor, clusters: np.ndarray, ids: Tensor, count: int) -> dict[str, np.ndarray]:
     """Ways to put the same tokens into as many groups, each (D, T)."""
-    drawn = np.random.default_rng(0)
-    flat = torch.nn.functional.layer_norm(hidden, hidden.shape[-1:]).flatten(0, 1).numpy()
-    clusters = kmeans2(flat, count, minit="++", rng=np.random.default_rng(0))[1]
     learnt = groups.numpy()
     return {
         "groups": learnt,
-        "kmeans": clusters.reshape(learnt.shape),
+        "kmeans": clusters,
         "token": (ids % count).numpy(),
-        "permuted": drawn.permuted(learnt, axis=1),
+        "permuted": np.random.default_rng(0).permuted(learnt, axis=1),
     }
 
 

@@ -295,3 +295,33 @@ def write_lora(root: Path, change: float, *, rate: float = 0.0005, block: str = 
         own = known if name == block else {}
         write_read(root, name, rows, reading="benchmarks", texts="hellaswag", kind="benchmarks",
                    **own)  # fmt: skip
+
+
+CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verbs and pronouns",
+              "content nouns", "modifiers", "other")  # fmt: skip
+
+
+def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .",
+                   category: str = "punctuation", even: int = 0) -> None:  # fmt: skip
+    """Eight groups of one layer, the first of which holds a category; on both sides."""
+    known = {"method": DEFAULT, "regime": NOTHING}
+    for reading in ("contents_search", "contents"):
+        rows = []
+        for n in range(4):
+            for by, own in (
+                ("groups", pure),
+                ("kmeans", kmeans),
+                ("token", 0.2),
+                ("permuted", 0.2),
+            ):
+                for group in range(8):
+                    members = 1000 + (even if group == 0 else 0)
+                    share = own + 0.01 * (n % 2)
+                    held = dict.fromkeys(CATEGORIES, 0)
+                    held["other"] = round(members * (1 - share))
+                    held[category if group == 0 else "content nouns"] += members - held["other"]
+                    row = {"seed": 0, "condition": "soft", "budget": "own", "layer": 0,
+                           "document": f"play {n}", "sha": f"{n:012x}", "by": by,
+                           "group": group, "members": members, "top": top}  # fmt: skip
+                    rows.append(row | held)
+        write_read(root, "held", rows, reading=reading, kind="contents", **known)

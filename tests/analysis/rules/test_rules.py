@@ -22,6 +22,7 @@ from tests.analysis.result_files import (
     write_ablation,
     write_adapted,
     write_answers,
+    write_contents,
     write_copying,
     write_cure,
     write_leak,
@@ -123,6 +124,22 @@ def cures(*known: tuple[str, float, dict[str, Any]]) -> Writer:
 
 def lora(change: float, **how: Any) -> Writer:
     return lambda results: write_lora(results.root, change, **how)
+
+
+def holds(pure: float, **how: Any) -> Writer:
+    return lambda results: write_contents(results.root, pure, **how)
+
+
+def sure(largest: float) -> Writer:
+    """The default of the ablations, whose tokens are 90% sure."""
+    return lambda results: write_ablation(results.root, "ablate", 0.0, largest)
+
+
+def unsure(results: Results) -> None:
+    sure(20.0)(results)
+    path = results.root / "ablate" / "read" / "groups" / "rows.csv"
+    frame = pd.read_csv(path, dtype={"sha": str})
+    frame.assign(confidence=0.3).to_csv(path, index=False)
 
 
 def copied(again: float) -> Writer:
@@ -372,6 +389,16 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table4.lora-r4-lr1e-4.hellaswag", lora(0.2, rate=0.01, wrong=30), DIRECTION,
          lora(0.2, rate=0.01, wrong=-30)),
     ],
+    "category": [
+        ("groups.g4.category", holds(0.9), DIRECTION, holds(0.45, kmeans=0.2)),
+        ("groups.g3.category", holds(0.9, category="determiners"), DIRECTION, holds(0.9)),
+    ],
+    "pure": [("groups.g4.purity", holds(0.95), DIRECTION, holds(0.6))],
+    "tokens": [("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the"))],
+    "even": [
+        ("groups.notes.assignment.largest_share", holds(0.9), DIRECTION, holds(0.9, even=9000)),
+        ("groups.notes.assignment.confidence", sure(20.0), DIRECTION, unsure),
+    ],
     "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],
     "crossover": [
         ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
@@ -433,6 +460,7 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table9.k.32.centroid_ppl", ablated(0.0, 24.0, wobble=0.1, num_groups=32)),
         ("dominance.softmax-and-balance-loss.dominance_full_ft", cures(("softmax", 13.0, {}))),
         ("table3.lora-r4.hellaswag", lora(0.0, wrong=1)),
+        ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
     ],
 )
 def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, writer):

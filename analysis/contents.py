@@ -1,0 +1,102 @@
+"""What groups hold, by part of speech: learnt groups beside other ways to group the same tokens.
+
+Each group is given the category that most of its validation tokens have; what counts is how many
+test tokens then have it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.results import Results
+from experiments import statistics
+
+CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verbs and pronouns",
+              "content nouns", "modifiers", "other")  # fmt: skip
+WAYS = {"groups": "learnt groups", "kmeans": "k-means of hidden states",
+        "token": "token identity, modulo K", "permuted": "the learnt groups, shuffled"}  # fmt: skip
+SEARCH, FINAL = "contents_search", "contents"
+KEY = ["by", "layer", "group"]
+
+
+def named(results: Results) -> pd.DataFrame:
+    """The category of each layer's and way's groups on validation documents, how pure it is there,
+    and the share of the tokens that the group has."""
+    frame = results.contents
+    own = frame[frame["reading"] == SEARCH]
+    if own.empty:
+        return pd.DataFrame()
+    counts = own.groupby(KEY)[[*CATEGORIES, "members"]].sum()
+    each = counts[list(CATEGORIES)]
+    total = counts.groupby(["by", "layer"])["members"].transform("sum")
+    return pd.DataFrame({
+        "category": each.idxmax(axis=1), "purity": each.max(axis=1) / counts["members"],
+        "share": counts["members"] / total,
+    }).reset_index()  # fmt: skip
+
+
+def right(results: Results) -> pd.DataFrame:
+    """Test rows, each with the tokens that have their group's category (groups that no validation
+    token was in have none)."""
+    frame, names = results.contents, named(results)
+    own = frame[frame["reading"] == FINAL]
+    if own.empty or names.empty:
+        return pd.DataFrame()
+    own = own.merge(names[[*KEY, "category"]], on=KEY, how="left")
+    hits = [row[row["category"]] if isinstance(row["category"], str) else 0
+            for row in own.to_dict("records")]  # fmt: skip
+    return own.assign(hits=hits)
+
+
+def by_document(frame: pd.DataFrame) -> pd.Series:
+    """Share of a document's tokens that have their group's category, the mean over layers."""
+    sums = frame.groupby(["document", "sha", "layer"])[["hits", "members"]].sum()
+    return (sums["hits"] / sums["members"]).groupby(["document", "sha"]).mean()
+
+
+def table(results: Results) -> pd.DataFrame:
+    """A row a layer (and ``all``) and way: percent of test tokens that have their group's category,
+    and points that learnt groups have more, with intervals over documents."""
+    frame = right(results)
+    if frame.empty:
+        return frame
+    found = []
+    for layer in ["all", *sorted(frame["layer"].unique())]:
+        own = frame if layer == "all" else frame[frame["layer"] == layer]
+        ours = by_document(own[own["by"] == "groups"])
+        for by in WAYS:
+            theirs = by_document(own[own["by"] == by])
+            if len(theirs) == len(ours) > 1:
+                found.append({"layer": layer, **row(by, ours, theirs, results.confidence),
+                              "evidence": own["evidence"].iloc[0]})  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def row(by: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> dict[str, Any]:
+    """One way, and what ours has more of."""
+    found = statistics.mean(100 * theirs, confidence)
+    more = statistics.mean(100 * (ours - theirs), confidence)
+    return {"by": by, "purity": found.value, "low": found.low, "high": found.high,
+            "ours_more": more.value, "ours_more_low": more.low, "ours_more_high": more.high,
+            "documents": found.documents}  # fmt: skip
+
+
+def best(results: Results, category: str, least: float = 0.02) -> pd.Series | None:
+    """The learnt group that is purest of a category on validation documents, of those with a share
+    of at least ``least``."""
+    names = named(results)
+    if names.empty:
+        return None
+    own = names[(names["by"] == "groups") & (names["category"] == category)]
+    own = own[own["share"] >= least]
+    return None if own.empty else own.loc[own["purity"].idxmax()]
+
+
+def of_group(results: Results, layer: int, group: int) -> pd.DataFrame:
+    """Test rows of one learnt group."""
+    frame = right(results)
+    if frame.empty:
+        return frame
+    return frame[(frame["by"] == "groups") & (frame["layer"] == layer) & (frame["group"] == group)]

@@ -1,0 +1,181 @@
+"""Rules of what groups hold: Section 5.
+
+The paper does not say which layer its groups are of. Of every layer's groups, the one that is
+purest of a category on validation documents stands for it, and is judged on test documents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis import contents, scope
+from analysis.paper import Claim, table
+from analysis.results import Results
+from analysis.rules.registry import Outcome, Verdict, rule
+from analysis.settings import LedgerSettings
+from experiments import statistics
+
+HALF = 50.0  # percent from which on a group is one of a category
+
+
+def chosen(results: Results, group: str) -> tuple[pd.Series, pd.DataFrame] | None:
+    """The group of ours that stands for one of the paper's, and its test rows."""
+    (category,) = (row["category"] for row in table("groups")["rows"] if row["group"] == group)
+    best = contents.best(results, category)
+    if best is None:
+        return None
+    own = contents.of_group(results, int(best["layer"]), int(best["group"]))
+    return None if len(own) < 2 else (best, own)
+
+
+def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
+    """Evidence, command, n and scale."""
+    first = own.iloc[0]
+    cell = results.cells[first["cell"]]
+    return {"n": own["document"].nunique(), "evidence": first["evidence"],
+            "command": f"dvc repro read@{first['experiment']}",
+            "scale": scope.describe(results, cell, first["evidence"])}  # fmt: skip
+
+
+def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:
+    """Percent of the group's test tokens that have its category."""
+    by = own.groupby(["document", "sha"])[["hits", "members"]].sum()
+    found = statistics.mean(100 * by["hits"] / by["members"], results.confidence)
+    return {"ours": found.value, "low": found.low, "high": found.high}
+
+
+def against_others(results: Results, layer: int) -> tuple[bool, str]:
+    """Whether a layer's groups say more of parts of speech than k-means and than chance."""
+    frame = contents.table(results)
+    own = frame[(frame["layer"] == layer) & frame["by"].isin(["kmeans", "permuted"])]
+    words = "; ".join(f"{contents.WAYS[row['by']]} {row['purity']:.0f}%, so learnt groups "
+                      f"{row['ours_more']:+.0f} points ({row['ours_more_low']:+.0f} to "
+                      f"{row['ours_more_high']:+.0f})" for _, row in own.iterrows())  # fmt: skip
+    return bool((own["ours_more_low"] > 0).all()), words
+
+
+@rule("groups.{group}.category", refuted="no group is mostly of this category on test documents")
+def category(claim: Claim, results: Results, settings: LedgerSettings,
+             group: str) -> Outcome | None:  # fmt: skip
+    """Whether a group holds mostly this category, and whether groups are needed to see it."""
+    if contents.table(results).empty:
+        return None
+    found = chosen(results, group)
+    if found is None:
+        first = contents.right(results).head(1)
+        why = f"in no layer is a group mostly of {claim.paper} on validation documents"
+        return Outcome(Verdict.NOT_REPRODUCED, why, **known(results, first))
+    best, own = found
+    value, (more, words) = purity(results, own), against_others(results, int(best["layer"]))
+    verdict = Verdict.INCONCLUSIVE
+    if value["high"] < HALF:
+        verdict = Verdict.NOT_REPRODUCED
+    elif value["low"] > HALF and more:
+        verdict = Verdict.DIRECTION
+    why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
+           f"({value['low']:.0f} to {value['high']:.0f}) of its tokens; the layer's tokens by "
+           f"part of speech: {words}")  # fmt: skip
+    return Outcome(verdict, why, **value, **known(results, own))
+
+
+@rule("groups.{group}.purity", refuted="an interval wholly beyond the limit same_share from the "
+      "paper's")  # fmt: skip
+def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -> Outcome | None:
+    """How pure the purest group of that category is."""
+    found = chosen(results, group)
+    if found is None:
+        return None
+    best, own = found
+    value, paper = purity(results, own), float(str(claim.paper))
+    limit = settings.tolerances.same_share
+    verdict = Verdict.INCONCLUSIVE
+    if paper - limit <= value["low"] and value["high"] <= paper + limit:
+        verdict = Verdict.DIRECTION
+    elif value["high"] < paper - limit or value["low"] > paper + limit:
+        verdict = Verdict.NOT_REPRODUCED
+    why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
+           f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%")  # fmt: skip
+    return Outcome(verdict, why, **value, **known(results, own))
+
+
+@rule("groups.{group}.top_tokens", refuted="none of the paper's tokens among the most frequent")
+def tokens(claim: Claim, results: Results, settings: LedgerSettings,
+           group: str) -> Outcome | None:  # fmt: skip
+    """How many of the paper's most frequent tokens are among ours."""
+    found = chosen(results, group)
+    if found is None:
+        return None
+    best, own = found
+    ours = {word.lower() for words in own["top"].dropna() for word in str(words).split()}
+    theirs = [word.lower() for word in str(claim.paper).split()]
+    same = [word for word in theirs if word in ours]
+    verdict = Verdict.INCONCLUSIVE
+    if 2 * len(same) >= len(theirs):
+        verdict = Verdict.DIRECTION
+    elif not same:
+        verdict = Verdict.NOT_REPRODUCED
+    why = (f"layer {best['layer']}, group {best['group']} has {len(same)} of the paper's "
+           f"{len(theirs)} among the most frequent tokens of a document; others: "
+           f"{', '.join(sorted(ours - set(theirs))[:8])}")  # fmt: skip
+    return Outcome(verdict, why, **known(results, own))
+
+
+@rule(
+    "groups.notes.assignment.confidence", "groups.notes.assignment.smallest_share",
+    "groups.notes.assignment.largest_share",
+    refuted="an interval wholly beyond the limit same_share from the paper's",
+)  # fmt: skip
+def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """How sure and how even groups are, the mean over layers."""
+    values = {"confidence": sure, "smallest_share": smallest, "largest_share": largest}
+    by_document, own = values[claim.column](results)
+    if len(by_document) < 2:
+        return None
+    found = statistics.mean(by_document, results.confidence)
+    factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
+    paper, limit = factor * float(str(claim.paper)), settings.tolerances.same_share
+    low, high = factor * found.low, factor * found.high
+    verdict = Verdict.INCONCLUSIVE
+    if paper - limit <= low and high <= paper + limit:
+        verdict = Verdict.DIRECTION
+    elif low > paper + limit or high < paper - limit:
+        verdict = Verdict.NOT_REPRODUCED
+    why = (f"{factor * found.value:.1f}% ({low:.1f} to {high:.1f}), the mean over layers; the "
+           f"paper {paper:g}%")  # fmt: skip
+    value = {"ours": found.value, "low": found.low, "high": found.high}
+    return Outcome(verdict, why, **value, **known(results, own))
+
+
+Series = tuple[pd.Series, pd.DataFrame]
+
+
+def sure(results: Results) -> Series:
+    """Mean confidence by document, of the default of the ablations."""
+    frame = results.groups
+    own = frame[frame["cell"] == "ablate"]
+    if own.empty:
+        return pd.Series(dtype=float), own
+    return own.groupby(["document", "sha"])["confidence"].mean(), own
+
+
+def smallest(results: Results) -> Series:
+    """Percent of the tokens in the smallest group, by document."""
+    return _shares(results, "min")
+
+
+def largest(results: Results) -> Series:
+    """Percent of the tokens in the largest group, by document."""
+    return _shares(results, "max")
+
+
+def _shares(results: Results, which: str) -> Series:
+    frame = contents.right(results)
+    if frame.empty:
+        return pd.Series(dtype=float), frame
+    own = frame[frame["by"] == "groups"]
+    keys = ["document", "sha", "layer"]
+    total = own.groupby(keys)["members"].sum()
+    share = 100 * own.groupby(keys)["members"].agg(which) / total
+    return share.groupby(["document", "sha"]).mean(), own
