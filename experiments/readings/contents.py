@@ -53,7 +53,8 @@ def rows(subject: Subject, reading: Contents, name: str) -> Rows:
 
 @torch.no_grad()
 def states(subject: Subject, ids: Tensor) -> list[Layer]:
-    """Groups and router inputs of every layer, of documents (D, T)."""
+    """Groups (of keys, of the first key head) and router inputs of every layer, of documents
+    (D, T)."""
     model, routers = subject.model, attached(subject.model).routers
     balance = subject.method.config.balance
     found: dict[int, list[Layer]] = {}
