@@ -261,11 +261,13 @@ def write_groups(root: Path, block: str, largest: float, *, wobble: float = 0.1,
 def write_cure(root: Path, mitigation: str, largest: float, *, weights: bool = True,
                steps: int = 60, apart: float = 0.01, **last: float) -> None:  # fmt: skip
     """A joint training that was watched: its groups on documents, and its trace."""
-    block = f"stable_{mitigation}{'' if weights else '_routers'}"
+    block = "stable" if mitigation == "sinkhorn" else "stable_softmax"
+    block = block if weights else "stable_routers"
+    cell = f"{block}-mitigation{mitigation}"
     regime = JOINT | {"mitigation": mitigation, "weights": weights, "steps": steps}
     known = {"method": DEFAULT, "regime": regime}
-    write_groups(root, block, largest, **known)
-    folder = root / block / "train" / "seed0" / block
+    write_groups(root, block, largest, cell=cell, **known)
+    folder = root / block / "train" / "seed0" / cell
     record(folder, model="smollm2-135m-instruct", texts="plays", seed=0, **known)
     first = {"largest_group": 0.2, "one_plus_cv2": 1.1, "alive": 8, "confidence": 0.9,
              "agreement": 0.95, "drift": 0.0, "shift": 0.0, "rank": 10.0}  # fmt: skip

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 
 import pytest
 
-from analysis import claims, rules
+from analysis import claims, paper, rules
 from experiments.settings import Tolerances
 from experiments.settings.schema import parse
 from tests.analysis.result_files import write_paper, write_pretrained
@@ -23,14 +24,18 @@ def test_an_empty_folder_gives_not_run_with_concrete_reasons(results, settings):
     assert "GPU" in found["table6.t1048576.speedup_K8"]["why"]
     assert "cluster" in found["from_scratch.mistral-7b.ppl_focus"]["why"]
     assert found["audit.4"]["why"].endswith("`dvc repro read@answers_paper`")
-    unbuilt = [entry for entry in rows if "is not built" in entry["why"]]
-    assert unbuilt
-    assert all(entry["command"] is None for entry in unbuilt)
+    assert not any("is not built" in entry["why"] for entry in rows)
     for entry in rows:
         assert entry["why"]
         assert (
             entry["verdict"] != rules.Verdict.NOT_RUN or entry["ours"] is entry["evidence"] is None
         )
+
+
+def test_what_no_stage_measures_says_so():
+    claim = dataclasses.replace(paper.claims()[0], stage="nowhere")
+    assert "`nowhere` is not built" in claims.reason(claim)
+    assert claims.command(claim) is None
 
 
 def test_the_order_is_stable_and_ids_unique(results, settings):

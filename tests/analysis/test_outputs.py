@@ -17,9 +17,12 @@ from tests.analysis.result_files import (
     RECIPE,
     ROUTERS,
     losses,
+    write_ablation,
     write_adapted,
     write_answers,
+    write_contents,
     write_copying,
+    write_cure,
     write_leak,
     write_masks,
     write_paper,
@@ -63,6 +66,11 @@ def filled(results):
     for name, changes in (("quest", BUDGETS), ("performer", {"own": 0.5})):
         write_masks(root, name, changes, method={"name": name}, **beside)
     write_answers(root)
+    for block, how in (("ablate", {}), ("ablate_groups", {"num_groups": 32})):
+        write_ablation(root, block, 0.1, 24.0, **how)
+    for mitigation in ("none", "sinkhorn"):
+        write_cure(root, mitigation, 20.0)
+    write_contents(root, 0.9)
     search = {"reading": "search", "texts": "plays", "final": False, "regime": ROUTERS}
     write_masks(root, "search", BUDGETS, against=[], **search)
     write_masks(root, "search_window", WORSE, cell="search_window-window64", against=["search"],

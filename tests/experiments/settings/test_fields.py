@@ -89,7 +89,10 @@ BAD_CELLS = [
     (routed(windo=3), "method.windo: unknown field"),
     (routed(window=0), "method.window: must be >= 1, got 0"),
     (routed(top_k=5), "method.top_k: must be at most num_groups = 4, got 5"),
-    (fitted(name="luck"), "regime.name: must be one of 'centroids', 'lora', 'distil', 'full', "),
+    (
+        fitted(name="luck"),
+        "regime.name: must be one of 'centroids', 'joint', 'lora', 'distil', 'full', ",
+    ),
     (fitted(steps=0), "regime.steps: Input should be greater than or equal to 1, got 0"),
     (fitted(steps=1.5), "regime.steps: Input should be a valid integer"),
     (fitted(stepz=3), "regime.stepz: unknown field"),
