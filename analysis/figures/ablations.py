@@ -32,7 +32,8 @@ THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
 def draw(results: Results) -> Figure | None:
     """Two rows of panels, one a setting; None where nothing was ablated."""
     frame = ablations.table(results)
-    frame = frame[frame["change"].notna()] if len(frame) else frame
+    known = frame["change"].notna() | (frame["value"] == frame["default"])
+    frame = frame[known]
     shown = [name for name in TITLES if (frame["setting"] == name).sum() > 1]
     if not shown:
         return None
