@@ -87,7 +87,8 @@ def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
     limit = 100 * settings.tolerances.same_ppl
     verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    if method.startswith("focus") and row["low"] > 0 and few:
+    gains, harm = row["high"] < 0, ours / theirs - 1 > -limit / 100
+    if few and (row["low"] > 0 if method.startswith("focus") else gains and harm):
         verdict, said = Verdict.INCONCLUSIVE, "too few steps to tell"
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
            f"paper {ours / theirs - 1:+.1%}: {said}")  # fmt: skip

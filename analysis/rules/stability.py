@@ -70,12 +70,13 @@ def escape(claim: Claim, results: Results, settings: LedgerSettings,
         verdict = Verdict.DIRECTION if same else Verdict.NOT_REPRODUCED
         said = "blocked" if blocked else "not blocked"
     elif says not in ("yes", "no"):
-        partly = limit < left < 1
-        said = "in part" if partly else "blocked" if left <= limit else "not blocked"
+        partly = limit < low and high < 1
         verdict = Verdict.DIRECTION if partly else Verdict.INCONCLUSIVE
+        verdict = Verdict.NOT_REPRODUCED if low > 1 else verdict
+        said = "in part" if partly else "not blocked" if low > 1 else "the interval holds both"
     why = (f"{WORDS[measure].format(row[measure])}, {left:.2f} ({low:.2f} to {high:.2f}, over "
-           f"layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper says "
-           f"{says}")  # fmt: skip
+           f"layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper on "
+           f"blocking it: {says}")  # fmt: skip
     return Outcome(verdict, why, **known(row, results))
 
 

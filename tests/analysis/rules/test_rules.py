@@ -358,6 +358,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "escape": [
         ("table8.sinkhorn.drift", cures(("sinkhorn", 13.0, {"drift": 0.1})), DIRECTION,
          cures(("sinkhorn", 13.0, {"drift": 0.5}))),
+        ("table8.recluster-every-100-steps.drift", cures(("recluster", 30.0, {"drift": 0.4})),
+         DIRECTION, cures(("recluster", 30.0, {"drift": 0.9}))),
         ("table8.stop-gradient-on-inputs.projection", cures(("stop_gradient", 30.0, {})), DIRECTION,
          cures(("stop_gradient", 30.0, {"rank": 9.9}))),
     ],
@@ -460,6 +462,8 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table9.k.32.centroid_ppl", ablated(0.0, 24.0, wobble=0.1, num_groups=32)),
         ("dominance.softmax-and-balance-loss.dominance_full_ft", cures(("softmax", 13.0, {}))),
         ("table3.lora-r4.hellaswag", lora(0.0, wrong=1)),
+        ("table4.lora-r4-lr1e-4.ppl", lora(-0.1)),  # harm may need more steps
+        ("table8.balance-weight-x5.drift", cures(("softmax_x5", 30.0, {}))),
         ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
     ],
 )
