@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -11,12 +11,14 @@ from analysis.cells import Cell
 from analysis.comparisons import quality, versus
 from analysis.results import Results
 from experiments import statistics
+from focus.config import FocusConfig
 
 # The paper's name of a setting, and ours.
 SETTINGS = {"k": "num_groups", "window": "window", "tau": "temperature",
             "sinkhorn-iterations": "sinkhorn_iterations", "routing_dim": "routing_dim"}  # fmt: skip
 # The default of each column of Table 9: routers alone, and with all weights.
 DEFAULTS = {"centroids": "ablate", "joint": "tuned"}
+LIBRARY = FocusConfig().to_dict()
 COLUMNS = ["trained", "setting", "value", "default", "cell", "change", "low", "high", "ppl",
            "largest", "largest_low", "largest_high", "points", "points_low", "points_high",
            "documents", "seeds", "evidence"]  # fmt: skip
@@ -34,23 +36,26 @@ def table(results: Results) -> pd.DataFrame:
 def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[str, Any]]:
     for setting, field in SETTINGS.items():
         for cell in results.cells.values():
-            value = cell.method.get(field)
             if not beside(cell, default, field):
                 continue
-            yield {"trained": trained, "setting": setting, "value": value,
-                   "default": default.method.get(field), "cell": cell.name,
+            yield {"trained": trained, "setting": setting, "value": whole(cell)[field],
+                   "default": whole(default)[field], "cell": cell.name,
                    **perplexity(results, cell, default),
                    **largest(results, cell, default)}  # fmt: skip
 
 
+def whole(cell: Cell) -> dict[str, Any]:
+    """Every field of a cell's routers, those that params.yaml leaves to the library among them."""
+    own = {name: value for name, value in cell.method.items() if name in LIBRARY}
+    return {**LIBRARY, **own}
+
+
 def beside(cell: Cell, default: Cell, field: str) -> bool:
     """Whether a cell is the default, or differs from it in this setting alone."""
-
-    def rest(method: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in method.items() if name != field}
-
     same = cell.model == default.model and cell.regime == default.regime
-    return same and rest(cell.method) == rest(default.method)
+    same = same and cell.method.get("name") == default.method.get("name")
+    one, other = whole(cell), whole(default)
+    return same and all(one[name] == other[name] for name in one if name != field)
 
 
 def perplexity(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:

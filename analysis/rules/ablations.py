@@ -82,7 +82,7 @@ def default_of(results: Results, claim: Claim) -> Any:
     """The paper's default of the claim's setting, where we ran ours."""
     cell = results.cells.get(DEFAULTS[TRAINED[claim.column]])
     field = ablations.SETTINGS.get(claim.keys["parameter"])
-    return None if cell is None or field is None else cell.method.get(field)
+    return None if cell is None or field is None else ablations.whole(cell)[field]
 
 
 def judged(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Series | None,

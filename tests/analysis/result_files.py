@@ -231,8 +231,7 @@ def write_answers(
                    **(hard if condition == "hard" else {}))  # fmt: skip
 
 
-DEFAULT = {**PAPER, "num_groups": 8, "window": 128, "temperature": 0.1, "sinkhorn_iterations": 10,
-           "routing_dim": 16}  # fmt: skip
+DEFAULT = {**PAPER, "num_groups": 8}  # the rest is the library's
 JOINT = {"name": "joint", "steps": 24, "context": 256, "weights": True, "mitigation": "sinkhorn"}
 
 
