@@ -53,7 +53,11 @@ def whole(cell: Cell) -> dict[str, Any]:
 def beside(cell: Cell, default: Cell, field: str) -> bool:
     """Whether a cell is the default, or differs from it in this setting alone."""
     same = cell.model == default.model and cell.regime == default.regime
-    same = same and cell.method.get("name") == default.method.get("name")
+    same = (
+        same
+        and cell.block.startswith(default.block)
+        and cell.method.get("name") == default.method.get("name")
+    )
     one, other = whole(cell), whole(default)
     return same and all(one[name] == other[name] for name in one if name != field)
 

@@ -47,8 +47,8 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
 
 @rule(
     "table9.{parameter}.{value}.centroid_ppl", "table9.{parameter}.{value}.finetuned_ppl",
-    refuted="where the paper's change is large, an interval on the other side of zero; where it is "
-    "small, one wholly beyond the limit same_ppl",
+    refuted="after as many steps, where the paper's change is large, an interval on the other side "
+    "of zero; where it is small, one wholly beyond the limit same_ppl",
 )  # fmt: skip
 def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
                value: str) -> Outcome | None:  # fmt: skip
@@ -63,7 +63,8 @@ def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, pa
                   float(claim.keys["value"])), paper, base)  # fmt: skip
 
 
-@rule("routing_dim.r{dimension}.ppl", refuted="an interval wholly beyond the limit same_ppl")
+@rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
+      "limit same_ppl")  # fmt: skip
 def dimensions(claim: Claim, results: Results, settings: LedgerSettings,
                dimension: str) -> Outcome | None:  # fmt: skip
     """Perplexity with more dimensions to route in; the model's own for the paper's."""
@@ -95,16 +96,23 @@ def judged(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Ser
     if row["value"] == row["default"]:
         verdict, why = same_sign(row, paper - PRETRAINED, few)
     else:
-        verdict, why = beside(interval(row), 100 * (paper / base - 1), 100 * limit)
+        verdict, why = beside(interval(row), 100 * (paper / base - 1), 100 * limit, few)
         why = (f"{changed(row)} against the default {row['default']:g}; the paper has "
                f"{paper / base - 1:+.1%}: {why}")  # fmt: skip
     return Outcome(verdict, f"{why}; training gate", **known(row, results))
 
 
-def beside(ours: dict[str, float], theirs: float, limit: float) -> tuple[str, str]:
+def beside(ours: dict[str, float], theirs: float, limit: float,
+           few: bool = False) -> tuple[str, str]:  # fmt: skip
     """A change with its interval beside one of the paper's: whether it is small there and here, or
-    has the same sign."""
-    low, high = ours["low"], ours["high"]
+    has the same sign. A run of far fewer steps refutes neither."""
+    verdict, said = _beside(ours["low"], ours["high"], theirs, limit)
+    if few and verdict == Verdict.NOT_REPRODUCED:
+        return Verdict.INCONCLUSIVE, f"{said}, after far fewer steps"
+    return verdict, said
+
+
+def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, str]:
     if abs(theirs) <= limit:
         if -limit <= low and high <= limit:
             return Verdict.DIRECTION, "small here, too"
@@ -121,8 +129,8 @@ def beside(ours: dict[str, float], theirs: float, limit: float) -> tuple[str, st
 @rule(
     "table9.{parameter}.{value}.dominance_centroid",
     "table9.{parameter}.{value}.dominance_full_ft",
-    refuted="where the paper's change is large, an interval on the other side of zero; where it is "
-    "small, one wholly beyond the limit same_share",
+    refuted="after as many steps, where the paper's change is large, an interval on the other side "
+    "of zero; where it is small, one wholly beyond the limit same_share",
 )  # fmt: skip
 def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
               value: str) -> Outcome | None:  # fmt: skip
@@ -138,14 +146,14 @@ def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, par
                    for each in (claim.keys["value"], default))  # fmt: skip
     own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
     if row["value"] == row["default"]:
         near = abs(row["largest"] - paper) <= limit
-        few = scope.fewer_steps(claim, results.cells[row["cell"]])
         wrong = Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
         return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **known(row, results))
     apart = {"low": row["points_low"], "high": row["points_high"]}
-    verdict, why = beside(apart, paper - base, limit)
+    verdict, why = beside(apart, paper - base, limit, few)
     why = (f"{said}: {row['points']:+.0f} points ({row['points_low']:+.0f} to "
            f"{row['points_high']:+.0f}) against the default; the paper "
            f"{paper - base:+.0f}: {why}")  # fmt: skip

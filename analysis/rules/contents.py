@@ -39,6 +39,18 @@ def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
             "scale": scope.describe(results, cell, first["evidence"])}  # fmt: skip
 
 
+def few(claim: Claim, results: Results, own: pd.DataFrame) -> bool:
+    """Whether the routers trained for fewer steps than the paper's."""
+    cell = results.cells[own.iloc[0]["cell"]]
+    start = results.cells.get(cell.start or "")
+    return scope.fewer_steps(claim, start if start and not cell.steps else cell)
+
+
+def refuted(claim: Claim, results: Results, own: pd.DataFrame) -> Verdict:
+    """What speaks against a claim refutes it after as many steps alone."""
+    return Verdict.INCONCLUSIVE if few(claim, results, own) else Verdict.NOT_REPRODUCED
+
+
 def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:
     """Percent of the group's test tokens that have its category."""
     by = own.groupby(["document", "sha"])[["hits", "members"]].sum()
@@ -56,7 +68,10 @@ def against_others(results: Results, layer: int) -> tuple[bool, str]:
     return bool((own["ours_more_low"] > 0).all()), words
 
 
-@rule("groups.{group}.category", refuted="no group is mostly of this category on test documents")
+@rule(
+    "groups.{group}.category",
+    refuted="after as many steps, no group is mostly of this category on test documents",
+)
 def category(claim: Claim, results: Results, settings: LedgerSettings,
              group: str) -> Outcome | None:  # fmt: skip
     """Whether a group holds mostly this category, and whether groups are needed to see it."""
@@ -66,12 +81,12 @@ def category(claim: Claim, results: Results, settings: LedgerSettings,
     if found is None:
         first = contents.right(results).head(1)
         why = f"in no layer is a group mostly of {claim.paper} on validation documents"
-        return Outcome(Verdict.NOT_REPRODUCED, why, **known(results, first))
+        return Outcome(refuted(claim, results, first), why, **known(results, first))
     best, own = found
     value, (more, words) = purity(results, own), against_others(results, int(best["layer"]))
     verdict = Verdict.INCONCLUSIVE
     if value["high"] < HALF:
-        verdict = Verdict.NOT_REPRODUCED
+        verdict = refuted(claim, results, own)
     elif value["low"] > HALF and more:
         verdict = Verdict.DIRECTION
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
@@ -80,7 +95,7 @@ def category(claim: Claim, results: Results, settings: LedgerSettings,
     return Outcome(verdict, why, **value, **known(results, own))
 
 
-@rule("groups.{group}.purity", refuted="an interval wholly beyond the limit same_share from the "
+@rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit same_share from the "
       "paper's")  # fmt: skip
 def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -> Outcome | None:
     """How pure the purest group of that category is."""
@@ -94,13 +109,16 @@ def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -
     if paper - limit <= value["low"] and value["high"] <= paper + limit:
         verdict = Verdict.DIRECTION
     elif value["high"] < paper - limit or value["low"] > paper + limit:
-        verdict = Verdict.NOT_REPRODUCED
+        verdict = refuted(claim, results, own)
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
            f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%")  # fmt: skip
     return Outcome(verdict, why, **value, **known(results, own))
 
 
-@rule("groups.{group}.top_tokens", refuted="none of the paper's tokens among the most frequent")
+@rule(
+    "groups.{group}.top_tokens",
+    refuted="after as many steps, none of the paper's tokens among the most frequent",
+)
 def tokens(claim: Claim, results: Results, settings: LedgerSettings,
            group: str) -> Outcome | None:  # fmt: skip
     """How many of the paper's most frequent tokens are among ours."""
@@ -115,7 +133,7 @@ def tokens(claim: Claim, results: Results, settings: LedgerSettings,
     if 2 * len(same) >= len(theirs):
         verdict = Verdict.DIRECTION
     elif not same:
-        verdict = Verdict.NOT_REPRODUCED
+        verdict = refuted(claim, results, own)
     why = (f"layer {best['layer']}, group {best['group']} has {len(same)} of the paper's "
            f"{len(theirs)} among the most frequent tokens of a document; others: "
            f"{', '.join(sorted(ours - set(theirs))[:8])}")  # fmt: skip
@@ -125,7 +143,7 @@ def tokens(claim: Claim, results: Results, settings: LedgerSettings,
 @rule(
     "groups.notes.assignment.confidence", "groups.notes.assignment.smallest_share",
     "groups.notes.assignment.largest_share",
-    refuted="an interval wholly beyond the limit same_share from the paper's",
+    refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )  # fmt: skip
 def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """How sure and how even groups are, the mean over layers."""
@@ -141,7 +159,7 @@ def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | 
     if paper - limit <= low and high <= paper + limit:
         verdict = Verdict.DIRECTION
     elif low > paper + limit or high < paper - limit:
-        verdict = Verdict.NOT_REPRODUCED
+        verdict = refuted(claim, results, own)
     why = (f"{factor * found.value:.1f}% ({low:.1f} to {high:.1f}), the mean over layers; the "
            f"paper {paper:g}%")  # fmt: skip
     value = {"ours": found.value, "low": found.low, "high": found.high}

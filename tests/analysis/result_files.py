@@ -303,9 +303,10 @@ CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verb
 
 
 def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .",
-                   category: str = "punctuation", even: int = 0) -> None:  # fmt: skip
+                   category: str = "punctuation", even: int = 0,
+                   regime: Any = NOTHING) -> None:  # fmt: skip
     """Eight groups of one layer, the first of which holds a category; on both sides."""
-    known = {"method": DEFAULT, "regime": NOTHING}
+    known = {"method": DEFAULT, "regime": regime}
     for reading in ("contents_search", "contents"):
         rows = []
         for n in range(4):

@@ -39,6 +39,7 @@ from tests.analysis.result_files import losses as rows_of
 CLAIMS = {claim.id: claim for claim in claims()}
 GPT2 = {"model": "gpt2", "texts": "pg-19", "context": 1024}
 TRAINED = ROUTERS | {"steps": 4000}
+LONG = JOINT | {"steps": 4000}
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 MILLION = {"length": 2**20}
 Writer = Callable[[Results], None]
@@ -104,7 +105,7 @@ def ablated(change: float, largest: float, regime: Any = ROUTERS, wobble: float 
 
     def write(results: Results) -> None:
         write_pretrained(results.root)
-        default = "ablate" if regime is ROUTERS else "tuned"
+        default = "ablate" if regime["name"] == "centroids" else "tuned"
         write_ablation(results.root, default, 0.0, 24.0, regime=regime, wobble=wobble)
         write_ablation(results.root, f"{default}_other", change, largest, against=[default],
                        regime=regime, wobble=wobble, **fields)  # fmt: skip
@@ -132,7 +133,7 @@ def holds(pure: float, **how: Any) -> Writer:
 
 def sure(largest: float) -> Writer:
     """The default of the ablations, whose tokens are 90% sure."""
-    return lambda results: write_ablation(results.root, "ablate", 0.0, largest)
+    return lambda results: write_ablation(results.root, "ablate", 0.0, largest, regime=TRAINED)
 
 
 def unsure(results: Results) -> None:
@@ -338,22 +339,22 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "setting_changed": [
         ("table9.k.32.centroid_ppl", ablated(0.1, 24.0, num_groups=32), DIRECTION,
-         ablated(-0.1, 24.0, num_groups=32)),
+         ablated(-0.1, 24.0, TRAINED, num_groups=32)),
         ("table9.window.512.centroid_ppl", ablated(0.0, 24.0, window=512), DIRECTION,
-         ablated(-0.1, 24.0, window=512)),
+         ablated(-0.1, 24.0, TRAINED, window=512)),
         ("table9.tau.0.05.finetuned_ppl", ablated(0.0, 24.0, JOINT, temperature=0.05), DIRECTION,
-         ablated(0.1, 24.0, JOINT, temperature=0.05)),
+         ablated(0.1, 24.0, LONG, temperature=0.05)),
     ],
     "dimensions": [
         ("routing_dim.r768.ppl", ablated(0.0, 24.0, routing_dim=576), DIRECTION,
-         ablated(-0.1, 24.0, routing_dim=576)),
+         ablated(-0.1, 24.0, TRAINED, routing_dim=576)),
     ],
     "groups_changed": [
         ("table9.sinkhorn-iterations.3.dominance_centroid",
          ablated(0.0, 90.0, sinkhorn_iterations=3), DIRECTION,
-         ablated(0.0, 12.0, sinkhorn_iterations=3)),
+         ablated(0.0, 12.0, TRAINED, sinkhorn_iterations=3)),
         ("table9.window.512.dominance_full_ft", ablated(0.0, 24.0, JOINT, window=512), DIRECTION,
-         ablated(0.0, 50.0, JOINT, window=512)),
+         ablated(0.0, 50.0, LONG, window=512)),
     ],
     "escape": [
         ("table8.sinkhorn.drift", cures(("sinkhorn", 13.0, {"drift": 0.1})), DIRECTION,
@@ -392,13 +393,14 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          lora(0.2, rate=0.01, wrong=-30)),
     ],
     "category": [
-        ("groups.g4.category", holds(0.9), DIRECTION, holds(0.45, kmeans=0.2)),
-        ("groups.g3.category", holds(0.9, category="determiners"), DIRECTION, holds(0.9)),
+        ("groups.g4.category", holds(0.9), DIRECTION, holds(0.45, kmeans=0.2, regime=TRAINED)),
+        ("groups.g3.category", holds(0.9, category="determiners"), DIRECTION,
+         holds(0.9, regime=TRAINED)),
     ],
-    "pure": [("groups.g4.purity", holds(0.95), DIRECTION, holds(0.6))],
-    "tokens": [("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the"))],
+    "pure": [("groups.g4.purity", holds(0.95), DIRECTION, holds(0.6, regime=TRAINED))],
+    "tokens": [("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the", regime=TRAINED))],
     "even": [
-        ("groups.notes.assignment.largest_share", holds(0.9), DIRECTION, holds(0.9, even=9000)),
+        ("groups.notes.assignment.largest_share", holds(0.9), DIRECTION, holds(0.9, even=9000, regime=TRAINED)),
         ("groups.notes.assignment.confidence", sure(20.0), DIRECTION, unsure),
     ],
     "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],
@@ -464,6 +466,8 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table3.lora-r4.hellaswag", lora(0.0, wrong=1)),
         ("table4.lora-r4-lr1e-4.ppl", lora(-0.1)),  # harm may need more steps
         ("table8.balance-weight-x5.drift", cures(("softmax_x5", 30.0, {}))),
+        ("table9.k.32.centroid_ppl", ablated(-0.1, 24.0, num_groups=32)),  # after 24 steps
+        ("groups.g4.purity", holds(0.6)),
         ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
     ],
 )
