@@ -95,8 +95,8 @@ def category(claim: Claim, results: Results, settings: LedgerSettings,
     return Outcome(verdict, why, **value, **known(results, own))
 
 
-@rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit same_share from the "
-      "paper's")  # fmt: skip
+@rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit "
+      "same_share from the paper's")  # fmt: skip
 def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -> Outcome | None:
     """How pure the purest group of that category is."""
     found = chosen(results, group)

@@ -398,9 +398,12 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          holds(0.9, regime=TRAINED)),
     ],
     "pure": [("groups.g4.purity", holds(0.95), DIRECTION, holds(0.6, regime=TRAINED))],
-    "tokens": [("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the", regime=TRAINED))],
+    "tokens": [
+        ("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the", regime=TRAINED)),
+    ],
     "even": [
-        ("groups.notes.assignment.largest_share", holds(0.9), DIRECTION, holds(0.9, even=9000, regime=TRAINED)),
+        ("groups.notes.assignment.largest_share", holds(0.9), DIRECTION,
+         holds(0.9, even=9000, regime=TRAINED)),
         ("groups.notes.assignment.confidence", sure(20.0), DIRECTION, unsure),
     ],
     "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],
