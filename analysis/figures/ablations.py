@@ -34,7 +34,7 @@ def draw(results: Results) -> Figure | None:
     frame = ablations.table(results)
     known = frame["change"].notna() | (frame["value"] == frame["default"])
     frame = frame[known]
-    shown = [name for name in TITLES if (frame["setting"] == name).sum() > 1]
+    shown = [name for name in TITLES if len(set(frame[frame["setting"] == name]["value"])) > 1]
     if not shown:
         return None
     figure, every = style.axes(len(shown), 0.8 + 2.5 * len(shown), 6.2, rows=2, share=True)

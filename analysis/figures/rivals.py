@@ -33,13 +33,15 @@ def draw(results: Results) -> Figure | None:
     figure, (axis,) = style.axes(1, 8.0, 5.4)
     names = labels((results.cells[cell] for cell in shown), OURS)
     others = [nth for nth in range(style.MOST) if style.CYCLE[nth] != style.BLUE]
-    for number, cell in enumerate(shown):
+    for cell in shown:
+        number = best.index(cell) if cell in best else 0
         line = frame[frame["cell"] == cell].sort_values("distant_density")
         own = {**style.nth(others[number % len(others)]), "linestyle": "-"}
         look = style.LOOKS["ours"] if cell == OURS else None
         _line(axis, line, names[cell], dict(zip(own, look, strict=True)) if look else own)
     axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
-    style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
+    drawn = frame[frame["cell"].isin(shown)]
+    style.changes(axis, 100 * drawn["low"].min(), 100 * drawn["change"].max())
     axis.set_xlim(left=0)
     axis.set_xlabel("distant pairs kept (%)")
     axis.set_ylabel("change of perplexity (%)")
