@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -24,6 +25,7 @@ COLUMNS = ["trained", "setting", "value", "default", "cell", "change", "low", "h
            "documents", "seeds", "evidence"]  # fmt: skip
 
 
+@cache
 def table(results: Results) -> pd.DataFrame:
     """A row a way to train, setting and value: change of the perplexity under the training gate
     against the default (of the default: against the pretrained model), tokens in the largest group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ KEY = ["reading", "texts", "shots", "condition", "budget"]
 QUESTION = ["document", "sha"]
 
 
+@cache
 def table(results: Results) -> pd.DataFrame:
     """A row a benchmark, cell, budget and base: scores and their difference in points, how many
     answers changed, what the right answer cost more (nats), and how far a mask reaches at all."""

@@ -6,6 +6,7 @@ test tokens then have it.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ SEARCH, FINAL = "contents_search", "contents"
 KEY = ["by", "layer", "group"]
 
 
+@cache
 def named(results: Results) -> pd.DataFrame:
     """The category of each layer's and way's groups on validation documents, how pure it is there,
     and the share of the tokens that the group has."""
@@ -37,6 +39,7 @@ def named(results: Results) -> pd.DataFrame:
     }).reset_index()  # fmt: skip
 
 
+@cache
 def right(results: Results) -> pd.DataFrame:
     """Test rows, each with the tokens that have their group's category (groups that no validation
     token was in have none)."""
@@ -56,6 +59,7 @@ def by_document(frame: pd.DataFrame) -> pd.Series:
     return (sums["hits"] / sums["members"]).groupby(["document", "sha"]).mean()
 
 
+@cache
 def table(results: Results) -> pd.DataFrame:
     """A row a layer (and ``all``) and way: percent of test tokens that have their group's category,
     and points that learnt groups have more, with intervals over documents."""

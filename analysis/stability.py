@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -29,6 +30,7 @@ def cells(results: Results) -> list[Cell]:
             if each.regime.get("name") == "joint" and each.block.startswith(STABLE)]  # fmt: skip
 
 
+@cache
 def table(results: Results) -> pd.DataFrame:
     """A row a joint training: tokens in the largest group on test documents (percent), and at the
     last step, as means over layers with intervals over layers, how far centroids and hidden states
