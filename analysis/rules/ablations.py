@@ -20,8 +20,13 @@ from analysis.settings import LedgerSettings
 
 TRAINED = {"centroid_ppl": "centroids", "finetuned_ppl": "joint",
            "dominance_centroid": "centroids", "dominance_full_ft": "joint"}  # fmt: skip
-PRETRAINED = 42.8  # the paper's GPT-2 on PG-19, Table 1
 WHOLE = 768  # the paper's model dimension: its routing in all of it
+
+
+def pretrained() -> float:
+    """The paper's perplexity of GPT-2 on PG-19."""
+    (found,) = (row["ppl"] for row in table("table1")["rows"] if row["method"] == "pretrained")
+    return float(found)
 
 
 def row_of(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
@@ -51,7 +56,7 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
     "of zero; where it is small, one wholly beyond the limit same_ppl",
 )  # fmt: skip
 def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
-               value: str) -> Outcome | None:  # fmt: skip
+                    value: str) -> Outcome | None:  # fmt: skip
     """Perplexity under the training gate, with one setting changed."""
     trained, default = TRAINED[claim.column], default_of(results, claim)
     if default is None:
@@ -94,7 +99,7 @@ def judged(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Ser
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     limit = settings.tolerances.same_ppl
     if row["value"] == row["default"]:
-        verdict, why = same_sign(row, paper - PRETRAINED, few)
+        verdict, why = same_sign(row, paper - pretrained(), few)
     else:
         verdict, why = beside(interval(row), 100 * (paper / base - 1), 100 * limit, few)
         why = (f"{changed(row)} against the default {row['default']:g}; the paper has "
@@ -133,7 +138,7 @@ def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, 
     "of zero; where it is small, one wholly beyond the limit same_share",
 )  # fmt: skip
 def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
-              value: str) -> Outcome | None:  # fmt: skip
+                   value: str) -> Outcome | None:  # fmt: skip
     """Tokens in the largest group, with one setting changed."""
     default = default_of(results, claim)
     if default is None:

@@ -16,15 +16,14 @@ from analysis.cells import Cell
 from analysis.comparisons import quality
 from analysis.paper import Claim, table
 from analysis.results import Results
-from analysis.rules.ablations import beside
+from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.rules.table7 import paper_way
 from analysis.settings import LedgerSettings
 
 BLOCKS = {"lora-r4": "lora4", "lora-r16": "lora16"}
-RATES = {"1e-5": 1e-5, "5e-5": 5e-5, "1e-4": 1e-4}
-STEPS = 2000  # of the paper's Table 4
+RATES = ("1e-5", "5e-5", "1e-4")
 CHOSEN_ON = "search"  # validation documents
 
 
@@ -37,10 +36,9 @@ def best(results: Results, block: str) -> Cell | None:
     return results.cells[str(own.groupby("cell")["nll"].sum().idxmin())]
 
 
-def nearest(results: Results, rate: float) -> Cell | None:
+def nearest(results: Results, wanted: float) -> Cell | None:
     """The rank 4 cell whose rate times steps is nearest to the paper's, as a ratio."""
     cells = [each for each in results.cells.values() if each.block == BLOCKS["lora-r4"]]
-    wanted = rate * STEPS
 
     def apart(cell: Cell) -> float:
         own = float(cell.regime["learning_rate"]) * (cell.steps or 0)
@@ -65,8 +63,7 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     if entry == "table4":
         return float(rows[row][column]), float(rows["instruct"][column])
     if column == "ppl":
-        (base,) = (r["ppl"] for r in table("table1")["rows"] if r["method"] == "pretrained")
-        return float(rows[row][column]), float(base)
+        return float(rows[row][column]), pretrained()
     return float(rows[row][column]), 0.0  # changes already
 
 
@@ -75,12 +72,12 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     refuted="an interval on the other side of the pretrained model than the paper's",
 )  # fmt: skip
 def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
-               method: str) -> Outcome | None:  # fmt: skip
+                    method: str) -> Outcome | None:  # fmt: skip
     """What was trained against the model before, on test documents."""
     entry = claim.id.split(".")[0]
     if method == "instruct":
         return None
-    row = against_pretrained(results, cell_of(results, entry, method))
+    row = against_pretrained(results, cell_of(claim, results))
     if row is None:
         return None
     ours, theirs = figures(entry, method, "ppl")
@@ -95,14 +92,15 @@ def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
     return Outcome(verdict, why + told(results.cells[row["cell"]]), **facts(row, results))
 
 
-def cell_of(results: Results, entry: str, method: str) -> Cell | None:
+def cell_of(claim: Claim, results: Results) -> Cell | None:
     """What stands for a row of Table 3 or 4."""
+    entry, method, _ = claim.id.split(".")
     if method.startswith("focus"):
         row = paper_way(results, 2)
         return None if row is None else results.cells[row["cell"]]
     if entry == "table3":
         return best(results, BLOCKS[method])
-    return nearest(results, RATES[method.rsplit("lr", 1)[1]])
+    return nearest(results, float(method.rsplit("lr", 1)[1]) * claim.setting["steps"])
 
 
 def told(cell: Cell) -> str:
@@ -121,7 +119,7 @@ def told(cell: Cell) -> str:
 def lora_score(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """A benchmark after LoRA, question by question beside the model before."""
     entry, method, column = claim.id.split(".")
-    cell, frame = cell_of(results, entry, method), scores(results)
+    cell, frame = cell_of(claim, results), scores(results)
     if cell is None or frame.empty:
         return None
     own = frame[(frame["cell"] == cell.name) & (frame["texts"] == NAMES[column])]

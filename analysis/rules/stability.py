@@ -21,7 +21,6 @@ WORDS = {"drift": "centroids moved by {:.2f} of their norm",
          "shift": "hidden states moved by {:.2f} of their norm",
          "lost_rank": "projected tokens lost {:.0%} of their dimensions"}  # fmt: skip
 PLAIN = "plain softmax"
-EVEN = 100
 
 
 def row_of(results: Results, name: str, weights: bool) -> pd.Series | None:
@@ -89,7 +88,7 @@ def outcome(claim: Claim, results: Results, settings: LedgerSettings,
     if row is None or cure is None or pd.isna(row.get("largest")):
         return None
     limits, fewer = settings.tolerances, few(claim, row, results)
-    even = EVEN / row["groups"]
+    even = 100 / row["groups"]
     happens = {
         "entropy-and-balance-loss": row["largest_low"] > limits.collapsed,
         "stop-gradient-on-inputs": row["largest_low"] > even + limits.same_share,
@@ -119,7 +118,7 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", "sinkhorn": "
     "after as many steps",
 )  # fmt: skip
 def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
-              method: str) -> Outcome | None:  # fmt: skip
+                  method: str) -> Outcome | None:  # fmt: skip
     """Tokens in the largest group at the end."""
     row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))
     if row is None or pd.isna(row.get("largest")):
