@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments import imports, trained
 from experiments.benchmarks import files
-from experiments.settings import Experiment, Reading, Settings
+from experiments.settings import Experiment, Joint, Reading, Settings
 
 MEASUREMENTS = ("exactness", "speed", "decode", "prefill", "continuation")
 TIMED = ("speed", "decode", "prefill", "continuation")
@@ -111,7 +111,7 @@ def trainers(cell: Experiment, chosen: Settings) -> Iterator[str]:
         yield f"experiments.methods.{each.method.name}"
         if each.trains:
             yield f"experiments.regimes.{each.regime.name}"
-        if each.regime.name == "joint":
+        if isinstance(each.regime, Joint):
             yield f"experiments.mitigations.{each.regime.mitigation}"
 
 

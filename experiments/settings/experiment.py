@@ -141,6 +141,12 @@ class Joint(Centroids):
         return name
 
 
+class ScratchJoint(Joint):
+    """The same, from random weights."""
+
+    name: Literal["scratch_joint"] = "scratch_joint"  # type: ignore[assignment]
+
+
 class Lora(Training):
     """Low-rank updates of the model's own projections (peft), merged when it is read."""
 
@@ -177,7 +183,8 @@ class Nothing(Frozen):
 
 
 Regime = Annotated[
-    Centroids | Joint | Lora | Distil | Full | Scratch | Nothing, Field(discriminator="name")
+    Centroids | Joint | Lora | Distil | Full | Scratch | ScratchJoint | Nothing,
+    Field(discriminator="name"),
 ]
 
 

@@ -17,7 +17,7 @@ from experiments.settings.blocks import (
 )
 from experiments.settings.experiment import Experiment
 from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
-from experiments.settings.resolve import inherited, laid, swept
+from experiments.settings.resolve import inherited, laid, started, swept
 from experiments.settings.schema import Count, Distinct, Frozen, Size, read_yaml
 from experiments.settings.schema import parse as parse_block
 
@@ -119,10 +119,13 @@ def parse(values: Mapping[str, Any]) -> Settings:
         raise ValueError("bases: a base and an experiment have the same name")
     for name in set(values.get("experiments") or {}) & set(_File.model_fields):
         raise ValueError(f"experiments.{name}: is the name of a block, and of its results")
+    named = values.get("experiments") or {}
+    points = {name: swept(name, inherited(name, blocks, f"experiments.{name}"),
+                          f"experiments.{name}") for name in named}  # fmt: skip
     found: dict[str, Cells] = {}
-    for name in values.get("experiments") or {}:
+    for name, cells in points.items():
         path = f"experiments.{name}"
-        cells = swept(name, inherited(name, blocks, path), path)
+        started(name, points)
         found[name] = MappingProxyType({
             label: parse_block(Experiment, {**cell, "name": label, "block": name}, path)
             for label, cell in cells.items()

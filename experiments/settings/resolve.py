@@ -87,5 +87,18 @@ def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str,
     return cells
 
 
+def started(name: str, points: Mapping[str, dict[str, dict[str, Any]]]) -> None:
+    """Lets every cell of a swept block that starts from another swept block start from the cell of
+    the same point, where there is one.
+
+    Args:
+        points: cells by name, by block.
+    """
+    for label, cell in points[name].items():
+        same = f"{cell.get('start')}{label.removeprefix(name)}"
+        if same in points.get(str(cell.get("start")), {}):
+            cell["start"] = same
+
+
 def _nested(parts: list[str], value: Any) -> dict[str, Any]:
     return {parts[0]: _nested(parts[1:], value) if len(parts) > 1 else value}

@@ -21,6 +21,7 @@ NEEDED = {
     "package": ("package", "version", "file", "sha256", "members"),
     "hub": ("repo", "revision", "files"),
     "folder": (),
+    "made": ("architecture", "width", "layers", "corpus"),
 }
 
 
@@ -29,7 +30,7 @@ class Source(Frozen):
 
     name: str
     role: Literal["model", "corpus", "benchmark", "tokenizer"]
-    kind: Literal["package", "hub", "folder"]
+    kind: Literal["package", "hub", "folder", "made"]
     what: str
     licence: str
     package: str = ""
@@ -44,6 +45,10 @@ class Source(Frozen):
     repo_type: Literal["model", "dataset"] = "model"
     revision: str = ""
     files: Listed[str] = ()
+    architecture: str = ""
+    width: Size = 0
+    layers: Size = 0
+    corpus: str = ""
     megabytes: Size = 0
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.sources.archives import ArchiveError, extract
-from experiments.sources.catalogue import ROOT, TINY, Source, override
+from experiments.sources.catalogue import ROOT, TINY, Source, find, override, sources
 from experiments.sources.files import (
     STAMP,
     digest,
@@ -44,6 +44,8 @@ def fetch(
         say(f"fetch: {source.name}: is there")
         return target
     root.mkdir(parents=True, exist_ok=True)
+    if source.kind == "made":
+        fetch(find(source.corpus, sources()), root, downloads, allow_unpinned, say)
     remove_leftovers(root)
     started = time.monotonic()
     with part_folder(root, source.name) as part:
@@ -71,6 +73,11 @@ def _fill(source: Source, part: Path, downloads: Path, allow_unpinned: bool,
             convert_gguf(part)
     elif source.kind == "hub":
         _from_hub(source, part, allow_unpinned, say)
+    elif source.kind == "made":
+        say(f"fetch: {source.name}: making, its tokenizer from {source.corpus}")
+        importlib.import_module("experiments.sources.made").build(
+            source, part, part.parent / source.corpus
+        )
     elif not source.name.startswith(TINY):
         raise SourceError(
             f"{source.name}: has no public source here. Put its files into the folder "
@@ -84,7 +91,7 @@ def _identity(source: Source) -> dict[str, Any]:
     if own is not None:
         return {"name": source.name, "from": "FOCUS_DATA", "sha256": digest(own)}
     named = ("kind", "package", "version", "sha256", "members", "strip", "convert", "repo",
-             "revision", "files")  # fmt: skip
+             "revision", "files", "architecture", "width", "layers", "corpus")  # fmt: skip
     values = source.plain()
     kept = {key: values[key] for key in named if values[key]}
     return json.loads(json.dumps({"name": source.name, "from": kept}))

@@ -92,3 +92,24 @@ def test_rank_counts_the_dimensions_that_are_filled() -> None:
     points = torch.randn(2000, 6)
     assert rank(points) == pytest.approx(6, abs=0.3)
     assert rank(points[:, :1] @ torch.ones(1, 6)) == pytest.approx(1, abs=1e-3)
+
+
+def test_from_scratch_starts_with_drawn_weights_and_is_read_back(work: Any) -> None:
+    how = {**HOW, "name": "scratch_joint", "weights_rate": 0.001}
+    chosen = work(both={"base": "plain", "method": {**METHOD, "balance": "sinkhorn"},
+                        "regime": how})  # fmt: skip
+    training.train("both", 0, chosen)
+    built = trained.build(chosen.cell("both"), 0, chosen)
+    drawn, _ = trained.begin(chosen.cell("both"), 0, chosen)
+    pretrained = dict(tiny("tiny-llama").named_parameters())
+    read = dict(built.model.named_parameters())
+    changed = 0
+    for name, start in drawn.named_parameters():
+        if "focus_router" in name:
+            changed += not torch.equal(read[name], start)
+            continue
+        near = (read[name] - start).norm() / start.norm()
+        assert near < 0.2, name  # four small steps from what was drawn
+        if start.std() > 0:  # a matrix: drawn anew
+            assert not torch.allclose(read[name], pretrained[name], atol=1e-3), name
+    assert changed
