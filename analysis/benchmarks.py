@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.cells import Cell
+from analysis.comparisons import bases
 from analysis.results import Results
 from experiments import statistics
 
@@ -24,9 +25,7 @@ def table(results: Results) -> pd.DataFrame:
     found = [
         row
         for cell in results.cells.values()
-        for name in cell.against
-        for base in results.cells.values()
-        if base.block == name and base.name != cell.name
+        for base in bases(results, cell)
         for row in versus(results, cell, base)
     ]
     return pd.DataFrame(found)
@@ -48,7 +47,8 @@ def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
         points = statistics.two_way(wide(both, right - base_right), results.confidence)
         nats = both["right_nats"] - both["right_nats_base"]
         found.append({
-            "experiment": cell.block, "cell": cell.name, "role": cell.role, "reading": reading,
+            "experiment": cell.block, "cell": cell.name, "role": cell.role, "model": cell.model,
+            "reading": reading,
             "texts": texts, "shots": int(shots), "budget": budget, "against": base.name,
             "questions": points.documents, "seeds": points.seeds,
             "score": 100 * right.mean(), "base_score": 100 * base_right.mean(),

@@ -66,6 +66,11 @@ class Cell:
         return cls(**{**known, "against": tuple(listed)})
 
     @property
+    def point(self) -> str:
+        """Of the sweep, as it stands in the cell's name; empty where nothing is swept."""
+        return self.name.removeprefix(self.block)
+
+    @property
     def steps(self) -> int | None:
         """Training steps, None where nothing was trained."""
         return self.regime.get("steps")
@@ -74,13 +79,16 @@ class Cell:
     def role(self) -> str:
         """A key of :data:`ROLES`; ``groups`` for trained groups that are neither the recipe's nor
         the paper's, ``ablation`` for the paper's of another number, ``joint`` where weights may
-        learn with them; or the method's name (with ``trained_`` before it)."""
+        learn with them, ``small`` for what small models of ours do; or the method's name (with
+        ``trained_`` before it)."""
         method, regime = self.method.get("name", ""), self.regime.get("name", "none")
+        if self.model.startswith("small-"):  # beside each other alone
+            return "small"
         if method == "full":
             return "pretrained" if regime == "none" else "adapted"
         if method == "focus" and regime in ("centroids", "none"):
             return self._routed
-        if regime == "joint":
+        if regime in ("joint", "scratch_joint"):
             return "joint"
         if method == "focus":
             return "masked"

@@ -36,12 +36,19 @@ def quality(results: Results) -> pd.DataFrame:
     rows = [
         row
         for cell in results.cells.values()
-        for name in cell.against
-        for base in results.cells.values()
-        if base.block == name and base.name != cell.name and base.model == cell.model
+        for base in bases(results, cell)
         for row in versus(results, cell, base)
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def bases(results: Results, cell: Cell) -> Iterator[Cell]:
+    """The cells of the same model that a cell is compared with: of a swept experiment that at the
+    same point, where there is one."""
+    for name in cell.against:
+        every = [base for base in results.cells.values() if base.block == name
+                 and base.name != cell.name and base.model == cell.model]  # fmt: skip
+        yield from [base for base in every if base.point and base.point == cell.point] or every
 
 
 def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:

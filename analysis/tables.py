@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import ablations, arithmetic, benchmarks, contents, rivals, stability
+from analysis import (
+    ablations,
+    architectures,
+    arithmetic,
+    benchmarks,
+    contents,
+    finetuning,
+    rivals,
+    stability,
+)
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
 from analysis.paper import table
@@ -98,6 +107,8 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "pareto": pareto,
     "rivals": rivals.table,
     "benchmarks": benchmarks.table,
+    "architectures": architectures.table,
+    "finetuning": finetuning.table,
     "ablations": ablations.table,
     "stability": stability.table,
     "contents": contents.table,

@@ -10,11 +10,13 @@ from matplotlib.figure import Figure
 
 from analysis.figures import (
     ablations,
+    architectures,
     contents,
     copying,
     decode,
     dominance,
     equal,
+    finetuning,
     leak,
     quality,
     rivals,
@@ -41,6 +43,12 @@ FIGURES = {
     "rivals": Shown(rivals.draw, "Rivals at equal density", rivals.CAPTION),
     "controls": Shown(equal.draw, "At equal density", equal.CAPTION),
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
+    "architectures": Shown(
+        architectures.draw, "The paper's way on five attention types", architectures.CAPTION
+    ),
+    "finetuning": Shown(
+        finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
+    ),
     "ablations": Shown(ablations.draw, "The paper's way, one setting changed", ablations.CAPTION),
     "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),
     "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),

@@ -2,12 +2,14 @@
 
 from analysis.rules import (
     ablations,
+    architectures,
     benchmarks,
     bounds,
     contents,
     controls,
     counted,
     exactness,
+    finetuning,
     headline,
     identity,
     leak,

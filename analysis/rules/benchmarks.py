@@ -47,7 +47,11 @@ def unchanged(claim: Claim, results: Results, settings: LedgerSettings) -> Outco
     frame = frame[frame["texts"] == NAMES[claim.column]] if len(frame) else frame
     if frame.empty:
         return None
-    row = frame.iloc[0]
+    return kept(frame.iloc[0], results)
+
+
+def kept(row: pd.Series, results: Results) -> Outcome:
+    """Whether a score stays under a mask that reaches the questions."""
     if not row["exposed_questions_percent"]:
         verdict = Verdict.ARITHMETIC
     elif row["high"] < 0:

@@ -327,3 +327,34 @@ def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .
                            "group": group, "members": members, "top": top}  # fmt: skip
                     rows.append(row | held)
         write_read(root, "held", rows, reading=reading, kind="contents", **known)
+
+
+SCRATCH = {"name": "scratch", "steps": 24}
+
+
+def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
+                regime: Any = ROUTERS) -> None:  # fmt: skip
+    """Small models under full attention, and changes of the paper's way on them."""
+    for model in models:
+        how = {"model": model, "reading": "small", "texts": "articles"}
+        write_read(root, "types", losses("full"), cell=f"types-model{model}", regime=SCRATCH, **how)
+        rows = [*losses("soft", change=soft),
+                *losses("hard", "k2", hard, **PAPER_MASK | {"top_k": 2})]  # fmt: skip
+        write_read(root, "types_paper", rows, cell=f"types_paper-model{model}", method=PAPER,
+                   regime=regime, against=["types"], **how)  # fmt: skip
+
+
+def write_tuned(root: Path, change: float, *, texts: str = "plays", full: float = -0.1,
+                names: tuple[str, str, str] = ("before", "finetuned", "finetuned_focus"),
+                steps: int = 24) -> None:  # fmt: skip
+    """A model before, after all its weights were trained, and that with Focus, whose change is
+    against the second."""
+    before, plain, routed = names
+    how = {"reading": "domains", "texts": texts}
+    whole = {"name": "full", "steps": steps}
+    write_read(root, before, losses("full"), **how)
+    write_read(root, plain, losses("full", change=full), regime=whole, against=[before],
+               cell=f"{plain}-texts{texts}", **how)  # fmt: skip
+    after = (1 + full) * (1 + change) - 1
+    write_read(root, routed, losses("soft", change=after), method=PAPER, against=[plain],
+               regime={**JOINT, "steps": steps}, cell=f"{routed}-texts{texts}", **how)  # fmt: skip

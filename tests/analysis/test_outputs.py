@@ -30,6 +30,8 @@ from tests.analysis.result_files import (
     write_read,
     write_table,
     write_training,
+    write_tuned,
+    write_types,
 )
 
 BUDGETS = {0.0625: 0.02, 0.125: 0.0, 0.25: -0.02}
@@ -75,6 +77,8 @@ def filled(results):
     write_masks(root, "search", BUDGETS, against=[], **search)
     write_masks(root, "search_window", WORSE, cell="search_window-window64", against=["search"],
                 method=RECIPE | {"window": 64}, **search)  # fmt: skip
+    write_types(root, 0.01, 0.1, models=["small-gpt2", "small-gemma2"])
+    write_tuned(root, 0.01)
     write_training(root, "recipe", [3.0, 2.9, 2.8])
     write_leak(root, 0.08, 0.0)
     write_copying(root, "recipe", 1.0, budget=0.125, method=RECIPE, regime=ROUTERS,

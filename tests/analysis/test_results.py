@@ -16,6 +16,7 @@ from tests.analysis.result_files import (
     write_read,
     write_table,
     write_training,
+    write_tuned,
 )
 
 
@@ -143,3 +144,16 @@ def test_a_missing_column_is_named(results):
     pd.read_csv(path).drop(columns="density").to_csv(path, index=False)
     with pytest.raises(ValueError, match="'density' is missing"):
         _ = results.speed
+
+
+def test_a_swept_cell_stands_beside_the_same_point_of_its_base(results: Results) -> None:
+    for texts in ("plays", "essays"):
+        write_tuned(results.root, 0.01, texts=texts)
+    frame = quality(results)
+    own = frame[frame["experiment"] == "finetuned_focus"]
+    assert set(zip(own["cell"], own["against"], strict=True)) == {
+        (f"finetuned_focus-texts{texts}", f"finetuned-texts{texts}")
+        for texts in ("plays", "essays")
+    }
+    against = frame[frame["experiment"] == "finetuned"]["against"]
+    assert set(against) == {"before"}  # which is not swept

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import rules, tables
+from analysis.architectures import TYPES
 from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import RULES, Verdict
@@ -32,6 +33,8 @@ from tests.analysis.result_files import (
     write_pretrained,
     write_read,
     write_table,
+    write_tuned,
+    write_types,
 )
 from tests.analysis.result_files import losses as rows_of
 
@@ -218,6 +221,17 @@ def again(change: float) -> Writer:
     return write
 
 
+def types(soft: float, hard: float, regime: Any = ROUTERS) -> Writer:
+    """The paper's way on a small model of every attention type."""
+    return lambda results: write_types(results.root, soft, hard, models=list(TYPES.values()),
+                                       regime=regime)  # fmt: skip
+
+
+def tuned(change: float, **how: Any) -> Writer:
+    return lambda results: write_tuned(results.root, change, **how)
+
+
+SCRATCH_NAMES = ("before", "scratch", "scratch_focus")
 TOP2 = {"density": 0.45, "distant_density": 0.4}
 IN_SETTING = {**GPT2, "regime": TRAINED}
 ONE_HEAD = {
@@ -336,6 +350,35 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "unchanged": [
         ("table1.focus.hellaswag", answers(0, 0.0), ARITHMETIC, answers(8, 0.2)),
         ("table1.focus.hellaswag", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
+    ],
+    "retrofit": [
+        ("table2.gpt2-124m.ppl_focus", types(-0.05, 0.1), DIRECTION, types(0.05, 0.1, TRAINED)),
+        ("table2.mistral-7b.ppl_focus", types(0.0, 0.01), DIRECTION, types(0.0, 0.3, TRAINED)),
+        ("table2.llama-2-13b.ppl_focus", types(0.0, 0.01), DIRECTION, types(0.0, 0.05, TRAINED)),
+    ],
+    "every_type": [
+        ("table2.notes.coverage.architectures", types(0.01, 0.1), DIRECTION, types(0.2, 0.3)),
+    ],
+    "score": [
+        ("table2.mistral-7b.hellaswag", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
+    ],
+    "worst_drop": [
+        ("table2.notes.benchmarks.worst_drop", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
+    ],
+    "model": [
+        ("table5.gpt2-large-774m.ppl_focus_ft", tuned(0.01), DIRECTION, tuned(0.1, steps=4000)),
+    ],
+    "domain": [
+        ("domains.openwebtext.ppl_focus_ft", tuned(-0.03, texts="essays"), DIRECTION,
+         tuned(0.03, texts="essays", steps=4000)),
+    ],
+    "from_scratch": [
+        ("from_scratch.mistral-7b.ppl_focus", tuned(0.0, texts="articles", names=SCRATCH_NAMES),
+         DIRECTION, tuned(0.1, texts="articles", names=SCRATCH_NAMES, steps=4000)),
+    ],
+    "gains": [
+        ("table5.gpt2-124m.ppl_full_attention_ft", tuned(0.0), DIRECTION,
+         tuned(0.0, full=0.1, steps=4000)),
     ],
     "setting_changed": [
         ("table9.k.32.centroid_ppl", ablated(0.1, 24.0, num_groups=32), DIRECTION,

@@ -227,3 +227,18 @@ def test_the_command(file: Any, written: Any, monkeypatch: Any, capsys: Any) -> 
     assert not any("two" in each for each in targets)
     assert command.main(["--scale", "smoke"]) == 1
     assert capsys.readouterr().err.startswith("params.yaml: threads: Input should be greater")
+
+
+def test_a_swept_block_starts_from_the_same_point_of_a_swept_start(file: Any) -> None:
+    values = file(
+        one={"sweep": {"window": [8, 16]}},
+        two={"base": "one", "start": "one", "regime": None, "sweep": {"window": [16, 8]}},
+        three={"base": "one", "start": "one-window8", "regime": None},
+    )
+    read = settings.parse(values)
+    assert read.cell("two-window16").start == "one-window16"
+    assert read.cell("two-window8").start == "one-window8"
+    assert read.cell("three").start == "one-window8"
+    values["experiments"]["two"]["sweep"] = {"window": [32]}
+    with pytest.raises(ValueError, match=r"experiments\.two\.start: has several cells"):
+        settings.parse(values)

@@ -1,0 +1,130 @@
+"""Rules of the five attention types: Table 2, on small models that were trained here.
+
+Perplexities of the paper's own models are not judged: theirs need their weights. What is judged is
+what the method changes. The paper's GPT-2 rows are its training gate (Table 7 has 41.3 under the
+hard mask of two groups where Table 2 has 34.2), its Mistral row is the hard mask.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import architectures, scope
+from analysis.architectures import TYPES
+from analysis.benchmarks import table as scores
+from analysis.paper import Claim, table
+from analysis.results import Results
+from analysis.rules.benchmarks import TASKS, kept, known
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.settings import LedgerSettings
+
+
+def no_worse(row: pd.Series, theirs: float, limit: float, few: bool) -> tuple[str, str]:
+    """A change of perplexity beside the paper's: a gain, where the paper gains more than the limit;
+    else a cost no greater than the paper's, or than the limit.
+
+    Args:
+        theirs: the paper's relative change; ``few``: fewer training steps than the paper's.
+    """
+    most = max(theirs, limit) if theirs >= -limit else 0.0
+    said = f"{changed(row)}; the paper {theirs:+.1%}"
+    if row["high"] <= most:
+        return Verdict.DIRECTION, f"{'a gain' if most == 0 else 'no greater cost'} here: {said}"
+    if row["low"] > most and not few:
+        return Verdict.NOT_REPRODUCED, f"{'no gain' if most == 0 else 'a greater cost'}: {said}"
+    return Verdict.INCONCLUSIVE, (
+        f"{'more than' if row['low'] > most else 'an interval around'} {most:+.1%}"
+        f"{', after far fewer steps' if few else ''}: {said}"
+    )
+
+
+def figures(model: str) -> tuple[float, float]:
+    """The paper's perplexities of a model, pretrained and with Focus."""
+    (row,) = (each for each in table("table2")["rows"] if each["model"] == model)
+    return float(row["ppl_pretrained"]), float(row["ppl_focus"])
+
+
+@rule(
+    "table2.{model}.ppl_focus",
+    refuted="after as many steps, an interval above zero where the paper gains, or above the "
+    "paper's cost (at least the limit same_ppl) where it loses",
+)  # fmt: skip
+def retrofit(claim: Claim, results: Results, settings: LedgerSettings,
+             model: str) -> Outcome | None:  # fmt: skip
+    """Routers alone on a small model of the same attention type."""
+    attention = claim.keys["attention"]
+    condition = "soft" if model.startswith("gpt2") else "hard"
+    row = architectures.of(results, attention, condition)
+    if row is None:
+        return None
+    before, after = figures(model)
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    verdict, why = no_worse(row, after / before - 1, settings.tolerances.same_ppl, few)
+    gate = "training gate" if condition == "soft" else "hard mask, top-2"
+    why = f"{row['model']} ({attention}), {gate}, against the same model: {why}"
+    return Outcome(verdict, why, **interval(row), **facts(row, results))
+
+
+@rule(
+    "table2.notes.coverage.architectures",
+    refuted="a type on which the training gate costs more than the limit far_worse, the interval "
+    "above it whole",
+)  # fmt: skip
+def every_type(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """The training gate on a small model of every attention type."""
+    rows = {name: architectures.of(results, name, "soft") for name in TYPES}
+    found = {name: row for name, row in rows.items() if row is not None}
+    if len(found) < len(TYPES):
+        return None
+    limits = settings.tolerances
+    worst = max(found.values(), key=lambda row: row["change"])
+    verdict = Verdict.INCONCLUSIVE
+    if any(row["low"] > limits.far_worse for row in found.values()):
+        verdict = Verdict.NOT_REPRODUCED
+    elif all(row["high"] <= limits.same_ppl for row in found.values()):
+        verdict = Verdict.DIRECTION
+    why = "training gate against full attention: " + "; ".join(
+        f"{name} {changed(row)}" for name, row in found.items()
+    )
+    return Outcome(verdict, why, **interval(worst), **facts(worst, results))
+
+
+@rule(
+    *(f"table2.{{model}}.{task}" for task in TASKS),
+    refuted="an interval of the difference to the score without the mask below zero",
+)
+def score(claim: Claim, results: Results, settings: LedgerSettings, model: str) -> Outcome | None:
+    """Benchmarks on a model of the same attention type: SmolLM2 where it is that, else ours."""
+    frame = scores(results)
+    if frame.empty:
+        return None
+    own = frame[(frame["texts"] == TASKS[claim.column]) & (frame["shots"] == 0)]
+    small = own[(own["model"] == TYPES[claim.keys["attention"]]) & (own["role"] == "small")]
+    pretrained = own[own["role"] == "paper"]
+    rows = pretrained if claim.keys["attention"] == "GQA" and len(pretrained) else small
+    rows = rows[rows["budget"] != "own"]
+    return None if rows.empty else kept(rows.iloc[0], results)
+
+
+@rule("table2.notes.benchmarks.worst_drop", refuted="an interval below the paper's worst drop")
+def worst_drop(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """The greatest drop of a zero-shot benchmark under the paper's way, over all models."""
+    frame = scores(results)
+    if frame.empty:
+        return None
+    own = frame[frame["texts"].isin(list(TASKS.values())) & frame["role"].isin(["small", "paper"])]
+    own = own[(own["shots"] == 0) & (own["budget"] != "own")]
+    if own.empty:
+        return None
+    worst, theirs = own.sort_values("points").iloc[0], float(str(claim.paper))
+    verdict = Verdict.INCONCLUSIVE
+    if (own["high"] < theirs).any():
+        verdict = Verdict.NOT_REPRODUCED
+    elif (own["low"] >= -settings.tolerances.same_score).all():
+        verdict = Verdict.DIRECTION
+    reached = (own["exposed_questions_percent"] * own["questions"]).sum() / own["questions"].sum()
+    why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {worst['points']:+.1f} "
+           f"points ({worst['low']:+.1f} to {worst['high']:+.1f}); masks reach {reached:.0f}% of "
+           "the questions")  # fmt: skip
+    ours = {"ours": worst["points"], "low": worst["low"], "high": worst["high"]}
+    return Outcome(verdict, why, **ours, **known(worst, results))
