@@ -15,6 +15,7 @@ from analysis.rules import (
     leak,
     lora,
     rivals,
+    scores,
     speed,
     stability,
     table7,

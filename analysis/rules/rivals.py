@@ -35,13 +35,13 @@ def beside(results: Results, experiment: str) -> pd.Series | None:
 
 
 @rule(
-    "table1.{method}.ppl",
-    "table10.{method}.ppl",
+    *(f"{entry}.{method}.ppl" for entry in ("table1", "table10") for method in STANDS_FOR),
     refuted="an interval of the difference to Focus on the other side of zero than the paper's",
 )
-def rival(claim: Claim, results: Results, settings: LedgerSettings, method: str) -> Outcome | None:
+def rival(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """Whether a rival's perplexity is on the same side of Focus's as in the paper."""
-    row = beside(results, STANDS_FOR.get(method, ""))
+    method = claim.id.split(".")[1]
+    row = beside(results, STANDS_FOR[method])
     if row is None:
         return None
     printed = {each["method"]: each["ppl"] for each in table(claim.id.split(".")[0])["rows"]}

@@ -213,11 +213,13 @@ def gpu_report(base: Path, device: str, *rows: dict[str, Any]) -> None:
 
 
 def write_answers(
-    root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag"
-) -> None:
-    """Ten questions, all answered by the pretrained model, and some of them not under the paper's
-    mask."""
-    for block, condition in (("answers_pretrained", "full"), ("answers_paper", "hard")):
+    root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag",
+    block: str = "answers_paper", method: Any = None,
+) -> None:  # fmt: skip
+    """Ten questions, all answered by the pretrained model, and some of them not under another
+    one's mask, the paper's."""
+    masked = block
+    for block, condition in (("answers_pretrained", "full"), (masked, "hard")):
         wrong = changed if condition == "hard" else 0
         rows = [
             {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
@@ -226,7 +228,7 @@ def write_answers(
              "tokens": 90, "exposure": exposure}
             for n in range(10)
         ]  # fmt: skip
-        hard = {"method": PAPER, "against": ["answers_pretrained"]}
+        hard = {"method": method or PAPER, "against": ["answers_pretrained"]}
         write_read(root, block, rows, reading="benchmarks", texts=task, kind="benchmarks",
                    **(hard if condition == "hard" else {}))  # fmt: skip
 

@@ -206,8 +206,13 @@ def rivals(**changes: float) -> Writer:
     return write
 
 
-def answers(changed: int, exposure: float) -> Writer:
-    return lambda results: write_answers(results.root, changed=changed, exposure=exposure)
+def answers(changed: int, exposure: float, **how: Any) -> Writer:
+    return lambda results: write_answers(results.root, changed=changed, exposure=exposure, **how)
+
+
+def rivals_answers(changed: int, name: str) -> Writer:
+    return answers(changed, 0.1, task="lambada_openai", block=f"answers_{name}",
+                   method={"name": name})  # fmt: skip
 
 
 def again(change: float) -> Writer:
@@ -378,6 +383,16 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "gains": [
         ("table5.gpt2-124m.ppl_full_attention_ft", tuned(0.0), DIRECTION,
+         tuned(0.0, full=0.1, steps=4000)),
+    ],
+    "rival_score": [
+        ("table1.performer.lambada", rivals_answers(9, "performer"), DIRECTION,
+         rivals_answers(0, "performer")),
+        ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq"), DIRECTION,
+         rivals_answers(9, "sparq")),
+    ],
+    "finetuned": [
+        ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,
          tuned(0.0, full=0.1, steps=4000)),
     ],
     "setting_changed": [
