@@ -92,7 +92,8 @@ def config_of(architecture: str, width: int, layers: int) -> PretrainedConfig:
 
 def trained_tokenizer(corpus: Path) -> PreTrainedTokenizerFast:
     """Byte-level BPE of :data:`VOCABULARY` tokens, number 0 the end of a text, from the files of a
-    corpus that have ``train`` in their path.
+    corpus that have ``train`` in their path. Loaded by AutoTokenizer, Qwen2's splits numbers into
+    digits, as that architecture's does; it reads the same text.
 
     Raises:
         SourceError: there are none.

@@ -95,12 +95,7 @@ def load_tokenizer(name: str, root: str | Path = catalogue.ROOT) -> PreTrainedTo
     """The tokenizer of a model, without its weights; see :func:`load`."""
     if name in TINY:
         return byte_tokenizer()
-    folder = _folder(name, Path(root))
-    listed = catalogue.sources().get(name)
-    # AutoTokenizer would give a made model the pre-tokenizer of its architecture.
-    made = listed is not None and listed.kind == "made"
-    kind = PreTrainedTokenizerFast if made else AutoTokenizer
-    return kind.from_pretrained(folder, local_files_only=True)
+    return AutoTokenizer.from_pretrained(_folder(name, Path(root)), local_files_only=True)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

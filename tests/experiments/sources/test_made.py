@@ -73,6 +73,7 @@ def test_fetching_makes_it_once_and_it_loads(corpus: Path, monkeypatch: pytest.M
     model, tokenizer = models.load("small-new", root=root)
     assert model.config.num_key_value_heads == 1
     assert tokenizer.get_vocab() == made.trained_tokenizer(corpus).get_vocab()
+    assert tokenizer.decode(tokenizer(WORDS)["input_ids"]) == WORDS
 
 
 @pytest.mark.parametrize(("architecture", "width", "message"),
