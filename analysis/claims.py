@@ -150,11 +150,24 @@ Reasons, scales and commands of every row: `claims.csv`.
 """
 
 
+def by_source(rows: list[Row]) -> list[str]:
+    """Lines of Markdown: how many rows of every table of the paper have which verdict, the sum
+    last; nothing where there are none."""
+    head = ["of", *(verdict.partition(" (")[0] for verdict in Verdict)]
+    found: dict[str, list[Row]] = {}
+    for entry in rows:
+        found.setdefault(entry["source"], []).append(entry)
+    lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * len(Verdict) + "|"]
+    for name, own in (*found.items(), ("**all**", rows)):
+        counts = (str(count or "") for count in totals(own).values())
+        lines.append("| " + " | ".join([name, *counts]) + " |")
+    return lines
+
+
 def markdown(rows: list[Row]) -> str:
-    """The ledger as Markdown: totals, a line for every row that was judged, and those that were not
-    run by reason."""
-    lines = [INTRODUCTION, "| verdict | rows |", "| --- | ---: |"]
-    lines += [f"| {verdict} | {count} |" for verdict, count in totals(rows).items()]
+    """The ledger as Markdown: counts by table, a line for every row that was judged, and those that
+    were not run by reason."""
+    lines = [INTRODUCTION, *by_source(rows)]
     for source in dict.fromkeys(entry["source"] for entry in rows):
         own = [e for e in rows if e["source"] == source and e["verdict"] != Verdict.NOT_RUN]
         if own:

@@ -113,3 +113,11 @@ def test_a_missing_tolerance_is_named(declared):
     del block["cosine"]
     with pytest.raises(ValueError, match=r"tolerances\.cosine: Field required"):
         parse(Tolerances, block, "tolerances")
+
+
+def test_counts_by_table_add_up(results, settings):
+    rows = claims.build(results, settings)
+    lines = [line.strip("| ").split(" | ") for line in claims.by_source(rows)[2:]]
+    names = [line.split(" | ")[0].strip("| ") for line in claims.by_source(rows)[2:]]
+    assert names == [*dict.fromkeys(row["source"] for row in rows), "**all**"]
+    assert sum(int(count) for count in lines[-1][1:] if count.strip()) == len(rows)
