@@ -1,4 +1,5 @@
-"""The paper's way on every attention type: small models that were trained here (Table 2)."""
+"""The paper's way on every attention type (Table 2): small models that were trained here, and at
+the larger scales the paper's own."""
 
 from __future__ import annotations
 
@@ -7,49 +8,63 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import scope
 from analysis.cells import Cell
 from analysis.comparisons import bases, versus
+from analysis.paper import Claim, paper
+from analysis.paper import table as paper_table
 from analysis.results import Results
 
-# The paper's name of an attention type, and our small model of it.
+# The paper's name of an attention type, and our small model of it. Its own models are in Table 2.
 TYPES = {
     "MHA": "small-gpt2", "GQA": "small-llama", "GQA + bias": "small-qwen2",
     "MHA + QK-norm": "small-olmo2", "interleaved + soft-cap": "small-gemma2",
 }  # fmt: skip
+GEMMA = "gemma-2-9b"  # the type that the paper names and has no model of
 ROUTED = "types_paper"  # of params.yaml, against the same models with full attention
 NAMES = ["change", "low", "high", "ppl", "base_ppl", "distant_density", "documents", "seeds",
          "evidence"]  # fmt: skip
-COLUMNS = ["attention", "model", "cell", "condition", "budget", "top_k", *NAMES]
+COLUMNS = ["attention", "model", "cell", "condition", "budget", "texts", "context",
+           "top_k", *NAMES]  # fmt: skip
+
+
+def attention_of(model: str) -> str | None:
+    """The attention type of a model by its name in params.yaml, None where it is not of Table 2."""
+    known = {small: name for name, small in TYPES.items()} | {GEMMA: list(TYPES)[-1]}
+    for row in paper_table("table2")["rows"]:
+        entry = paper()["models"].get(row["model"], {})
+        known[entry.get("source", row["model"])] = row["attention"]
+    return known.get(model)
 
 
 @cache
 def table(results: Results) -> pd.DataFrame:
-    """A row an attention type and mask: change of the perplexity under the training gate, and under
-    hard masks, against the same model with full attention, trained on the same text."""
-    rows = [row for attention, model in TYPES.items() for cell in routed(results, model)
-            for row in of_cell(results, attention, cell)]  # fmt: skip
+    """A row a model and mask: change of the perplexity under the training gate, and under hard
+    masks, against the same model with full attention."""
+    rows = [row for cell in results.cells.values() if cell.block == ROUTED
+            and attention_of(cell.model) for row in of_cell(results, cell)]  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def routed(results: Results, model: str) -> list[Cell]:
-    """The cells with routers of one model."""
-    return [cell for cell in results.cells.values()
-            if cell.block == ROUTED and cell.model == model]  # fmt: skip
-
-
-def of_cell(results: Results, attention: str, cell: Cell) -> list[dict[str, Any]]:
+def of_cell(results: Results, cell: Cell) -> list[dict[str, Any]]:
     """Rows of one model, one a mask."""
     found = [row for base in bases(results, cell) for row in versus(results, cell, base)]
-    return [{"attention": attention, "model": cell.model, "cell": cell.name,
-             "condition": row["condition"], "budget": row["budget"],
+    return [{"attention": attention_of(cell.model), "model": cell.model, "cell": cell.name,
+             "condition": row["condition"], "budget": row["budget"], "texts": row["texts"],
+             "context": row["context"],
              "top_k": int(row["top_k"]) if row["condition"] == "hard" else None,
              **{name: row[name] for name in NAMES}} for row in found]  # fmt: skip
 
 
-def of(results: Results, attention: str, condition: str, top_k: int = 2) -> pd.Series | None:
-    """One row of the table, None where it was not read."""
+def of(results: Results, attention: str, condition: str, claim: Claim | None = None,
+       top_k: int = 2) -> pd.Series | None:  # fmt: skip
+    """One row of the table, of the claim's own model where that was read; None where no model of
+    the type was."""
     frame = table(results)
     own = frame[(frame["attention"] == attention) & (frame["condition"] == condition)]
     if condition == "hard":
         own = own[own["top_k"] == top_k]
-    return None if own.empty else own.iloc[0]
+    if own.empty:
+        return None
+    same = [claim is not None and scope.same_model(claim, model) for model in own["model"]]
+    return own[same].iloc[0] if any(same) else own.iloc[0]

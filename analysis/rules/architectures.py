@@ -1,4 +1,5 @@
-"""Rules of the five attention types: Table 2, on small models that were trained here.
+"""Rules of the five attention types: Table 2, on the paper's models where they were read, else on
+small ones that were trained here.
 
 Perplexities of the paper's own models are not judged: theirs need their weights. What is judged is
 what the method changes. The paper's GPT-2 rows are its training gate (Table 7 has 41.3 under the
@@ -15,7 +16,7 @@ from analysis.benchmarks import table as scores
 from analysis.paper import Claim, table
 from analysis.results import Results
 from analysis.rules.benchmarks import TASKS, kept, known
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 
@@ -54,10 +55,16 @@ def retrofit(claim: Claim, results: Results, settings: LedgerSettings,
     """Routers alone on a small model of the same attention type."""
     attention = claim.keys["attention"]
     condition = "soft" if model.startswith("gpt2") else "hard"
-    row = architectures.of(results, attention, condition)
+    row = architectures.of(results, attention, condition, claim)
     if row is None:
         return None
     before, after = figures(model)
+    if not scope.differences(claim, results.cells[row["cell"]], row):
+        close = agree(float(row["ppl"]), after, settings.tolerances.same_ppl)
+        verdict = Verdict.REPRODUCED if close else Verdict.NOT_REPRODUCED
+        why = f"{row['ppl']:.2f} against the paper's {after} in its own setting"
+        return Outcome(verdict, why, ours=float(row["ppl"]), **facts(row, results),
+                       same_setting=True)  # fmt: skip
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     verdict, why = no_worse(row, after / before - 1, settings.tolerances.same_ppl, few)
     gate = "training gate" if condition == "soft" else "hard mask, top-2"
@@ -99,10 +106,13 @@ def score(claim: Claim, results: Results, settings: LedgerSettings, model: str) 
     if frame.empty:
         return None
     own = frame[(frame["texts"] == TASKS[claim.column]) & (frame["shots"] == 0)]
-    small = own[(own["model"] == TYPES[claim.keys["attention"]]) & (own["role"] == "small")]
-    pretrained = own[own["role"] == "paper"]
-    rows = pretrained if claim.keys["attention"] == "GQA" and len(pretrained) else small
-    rows = rows[rows["budget"] != "own"]
+    own = own[own["budget"] != "own"]
+    named = own[own["experiment"] == architectures.ROUTED]
+    same = named[[scope.same_model(claim, each) for each in named["model"]]]
+    alike = named[[architectures.attention_of(each) == claim.keys["attention"]
+                   for each in named["model"]]]  # fmt: skip
+    pretrained = own[own["role"] == "paper"] if claim.keys["attention"] == "GQA" else own.head(0)
+    rows = next((each for each in (same, pretrained, alike) if len(each)), own.head(0))
     return None if rows.empty else kept(rows.iloc[0], results)
 
 

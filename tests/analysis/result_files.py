@@ -335,10 +335,10 @@ SCRATCH = {"name": "scratch", "steps": 24}
 
 
 def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
-                regime: Any = ROUTERS) -> None:  # fmt: skip
-    """Small models under full attention, and changes of the paper's way on them."""
+                regime: Any = ROUTERS, texts: str = "articles", **where: Any) -> None:  # fmt: skip
+    """Models under full attention, and changes of the paper's way on them."""
     for model in models:
-        how = {"model": model, "reading": "small", "texts": "articles"}
+        how = {"model": model, "reading": "small", "texts": texts, **where}
         write_read(root, "types", losses("full"), cell=f"types-model{model}", regime=SCRATCH, **how)
         rows = [*losses("soft", change=soft),
                 *losses("hard", "k2", hard, **PAPER_MASK | {"top_k": 2})]  # fmt: skip

@@ -40,6 +40,7 @@ def test_unknown_regimes_are_refused_by_field_and_the_known_listed() -> None:
         "joint",
         "lora",
         "scratch",
+        "scratch_joint",
     }
     with pytest.raises(ValueError, match=r"regime\.name: 'dora' is no regime.*lora"):
         regimes.find("dora")
