@@ -1,10 +1,12 @@
 # Each target does all the set-up it needs: `make test` and `make reproduce` work in a fresh clone.
 #   make setup                       virtual environment in .venv with everything installed
 #   make reproduce [SCALE=smoke]     the core's experiments, from data and weights to tables and ledger
+#   make reproduce SCALE=gpu ONLY=types_paper      some experiments alone, by name
 #   make test | lint | report | clean
 
 PYTHON ?= python3
 SCALE  ?=
+ONLY   ?=
 VENV   ?= .venv
 # Installed before anything else, so that no dependency brings another build of it.
 TORCH  ?= torch==2.13.0
@@ -38,11 +40,11 @@ $(STAMP): pyproject.toml constraints.txt
 # is made again. At another scale than params.yaml's it runs in a copy under build/, which stays there,
 # so that no tracked file changes and a second run goes on from the first.
 reproduce: $(STAMP)
-	folder=$$($(BIN)/python -m experiments.scale $(SCALE)) && $(MAKE) -C "$$folder" core BIN=$(BIN)
+	folder=$$($(BIN)/python -m experiments.scale $(SCALE)) && $(MAKE) -C "$$folder" core BIN=$(BIN) ONLY="$(ONLY)"
 
 core:
 	$(BIN)/python -m experiments.settings
-	$(BIN)/dvc repro $$($(BIN)/python -m experiments.settings --targets core)
+	$(BIN)/dvc repro $(if $(ONLY),$(addprefix read@,$(ONLY)),$$($(BIN)/python -m experiments.settings --targets core))
 	$(BIN)/dvc repro --single-item analysis
 
 test: $(STAMP)

@@ -37,6 +37,10 @@ def command(claim: Claim) -> str | None:
     if importlib.util.find_spec(f"experiments.stages.{stage}") is None:
         return None
     if stage == "read":
+        model = paper()["models"].get(claim.model or "")
+        scale = model.get("scale", "gpu") if model else None
+        if experiment and scale:
+            return f"FOCUS_HUB=1 make reproduce SCALE={scale} ONLY={experiment}"
         return f"dvc repro read@{experiment or 'EXPERIMENT'}"
     return f"python -m experiments.stages.{stage}"
 
