@@ -14,6 +14,7 @@ from analysis import (
     benchmarks,
     contents,
     finetuning,
+    lengths,
     rivals,
     stability,
 )
@@ -109,6 +110,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "benchmarks": benchmarks.table,
     "architectures": architectures.table,
     "finetuning": finetuning.table,
+    "lengths": lengths.table,
     "ablations": ablations.table,
     "stability": stability.table,
     "contents": contents.table,

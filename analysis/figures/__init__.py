@@ -18,6 +18,7 @@ from analysis.figures import (
     equal,
     finetuning,
     leak,
+    lengths,
     quality,
     rivals,
     speed,
@@ -49,6 +50,7 @@ FIGURES = {
     "finetuning": Shown(
         finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
     ),
+    "lengths": Shown(lengths.draw, "Longer than the training text", lengths.CAPTION),
     "ablations": Shown(ablations.draw, "The paper's way, one setting changed", ablations.CAPTION),
     "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),
     "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),

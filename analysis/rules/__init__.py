@@ -13,6 +13,7 @@ from analysis.rules import (
     headline,
     identity,
     leak,
+    lengths,
     lora,
     rivals,
     scores,

@@ -76,12 +76,13 @@ def write_read(
     against: Sequence[str] = (),
     model: str = "smollm2-135m-instruct",
     context: int = 2048,
+    start: str | None = None,
     **reads: Any,
 ) -> Path:
     """A finished reading of one cell; cells of one block are added to each other."""
     folder, cell = root / block / "read" / reading, cell or block
     known = {"name": cell, "block": block, "model": model, "method": method, "regime": regime,
-             "against": list(against), "texts": texts}  # fmt: skip
+             "against": list(against), "texts": texts, "start": start}  # fmt: skip
     path, cells = folder / "rows.csv", {cell: known}
     frame = pd.DataFrame([{"experiment": block, "cell": cell, "texts": texts} | r for r in rows])
     if path.is_file():
@@ -360,3 +361,16 @@ def write_tuned(root: Path, change: float, *, texts: str = "plays", full: float 
     after = (1 + full) * (1 + change) - 1
     write_read(root, routed, losses("soft", change=after), method=PAPER, against=[plain],
                regime={**JOINT, "steps": steps}, cell=f"{routed}-texts{texts}", **how)  # fmt: skip
+
+
+def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024, 8192),
+                  steps: int = 24) -> None:  # fmt: skip
+    """Two of four groups at several lengths against full attention, and what they start from."""
+    record(root / "paper" / "train" / "seed0" / "paper", model="smollm2-135m-instruct",
+           method=PAPER, regime={**ROUTERS, "steps": steps, "context": 1024})  # fmt: skip
+    for context in contexts:
+        how = {"reading": f"long_{context}", "texts": "plays", "context": context}
+        write_read(root, "long_pretrained", losses("full"), **how)
+        rows = losses("hard", "k2", change, **PAPER_MASK | {"top_k": 2})
+        write_read(root, "long_paper", rows, method=PAPER, against=["long_pretrained"],
+                   start="paper", **how)  # fmt: skip

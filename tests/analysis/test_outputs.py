@@ -24,6 +24,7 @@ from tests.analysis.result_files import (
     write_copying,
     write_cure,
     write_leak,
+    write_lengths,
     write_masks,
     write_paper,
     write_pretrained,
@@ -79,6 +80,7 @@ def filled(results):
                 method=RECIPE | {"window": 64}, **search)  # fmt: skip
     write_types(root, 0.01, 0.1, models=["small-gpt2", "small-gemma2"])
     write_tuned(root, 0.01)
+    write_lengths(root, 0.05)
     write_training(root, "recipe", [3.0, 2.9, 2.8])
     write_leak(root, 0.08, 0.0)
     write_copying(root, "recipe", 1.0, budget=0.125, method=RECIPE, regime=ROUTERS,

@@ -27,6 +27,7 @@ from tests.analysis.result_files import (
     write_copying,
     write_cure,
     write_leak,
+    write_lengths,
     write_lora,
     write_masks,
     write_paper,
@@ -239,6 +240,12 @@ def tuned(change: float, **how: Any) -> Writer:
 
 
 THEIR_GPT2 = {"models": ["small-llama", "gpt2"], "texts": "pg19", "context": 1024}
+
+
+def longer(change: float, **how: Any) -> Writer:
+    return lambda results: write_lengths(results.root, change, **how)
+
+
 SCRATCH_NAMES = ("before", "scratch", "scratch_focus")
 TOP2 = {"density": 0.45, "distant_density": 0.4}
 IN_SETTING = {**GPT2, "regime": TRAINED}
@@ -400,6 +407,9 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "finetuned": [
         ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,
          tuned(0.0, full=0.1, steps=4000)),
+    ],
+    "longer": [
+        ("long_context.t8192.ppl_topk2", longer(0.05), DIRECTION, longer(0.2, steps=4000)),
     ],
     "setting_changed": [
         ("table9.k.32.centroid_ppl", ablated(0.1, 24.0, num_groups=32), DIRECTION,

@@ -1,0 +1,36 @@
+"""Routers on longer texts than they were trained on (Section 4, long context)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pandas as pd
+
+from analysis.comparisons import quality
+from analysis.results import Results
+
+# Experiments of params.yaml, and what they are called.
+LINES = {
+    "long_paper": "the paper's way, 2 of 4 groups",
+    "long_recipe": "ours: FocusConfig.recipe()",
+}
+NAMES = ["cell", "context", "against", "change", "low", "high", "distant_density", "density",
+         "documents", "seeds", "evidence"]  # fmt: skip
+COLUMNS = ["method", "trained_at", *NAMES]
+
+
+@cache
+def table(results: Results) -> pd.DataFrame:
+    """A row an experiment and length: change of the perplexity against full attention at that
+    length, and the share of the pairs kept; ``trained_at``: tokens of a training window."""
+    frame = quality(results)
+    own = frame[frame["experiment"].isin(list(LINES)) & (frame["condition"] == "hard")]
+    rows = [{"method": LINES[row["experiment"]], "trained_at": trained_at(results, row["cell"]),
+             **{name: row[name] for name in NAMES}} for _, row in own.iterrows()]  # fmt: skip
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values(["method", "context"], kind="stable")
+
+
+def trained_at(results: Results, cell: str) -> int | None:
+    """Tokens of the windows that a cell's start was trained on."""
+    start = results.cells.get(results.cells[cell].start or "")
+    return None if start is None else start.regime.get("context")
