@@ -17,7 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import (
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+    shape_wrapper,
+)
 from transformers import PreTrainedModel
 
 import focus
@@ -47,8 +52,9 @@ class Traced:
     flops: int
 
 
-class Memory(TorchDispatchMode):
-    """Bytes of the storages that operators make and that are alive, and the most so far.
+class Watch(TorchDispatchMode):
+    """Bytes of the storages that operators make and that are alive, the most so far, and what the
+    operators multiply and add (by torch's own formulas; FlopCounterMode keeps tensors alive).
 
     Args:
         blocked: the training gate runs block by block in torch, as it does on a GPU, and not in
@@ -57,12 +63,15 @@ class Memory(TorchDispatchMode):
 
     def __init__(self, blocked: bool) -> None:
         super().__init__()
-        self.blocked, self.alive, self.peak = blocked, 0, 0
-        self._known: set[int] = set()
+        self.blocked, self.alive, self.peak, self.flops = blocked, 0, 0, 0
+        self._known: set[int] = set()  # storages that are counted, or need not be
+        self._sizes: dict[int, int] = {}  # of those that are counted
 
     def keep(self, tensors: Any) -> None:
-        """Leaves tensors that were there before out of the count."""
-        self._known |= {tensor.untyped_storage()._cdata for tensor in tensors}
+        """Leaves tensors out of the count, from now on: those that were there before, gradients."""
+        for tensor in tensors:
+            self._known.add(key := tensor.untyped_storage()._cdata)
+            self.alive -= self._sizes.pop(key, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:  # fmt: skip
@@ -75,6 +84,8 @@ class Memory(TorchDispatchMode):
             if isinstance(tensor, Tensor):
                 self._count(tensor.untyped_storage())
         self.peak = max(self.peak, self.alive)
+        formula = FLOPS.get(func._overloadpacket)
+        self.flops += 0 if formula is None else formula(*args, **(kwargs or {}), out_val=out)
         return out
 
     def _count(self, storage: torch.UntypedStorage) -> None:
@@ -82,12 +93,13 @@ class Memory(TorchDispatchMode):
         if key in self._known:
             return
         self._known.add(key)
+        self._sizes[key] = storage.nbytes()
         self.alive += storage.nbytes()
-        weakref.finalize(storage, self._gone, key, storage.nbytes())
+        weakref.finalize(storage, self._gone, key)
 
-    def _gone(self, key: int, size: int) -> None:
+    def _gone(self, key: int) -> None:
         self._known.discard(key)
-        self.alive -= size
+        self.alive -= self._sizes.pop(key, 0)
 
 
 def within(func: Any, args: tuple[Any, ...]) -> int:
@@ -113,7 +125,23 @@ def _gate_backward_flops(grad: Any, out: Any, lse: Any, *inputs: Any, **kwargs: 
     return gate_flops(*inputs, products=5, affinities=3)
 
 
-FLOPS = {FORWARD: gate_flops, BACKWARD: _gate_backward_flops}
+def _attention_flops(query: Any, key: Any, value: Any, *rest: Any, **kwargs: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _attention_backward_flops(grad: Any, query: Any, key: Any, value: Any, *rest: Any,
+                              **kwargs: Any) -> int:  # fmt: skip
+    return int(sdpa_backward_flop_count(grad, query, key, value))
+
+
+CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# torch's own, and what it has none for.
+FLOPS = {
+    **flop_registry,
+    FORWARD: shape_wrapper(gate_flops), BACKWARD: shape_wrapper(_gate_backward_flops),
+    CPU: shape_wrapper(_attention_flops), CPU_BACKWARD: shape_wrapper(_attention_backward_flops),
+}  # fmt: skip
 
 
 def training(model: PreTrainedModel, batch: int, context: int, *, precision: str = "32-true",
@@ -124,7 +152,7 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
         model: from :func:`experiments.costs.shapes.build`, with routers.
         precision: of Lightning's trainer.
         checkpointed: whether layers compute their activations again in the backward pass.
-        blocked: see :class:`Memory`.
+        blocked: see :class:`Watch`.
     """
     mixed = precision != "32-true"
     if checkpointed:
@@ -136,19 +164,21 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
         shapes.materialise(model)
         ids = torch.zeros(batch, context, dtype=torch.int64)
         real = torch.ones(batch, context, dtype=torch.bool)
-        memory, flops = _watched(model, blocked)
+        watch = _watched(model, blocked)
+        for parameter in shapes.routers(model):
+            parameter.register_post_accumulate_grad_hook(lambda each: watch.keep([each.grad]))
         # Without a mask transformers looks for packed texts, by numbers that are not there.
         hook = model.register_forward_pre_hook(
             lambda _, args, kwargs: (args, {**kwargs, "attention_mask": real}), with_kwargs=True
         )
         cast = torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext()
-        with memory, flops, focus.mode(model, "soft"):
+        with watch, focus.mode(model, "soft"):
             with cast:
                 loss = next_token_loss(model, ids)
             loss.backward()
         hook.remove()
         gradients = shapes.size(p.grad for p in shapes.routers(model) if p.grad is not None)
-    return Traced(gradients, memory.peak - gradients, 0, flops.get_total_flops())
+    return Traced(gradients, watch.peak, 0, watch.flops)
 
 
 def inference(model: PreTrainedModel, batch: int, context: int) -> Traced:
@@ -160,14 +190,14 @@ def inference(model: PreTrainedModel, batch: int, context: int) -> Traced:
     with FakeTensorMode(), torch.no_grad():
         shapes.materialise(model)
         ids = torch.zeros(batch, context, dtype=torch.int64)
-        memory, flops = _watched(model, blocked=False)
-        with memory, flops:
+        watch = _watched(model, blocked=False)
+        with watch:
             found = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
         cache = shapes.size(x for layer in found.layers for x in (layer.keys, layer.values))
-    return Traced(0, memory.peak - cache, cache, flops.get_total_flops())
+    return Traced(0, watch.peak - cache, cache, watch.flops)
 
 
-def _watched(model: PreTrainedModel, blocked: bool) -> tuple[Memory, FlopCounterMode]:
-    memory = Memory(blocked)
-    memory.keep([*model.parameters(), *model.buffers()])
-    return memory, FlopCounterMode(display=False, custom_mapping=FLOPS)
+def _watched(model: PreTrainedModel, blocked: bool) -> Watch:
+    watch = Watch(blocked)
+    watch.keep([*model.parameters(), *model.buffers()])
+    return watch

@@ -53,8 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     usual = Hardware()
-    parser = argparse.ArgumentParser(prog="python -m experiments.stages.cost", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.stages.cost", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("model", nargs="?", help="a model that is fetched, or of models.yaml")
     parser.add_argument("--scale", help=f"one of {', '.join(SCALES)}; params.yaml's")
     parser.add_argument("--experiment", default="recipe", help="one that trains routers (recipe)")

@@ -327,3 +327,14 @@ def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .
                            "group": group, "members": members, "top": top}  # fmt: skip
                     rows.append(row | held)
         write_read(root, "held", rows, reading=reading, kind="contents", **known)
+
+
+def write_plan(base: Path) -> None:
+    """What two models would need, as `python -m experiments.stages.cost --all` writes it."""
+    parts = {"train_weights": 2**34, "train_gathered": 2**33, "train_gradients": 2**30,
+             "train_optimiser": 2**31, "train_activations": 2**32, "infer_weights": 2**35,
+             "infer_cache": 2**31, "infer_activations": 2**30}  # fmt: skip
+    rows = [{"model": name, "scale": "cluster", "parameters": count, **parts}
+            for name, count in (("small", 10**9), ("large", 10**10))]  # fmt: skip
+    (base / "tables").mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(base / "tables" / "plan.csv", index=False)
