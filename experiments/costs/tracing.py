@@ -66,6 +66,7 @@ class Watch(TorchDispatchMode):
         self.blocked, self.alive, self.peak, self.flops = blocked, 0, 0, 0
         self._known: set[int] = set()  # storages that are counted, or need not be
         self._sizes: dict[int, int] = {}  # of those that are counted
+        self._within: dict[Any, int] = {}  # of the gate, by its arguments' shapes
 
     def keep(self, tensors: Any) -> None:
         """Leaves tensors out of the count, from now on: those that were there before, gradients."""
@@ -78,7 +79,10 @@ class Watch(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             return True  # all tokens are real: what masks ask, and fake tensors cannot tell
         if self.blocked and func in (FORWARD.default, BACKWARD.default):
-            self.peak = max(self.peak, self.alive + within(func, args))
+            known = func, *(each.shape for each in args if isinstance(each, Tensor))
+            if known not in self._within:
+                self._within[known] = within(func, args)
+            self.peak = max(self.peak, self.alive + self._within[known])
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
@@ -103,12 +107,18 @@ class Watch(TorchDispatchMode):
 
 
 def within(func: Any, args: tuple[Any, ...]) -> int:
-    """Bytes that a block of rows forms inside the gate: (B, H, rows, T) in float32, as often as
-    are alive at once; no T x T is ever there."""
-    query = args[3] if func is BACKWARD.default else args[0]
-    batch, heads, tokens, _ = query.shape
-    rows = min(blocks.ROWS, tokens)
-    return (6 if func is BACKWARD.default else 4) * batch * heads * rows * tokens * 4
+    """Most bytes that the gate holds at a time while it runs block by block, its results among
+    them: rows of pairs, never all T x T."""
+    first = 3 if func is BACKWARD.default else 0
+    inputs, rule = blocks.Inputs(*args[first : first + 8]), blocks.Rule(*args[first + 8 :])
+    inner = Watch(blocked=False)
+    inner.keep(each for each in args if isinstance(each, Tensor))
+    with inner:
+        if first:
+            blocks.backward(inputs, rule, *args[:3])
+        else:
+            blocks.forward(inputs, rule)
+    return inner.peak
 
 
 def gate_flops(query: Any, key: Any, value: Any, query_groups: Any, *rest: Any, products: int = 2,
