@@ -13,9 +13,9 @@ from analysis.results import Results
 CAPTION = (
     "Counted, not measured: memory of one process by part. Left: routers of the experiment "
     "`recipe` are trained at scale cluster (8 devices, fsdp2, one window each of 4,096 tokens, or "
-    "of the model's longest context, activations computed twice). Right: one such window is read "
-    "with a cache on one device. What an allocator, CUDA and communication need comes on top. "
-    "Table: plan.csv, by `python -m experiments.stages.cost --all`."
+    "of the model's longest context, activations computed twice). Right: full attention reads "
+    "one such window into a cache on one device. What an allocator, CUDA and communication "
+    "need comes on top. Table: plan.csv, by `python -m experiments.stages.cost --all`."
 )
 SCALE, LIMIT = "cluster", 80
 PARTS = {

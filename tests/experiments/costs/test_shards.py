@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -36,8 +34,8 @@ def shards(rank: int) -> Shards:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[list[Shards]]:
-    yield [shards(rank) for rank in range(RANKS)]
+def ranks() -> list[Shards]:
+    return [shards(rank) for rank in range(RANKS)]
 
 
 def test_every_number_lies_on_one_process(ranks: list[Shards]) -> None:
