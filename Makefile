@@ -2,6 +2,7 @@
 #   make setup                       virtual environment in .venv with everything installed
 #   make reproduce [SCALE=smoke]     the core's experiments, from data and weights to tables and ledger
 #   make reproduce SCALE=gpu ONLY=types_paper      some experiments alone, by name
+#   make plan MODEL=llama-2-70b SCALE=cluster   what an experiment needs: memory, hours, devices
 #   make test | lint | report | clean
 
 PYTHON ?= python3
@@ -24,7 +25,7 @@ export DVC_NO_ANALYTICS        ?= 1
 export TOKENIZERS_PARALLELISM  ?= false
 export PATH := $(BIN):$(PATH)
 
-.PHONY: setup reproduce core test lint report clean
+.PHONY: setup reproduce core plan test lint report clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -46,6 +47,10 @@ core:
 	$(BIN)/python -m experiments.settings
 	$(BIN)/dvc repro $(if $(ONLY),$(addprefix read@,$(ONLY)),$$($(BIN)/python -m experiments.settings --targets core))
 	$(BIN)/dvc repro --single-item analysis
+
+# Counted without weights, in seconds; all models at once: python -m experiments.stages.cost --all
+plan: $(STAMP)
+	$(BIN)/python -m experiments.stages.cost $(MODEL) $(if $(SCALE),--scale $(SCALE))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(TEST)

@@ -19,6 +19,7 @@ from analysis.figures import (
     finetuning,
     leak,
     lengths,
+    plan,
     quality,
     rivals,
     speed,
@@ -59,6 +60,7 @@ FIGURES = {
     "leak": Shown(leak.draw, "What balancing over the sequence leaks", leak.CAPTION),
     "speed": Shown(speed.draw, "Speed of attention against length", speed.CAPTION),
     "decode": Shown(decode.draw, "Speed of a decoding step", decode.CAPTION),
+    "plan": Shown(plan.draw, "What it takes: memory by model", plan.CAPTION),
     "whole": Shown(whole.draw, "Speed of the whole model", whole.CAPTION),
 }
 

@@ -374,3 +374,14 @@ def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024,
         rows = losses("hard", "k2", change, **PAPER_MASK | {"top_k": 2})
         write_read(root, "long_paper", rows, method=PAPER, against=["long_pretrained"],
                    start="paper", **how)  # fmt: skip
+
+
+def write_plan(base: Path) -> None:
+    """What two models would need, as `python -m experiments.stages.cost --all` writes it."""
+    parts = {"train_weights": 2**34, "train_gathered": 2**33, "train_gradients": 2**30,
+             "train_optimiser": 2**31, "train_activations": 2**32, "infer_weights": 2**35,
+             "infer_cache": 2**31, "infer_activations": 2**30}  # fmt: skip
+    rows = [{"model": name, "scale": "cluster", "parameters": count, **parts}
+            for name, count in (("small", 10**9), ("large", 10**10))]  # fmt: skip
+    (base / "tables").mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(base / "tables" / "plan.csv", index=False)

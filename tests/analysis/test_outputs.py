@@ -27,6 +27,7 @@ from tests.analysis.result_files import (
     write_lengths,
     write_masks,
     write_paper,
+    write_plan,
     write_pretrained,
     write_read,
     write_table,
@@ -90,6 +91,7 @@ def filled(results):
     write_table(root, "decode", {"context": 512}, {}, {"method": "full_copy", "speedup": 0.5})
     write_table(root, "prefill", {}, {"length": 64, "speedup": 0.9, "bound": 1.0})
     write_table(root, "continuation", {"length": 512})
+    write_plan(results.base)
     return results
 
 

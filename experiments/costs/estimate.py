@@ -1,0 +1,157 @@
+"""Memory, operations and hours of an experiment that trains routers, for any model.
+
+Memory of a process is that of its weights, gradients, optimiser and activations, and of what
+``fully_shard`` gathers; what an allocator, a CUDA context and communication need comes on top.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+import focus
+from experiments.costs import shapes, tracing
+from experiments.costs.tracing import Traced
+from experiments.regimes.tensors import layers
+from experiments.settings import Centroids, Experiment, Settings
+
+MOST = 1024  # devices that a search for what fits goes up to
+DTYPES = {"auto": torch.bfloat16, "float32": torch.float32, "bfloat16": torch.bfloat16,
+          "float16": torch.float16}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What an estimate is for: memory of a device in GiB, its peak in TFLOP/s (H100, dense
+    bfloat16, by its data sheet), and the share of that peak which a training reaches."""
+
+    gibibytes: float = 80.0
+    tflops: float = 989.0
+    share: float = 0.3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a model with routers: frozen weights, its routers, its root (what stands outside of
+    all layers) and its largest layer, each with what is in it."""
+
+    weights: int
+    routers: int
+    root: int
+    layer: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Sizes:
+        """Of a model from :func:`experiments.costs.shapes.build`."""
+        trained, units = shapes.size(shapes.routers(model)), layers(model)
+        whole = [shapes.size(unit.parameters()) for unit in units]
+        total = shapes.size(model.parameters())
+        return cls(total - trained, trained, total - sum(whole), max(whole))
+
+    def parts(self, strategy: str, devices: int) -> dict[str, float]:
+        """Bytes of a training process beside its activations. Under fsdp2 two layers are whole at a
+        time, one that runs and the next, and the root from its first use on."""
+        if strategy == "fsdp2":
+            kept = 1 / devices
+            gathered = (1 - kept) * (self.root + 2 * self.layer)
+        else:
+            kept, gathered = 1.0, 0.0
+        buckets = 2 if strategy == "ddp" else 1  # DDP reduces copies
+        return {"weights": kept * (self.weights + self.routers), "gathered": gathered,
+                "gradients": buckets * kept * self.routers,
+                "optimiser": 2 * kept * self.routers}  # fmt: skip
+
+
+def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dict[str, Any]:
+    """What an experiment needs for a model: a flat row, bytes unless a name says otherwise.
+
+    Args:
+        name: a model of :func:`experiments.costs.shapes.names`.
+        chosen: settings of the scale, whose ``regime`` of the experiment is taken.
+        block: an experiment that trains routers.
+
+    Raises:
+        ValueError: an unknown model or experiment, or one that trains something else.
+    """
+    cell = chosen.cell(block)
+    how = cell.regime
+    if not isinstance(how, Centroids):
+        raise ValueError(f"experiments.{block}.regime: {how.name} trains no routers")
+    shape, dtype = shapes.config(name), DTYPES[cell.dtype]
+    longest = getattr(shape, "max_position_embeddings", how.context)
+    context = min(how.context, longest)
+    model = shapes.build(shape, dtype, focus.FocusConfig(**cell.method.fields))
+    counts, sizes = _counts(model, shape), Sizes.of(model)
+    # Everything is proportional to the windows: one says it all.
+    step = tracing.training(model, 1, context, precision=how.precision,
+                            checkpointed=how.checkpoint_activations)  # fmt: skip
+    read = tracing.inference(shapes.build(shape, dtype), 1, context)
+    strategy = "ddp" if how.strategy == "auto" and how.devices > 1 else how.strategy
+    windows = max(1, how.batch_size // how.devices)
+    parts = sizes.parts(strategy, how.devices) | {"activations": windows * step.activations}
+    return {
+        "model": name, "scale": chosen.scale, "experiment": block, **counts,
+        "strategy": strategy, "devices": how.devices, "precision": how.precision,
+        "batch_size": how.batch_size, "context": context, "steps": how.steps,
+        "checkpoint_activations": how.checkpoint_activations,
+        **{f"train_{part}": round(value) for part, value in parts.items()},
+        "train_total": round(sum(parts.values())),
+        "train_host": _host(sizes, cell, chosen, strategy),
+        **_inference(sizes, read), **_course(step, how, hardware),
+        "train_devices_needed": needed(sizes, step.activations, how, hardware),
+        "infer_devices_needed": math.ceil(
+            (sizes.weights + sizes.routers + read.cache + read.activations)
+            / (hardware.gibibytes * 2**30)),
+    }  # fmt: skip
+
+
+def _counts(model: nn.Module, shape: Any) -> dict[str, Any]:
+    """Parameters, of routers and of the model without them, and the paper's routers."""
+    trained = shapes.count(shapes.routers(model))
+    total = shapes.count(model.parameters()) - trained
+    paper = shapes.count(shapes.routers(shapes.build(shape, routed=focus.FocusConfig.paper())))
+    return {"parameters": total, "routers": trained, "routers_percent": 100 * trained / total,
+            "adapter": 2 * trained,  # saved in bfloat16
+            "paper_routers": paper, "paper_routers_percent": 100 * paper / total}  # fmt: skip
+
+
+def _host(sizes: Sizes, cell: Experiment, chosen: Settings, strategy: str) -> int:
+    """Bytes of the machine's own memory before weights are spread: each process has all of them, in
+    float32 where LoRA is merged into them first."""
+    merges = cell.start is not None and chosen.cell(cell.start).regime.name == "lora"
+    wide = 4 / DTYPES[cell.dtype].itemsize if merges else 1
+    processes = cell.regime.devices if strategy == "fsdp2" else 0  # type: ignore[union-attr]
+    return round(processes * (wide * sizes.weights + sizes.routers))
+
+
+def _inference(sizes: Sizes, read: Traced) -> dict[str, int]:
+    weights = sizes.weights + sizes.routers
+    return {"infer_weights": weights, "infer_cache": read.cache,
+            "infer_activations": read.activations,
+            "infer_total": weights + read.cache + read.activations}  # fmt: skip
+
+
+def _course(step: Traced, how: Centroids, hardware: Hardware) -> dict[str, Any]:
+    """Operations of a step and of the run, and its hours on the hardware."""
+    of_step = step.flops * how.batch_size * how.accumulate
+    speed = how.devices * hardware.share * hardware.tflops * 1e12
+    return {"step_flops": of_step, "run_flops": of_step * how.steps,
+            "hours": of_step * how.steps / speed / 3600, "tflops": hardware.tflops,
+            "share": hardware.share}  # fmt: skip
+
+
+def needed(sizes: Sizes, activations: int, how: Centroids, hardware: Hardware) -> int | None:
+    """The fewest devices, a power of two, on which the training fits: one whole, several by fsdp2;
+    None where no number up to :data:`MOST` does."""
+    devices = 1
+    while devices <= MOST:
+        parts = sizes.parts("fsdp2" if devices > 1 else "auto", devices)
+        windows = math.ceil(how.batch_size / devices)
+        if sum(parts.values()) + windows * activations <= hardware.gibibytes * 2**30:
+            return devices
+        devices *= 2
+    return None

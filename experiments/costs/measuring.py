@@ -1,0 +1,56 @@
+"""`python -m experiments.costs.measuring MODEL BATCH CONTEXT`: peak memory of real training steps
+of routers on the CPU, in a process of its own; prints bytes.
+
+What is printed is the most that the process ever held (resident, as the kernel counts it) above
+what it held before there was a model. The allocator's own waste is in it. Weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import resource
+
+import psutil
+import torch
+from transformers import AutoModelForCausalLM
+
+import focus
+from experiments.costs import shapes
+from experiments.regimes.base import next_token_loss
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.costs.measuring")
+    parser.add_argument("model")
+    parser.add_argument("batch", type=int)
+    parser.add_argument("context", type=int)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    # Whatever is freed goes back at once, as it would into the caching allocator of a GPU.
+    ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
+    steps(focus.FocusConfig.recipe(), "tiny-llama", 1, 32)  # builds and loads what is compiled
+    before = psutil.Process().memory_info().rss
+    steps(focus.FocusConfig.recipe(), options.model, options.batch, options.context)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+
+
+def steps(routed: focus.FocusConfig, name: str, batch: int, context: int) -> None:
+    """Two steps of AdamW on the routers under the log gate, in float32: the optimiser's state is
+    there from the second on."""
+    model = AutoModelForCausalLM.from_config(shapes.config(name)).eval()
+    focus.attach(model, routed)
+    for router in focus.state.attached(model).routers.values():
+        router.train()
+    optimizer = torch.optim.AdamW(focus.trainable_parameters(model))
+    ids = torch.randint(model.config.vocab_size, (batch, context))
+    for _ in range(2):
+        with focus.mode(model, "soft"):
+            next_token_loss(model, ids).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What an experiment needs for a model at a scale, in seconds and without any weights.
+
+`python -m experiments.stages.cost MODEL --scale cluster` prints parameters, memory of a process by
+part in training and inference, operations, hours and devices; settings are those of the experiment
+at that scale (params.yaml, scales/), with the model in the place of its own. `--all` writes
+results/tables/plan.csv, a row a model and scale, which `python -m analysis` draws.
+
+Training is counted under the gate `log`: steps under `straight_through` also run the hard mask once
+forwards. Hours are operations over the peak times the share that a training reaches of it: a guess
+that `--share` states, to be replaced by what a first run shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments import settings
+from experiments.costs import shapes
+from experiments.costs.estimate import Hardware, estimate
+from experiments.settings import SCALES
+from experiments.sources.models import TINY
+
+TABLE = Path("results/tables/plan.csv")
+PARTS = {"weights": "weights and routers", "gathered": "gathered layers", "gradients": "gradients",
+         "optimiser": "optimiser", "activations": "activations", "cache": "key/value cache",
+         "total": "together"}  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 and what is known, where a model, scale or experiment is not."""
+    options = _parser().parse_args(arguments)
+    hardware = Hardware(options.gibibytes, options.tflops, options.share)
+    try:
+        if options.all:
+            write(options.experiment, hardware)
+            return 0
+        if options.model is None:
+            raise ValueError(f"model: name one of {', '.join(shapes.names())}, or give --all")
+        chosen = settings.load(scale=options.scale)
+        row = estimate(options.model, chosen, options.experiment, hardware)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n".join(described(row, hardware)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    usual = Hardware()
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.stages.cost", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("model", nargs="?", help="a model that is fetched, or of models.yaml")
+    parser.add_argument("--scale", help=f"one of {', '.join(SCALES)}; params.yaml's")
+    parser.add_argument("--experiment", default="recipe", help="one that trains routers (recipe)")
+    parser.add_argument("--all", action="store_true", help=f"every model and scale, to {TABLE}")
+    parser.add_argument("--gibibytes", type=float, default=usual.gibibytes,
+                        help="memory of a device (%(default)s)")  # fmt: skip
+    parser.add_argument("--tflops", type=float, default=usual.tflops,
+                        help="peak of a device (%(default)s: H100, dense bfloat16)")  # fmt: skip
+    parser.add_argument("--share", type=float, default=usual.share,
+                        help="of the peak that is reached, a guess (%(default)s)")  # fmt: skip
+    return parser
+
+
+def write(block: str, hardware: Hardware, path: Path = TABLE,
+          names: Iterable[str] | None = None) -> None:  # fmt: skip
+    """Every model but the tiny ones at every scale but `smoke`, which only shows that stages
+    run."""
+    wanted = [name for name in shapes.names() if name not in TINY] if names is None else names
+    levels = [settings.load(scale=scale) for scale in SCALES if scale != "smoke"]
+    rows = [estimate(name, chosen, block, hardware) for name in wanted for chosen in levels]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).astype({"train_devices_needed": "Int64"}).to_csv(path, index=False)
+
+
+def described(row: dict[str, Any], hardware: Hardware) -> list[str]:
+    """The row for people."""
+    checkpointed = ", activations computed twice" if row["checkpoint_activations"] else ""
+    lines = [
+        f"{row['model']}, experiment {row['experiment']} at scale {row['scale']}",
+        f"  {row['steps']:,} steps of {row['batch_size']} windows of {row['context']:,} tokens on "
+        f"{row['devices']} device(s), {row['strategy']}, {row['precision']}{checkpointed}",
+        "",
+        f"  parameters        {row['parameters']:>18,}",
+        f"  routers           {row['routers']:>18,}  {row['routers_percent']:.4f}% of them; "
+        f"adapter {row['adapter'] / 2**20:,.1f} MiB",
+        f"  the paper's       {row['paper_routers']:>18,}  {row['paper_routers_percent']:.4f}% "
+        "(K = 4, R = 16, one a layer)",
+        "",
+        f"  {'GiB of a process':<22}{'training':>10}{'inference':>11}",
+        *(_memory(row, part, words) for part, words in PARTS.items()),
+        f"  {'devices to fit':<22}{_fit(row['train_devices_needed']):>10}"
+        f"{row['infer_devices_needed']:>11}   of {hardware.gibibytes:g} GiB",
+    ]  # fmt: skip
+    if row["train_host"]:
+        lines.append(f"  main memory to load   {row['train_host'] / 2**30:>10,.1f}   all processes")
+    return [*lines, "",
+            f"  a step {row['step_flops'] / 1e12:,.1f} TFLOP, the run {row['run_flops']:.2e} FLOP: "
+            f"{row['hours']:,.2f} hours", f"  at {hardware.share:.0%} of {hardware.tflops:g} "
+            "TFLOP/s a device; both can be set (--share, --tflops)",
+            "  Without what the allocator, CUDA and communication need. Attention forms no T x T: "
+            "a block of 128 rows at a time."]  # fmt: skip
+
+
+def _memory(row: dict[str, Any], part: str, words: str) -> str:
+    train, infer = (row.get(f"{phase}_{part}") for phase in ("train", "infer"))
+    cells = ("" if value is None else f"{value / 2**30:,.2f}" for value in (train, infer))
+    return f"  {words:<22}{next(cells):>10}{next(cells):>11}"
+
+
+def _fit(devices: int | None) -> str:
+    return "none" if devices is None else str(devices)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

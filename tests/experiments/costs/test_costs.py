@@ -1,0 +1,127 @@
+"""Counts against models that are really built, and against what real training steps hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+
+import focus
+from analysis.paper import paper
+from experiments import settings
+from experiments.costs import shapes, tracing
+from experiments.costs.estimate import Hardware, Sizes, estimate
+from experiments.sources import models
+from experiments.stages import cost
+
+ROUTED = focus.FocusConfig.recipe(num_groups=6)
+
+
+@pytest.mark.parametrize("name", models.TINY)
+def test_parameters_are_those_of_the_built_model(name: str) -> None:
+    built = focus.attach(models.load(name, device="cpu")[0], ROUTED)
+    counted = shapes.build(shapes.config(name), routed=ROUTED)
+    assert shapes.count(counted.parameters()) == shapes.count(built.parameters())
+    trained = shapes.count(focus.trainable_parameters(built))
+    assert shapes.count(shapes.routers(counted)) == trained > 0
+
+
+def test_routers_of_gpt2_are_the_papers() -> None:
+    model = shapes.build(shapes.config("gpt2"), routed=focus.FocusConfig.paper())
+    assert shapes.count(shapes.routers(model)) == 148_224
+
+
+SIZED = {known.get("source", name): known["parameters"]
+         for name, known in paper()["models"].items() if "parameters" in known}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parameters"), SIZED.items())
+def test_sizes_are_those_the_ledger_counts_with(name: str, parameters: int) -> None:
+    assert shapes.count(shapes.build(shapes.config(name)).parameters()) == parameters
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what a process holds")
+@pytest.mark.parametrize(("name", "batch", "context"), [("tiny-gpt2", 4, 1024),
+                                                        ("tiny-llama", 2, 2048)])  # fmt: skip
+def test_memory_is_what_a_real_training_step_holds(name: str, batch: int, context: int) -> None:
+    routed = focus.FocusConfig.recipe()
+    model = shapes.build(shapes.config(name), routed=routed)
+    parts = Sizes.of(model).parts("auto", 1)
+    # The CPU's kernel forms no block of pairs: `blocked` is what a GPU runs.
+    step = tracing.training(model, batch, context, blocked=False)
+    command = [sys.executable, "-m", "experiments.costs.measuring", name, str(batch), str(context)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert sum(parts.values()) + step.activations == pytest.approx(int(done.stdout), rel=0.15)
+
+
+def test_activations_computed_twice_are_not_kept() -> None:
+    shape = shapes.config("tiny-llama")
+    shape.num_hidden_layers = 8
+    once, twice = (
+        tracing.training(
+            shapes.build(shape, routed=ROUTED), 1, 512, checkpointed=both, blocked=False
+        )
+        for both in (False, True)
+    )
+    assert twice.activations < once.activations / 3
+    assert 1.2 * once.flops < twice.flops < 1.6 * once.flops
+
+
+def test_the_operations_of_frozen_weights_are_counted() -> None:
+    shape = shapes.config("tiny-llama")
+    linear = sum(m.weight.numel() for m in shapes.build(shape).modules()
+                 if isinstance(m, torch.nn.Linear))  # fmt: skip
+    pairs = 2 * 2 * 2 * 4 * 16 * 256**2  # layers, two products of heads and dimensions
+    found = tracing.inference(shapes.build(shape), 1, 256).flops
+    head = shape.vocab_size * shape.hidden_size  # of the last token alone
+    assert found == 2 * 256 * (linear - head) + 2 * head + pairs
+
+
+def test_the_cache_holds_what_grouped_heads_have() -> None:
+    read = tracing.inference(shapes.build(shapes.config("tiny-llama"), torch.bfloat16), 1, 100)
+    assert read.cache == 2 * 2 * 2 * 16 * 100 * 2  # layers, keys and values, heads, dim, bytes
+
+
+def test_more_devices_hold_less_each() -> None:
+    sizes = Sizes(weights=1000, routers=100, root=50, layer=80)
+    alone, spread = (sizes.parts("fsdp2", count) for count in (1, 4))
+    assert alone == sizes.parts("auto", 1)
+    assert spread["weights"] == 275
+    assert spread["gathered"] == 0.75 * 210
+    assert sizes.parts("ddp", 4)["gradients"] == 200
+
+
+def test_the_row_has_what_the_scale_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cost.main(["tiny-llama", "--scale", "cluster"]) == 0
+    shown = capsys.readouterr().out
+    assert "12,000 steps of 8 windows of 4,096 tokens on 8 device(s), fsdp2, bf16-mixed" in shown
+    laptop = estimate("tiny-llama", settings.load(scale="laptop"), "recipe", Hardware())
+    assert (laptop["devices"], laptop["strategy"], laptop["context"]) == (1, "auto", 2048)
+    twice = estimate("tiny-llama", settings.load(scale="laptop"), "recipe", Hardware(share=0.6))
+    assert twice["hours"] == pytest.approx(laptop["hours"] / 2)
+    small = Hardware(gibibytes=laptop["train_total"] / 2**30 / 1.5)
+    none = estimate("tiny-llama", settings.load(scale="laptop"), "recipe", small)
+    assert none["train_devices_needed"] is None or none["train_devices_needed"] > 1
+
+
+def test_the_committed_table_is_of_this_code() -> None:
+    table = pd.read_csv(cost.TABLE)
+    row = table[(table["model"] == "gpt2") & (table["scale"] == "gpu")].iloc[0]
+    for name, value in estimate("gpt2", settings.load(scale="gpu"), "recipe", Hardware()).items():
+        expected = pytest.approx(value) if isinstance(value, float) else value
+        assert row[name] == expected, f"{name}: run `python -m experiments.stages.cost --all`"
+
+
+@pytest.mark.parametrize(("arguments", "known"), [
+    (["llama-7b"], "gpt2-xl"), (["gpt2", "--scale", "huge"], "cluster"),
+    (["gpt2", "--experiment", "nothing"], "recipe"), (["gpt2", "--experiment", "adapted"], "lora"),
+    ([], "llama-2-70b"),
+])  # fmt: skip
+def test_what_is_unknown_is_told_with_what_is_known(
+    arguments: list[str], known: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cost.main(arguments) == 1
+    assert known in capsys.readouterr().err
