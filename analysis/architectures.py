@@ -21,7 +21,8 @@ TYPES = {
     "MHA + QK-norm": "small-olmo2", "interleaved + soft-cap": "small-gemma2",
 }  # fmt: skip
 GEMMA = "gemma-2-9b"  # the type that the paper names and has no model of
-ROUTED = "types_paper"  # of params.yaml, against the same models with full attention
+# Of params.yaml, against the same models with full attention; and a window alone.
+ROUTED, WINDOW = "types_paper", "types_window"
 NAMES = ["change", "low", "high", "ppl", "base_ppl", "distant_density", "documents", "seeds",
          "evidence"]  # fmt: skip
 COLUMNS = ["attention", "model", "cell", "condition", "budget", "texts", "context",
@@ -44,6 +45,14 @@ def table(results: Results) -> pd.DataFrame:
     rows = [row for cell in results.cells.values() if cell.block == ROUTED
             and attention_of(cell.model) for row in of_cell(results, cell)]  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def worth(results: Results, model: str) -> pd.Series | None:
+    """What a model loses that sees its window alone: what more distant tokens are worth to it. None
+    where that was not read."""
+    rows = [row for cell in results.cells.values() if (cell.block, cell.model) == (WINDOW, model)
+            for row in of_cell(results, cell)]  # fmt: skip
+    return pd.Series(rows[0]) if rows else None
 
 
 def of_cell(results: Results, cell: Cell) -> list[dict[str, Any]]:

@@ -45,6 +45,15 @@ def figures(model: str) -> tuple[float, float]:
     return float(row["ppl_pretrained"]), float(row["ppl_focus"])
 
 
+def near_only(results: Results, model: str, limit: float) -> str:
+    """Words where a window alone costs a model no more than the limit: then no mask can cost it
+    much, and that it does not says nothing. Empty where distant tokens matter, or nobody looked."""
+    row = architectures.worth(results, model)
+    if row is None or row["high"] > limit:
+        return ""
+    return f"but its window alone costs {changed(row)}: it hardly reads beyond"
+
+
 @rule(
     "table2.{model}.ppl_focus",
     refuted="after as many steps, an interval above zero where the paper gains, or above the "
@@ -65,8 +74,10 @@ def retrofit(claim: Claim, results: Results, settings: LedgerSettings,
         why = f"{row['ppl']:.2f} against the paper's {after} in its own setting"
         return Outcome(verdict, why, ours=float(row["ppl"]), **facts(row, results),
                        same_setting=True)  # fmt: skip
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = no_worse(row, after / before - 1, settings.tolerances.same_ppl, few)
+    few, limit = scope.fewer_steps(claim, results.cells[row["cell"]]), settings.tolerances.same_ppl
+    verdict, why = no_worse(row, after / before - 1, limit, few)
+    if unseen := near_only(results, row["model"], limit):
+        verdict, why = Verdict.INCONCLUSIVE, f"{why}; {unseen}"
     gate = "training gate" if condition == "soft" else "hard mask, top-2"
     why = f"{row['model']} ({attention}), {gate}, against the same model: {why}"
     return Outcome(verdict, why, **interval(row), **facts(row, results))
@@ -90,9 +101,14 @@ def every_type(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
         verdict = Verdict.NOT_REPRODUCED
     elif all(row["high"] <= limits.same_ppl for row in found.values()):
         verdict = Verdict.DIRECTION
+    blind = [name for name, row in found.items()
+             if near_only(results, row["model"], limits.same_ppl)]  # fmt: skip
+    if verdict == Verdict.DIRECTION and blind:
+        verdict = Verdict.INCONCLUSIVE
     why = "training gate against full attention: " + "; ".join(
         f"{name} {changed(row)}" for name, row in found.items()
     )
+    why += f"; hardly reading beyond their window: {', '.join(blind)}" if blind else ""
     return Outcome(verdict, why, **interval(worst), **facts(worst, results))
 
 

@@ -336,8 +336,9 @@ SCRATCH = {"name": "scratch", "steps": 24}
 
 
 def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
-                regime: Any = ROUTERS, texts: str = "articles", **where: Any) -> None:  # fmt: skip
-    """Models under full attention, and changes of the paper's way on them."""
+                regime: Any = ROUTERS, texts: str = "articles", window: float | None = None,
+                **where: Any) -> None:  # fmt: skip
+    """Models under full attention, and changes of the paper's way, and of a window, on them."""
     for model in models:
         how = {"model": model, "reading": "small", "texts": texts, **where}
         write_read(root, "types", losses("full"), cell=f"types-model{model}", regime=SCRATCH, **how)
@@ -345,6 +346,16 @@ def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
                 *losses("hard", "k2", hard, **PAPER_MASK | {"top_k": 2})]  # fmt: skip
         write_read(root, "types_paper", rows, cell=f"types_paper-model{model}", method=PAPER,
                    regime=regime, against=["types"], **how)  # fmt: skip
+        if window is not None:
+            write_read(
+                root,
+                "types_window",
+                losses("hard", change=window),
+                against=["types"],
+                cell=f"types_window-model{model}",
+                method={"name": "window"},
+                **how,
+            )
 
 
 def write_tuned(root: Path, change: float, *, texts: str = "plays", full: float = -0.1,

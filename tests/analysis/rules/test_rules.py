@@ -553,6 +553,16 @@ def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, 
     assert decided(claim, results, settings).verdict == INCONCLUSIVE
 
 
+@pytest.mark.parametrize("claim", ["table2.qwen2.5-7b.ppl_focus",
+                                   "table2.notes.coverage.architectures"])  # fmt: skip
+@pytest.mark.parametrize(("window", "verdict"), [(0.2, DIRECTION), (0.001, INCONCLUSIVE)])
+def test_a_model_that_reads_near_tokens_alone_proves_nothing(
+    results, settings, claim, window, verdict
+):
+    types(0.0, 0.01, window=window)(results)
+    assert decided(claim, results, settings).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("control", "more", "verdict", "words"),
     [
