@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,7 +15,8 @@ from analysis.results import Results
 CAPTION = (
     "Change of the perplexity against the same model with full attention. Filled: small models of "
     "ours (3 to 4 million parameters), trained on encyclopedia articles and then given routers on "
-    "the same text, so that no gain is one of adaptation; 95% intervals over documents. Hollow: "
+    "the same text, so that no gain is one of adaptation; 95% intervals over documents. Where near "
+    "tokens alone cost nothing, no mask can. Hollow: "
     "the paper's models of 124M to 70B parameters, routers trained on books, without intervals."
 )
 LOOKS = {"soft": (style.BLUE, "o", "ours, training gate", -0.2),
@@ -27,13 +29,14 @@ def draw(results: Results) -> Figure | None:
     shown = [name for name in TYPES if name in set(frame["attention"])]
     if not shown:
         return None
-    figure, (axis,) = style.axes(1, 7.6, 3.8)
+    figure, (axis,) = style.axes(1, 8.6, 3.8)
     for key, (colour, marker, label, side) in LOOKS.items():
         own = frame[(frame["condition"] == key) | (frame["top_k"] == key)]
         places = [shown.index(name) + side for name in own["attention"]]
         axis.errorbar(places, 100 * own["change"], label=label, color=colour, marker=marker,
                       yerr=style.spread(own, "change", "low", "high", 100), linestyle="",
                       **style.BAR)  # fmt: skip
+    windows(axis, results, shown)
     papers(axis, shown)
     axis.axhline(0, color=style.INK, linewidth=1.2)
     axis.set_xticks(
@@ -41,8 +44,20 @@ def draw(results: Results) -> Figure | None:
     )
     axis.set_ylabel("change of perplexity (%)")
     axis.set_xlim(-0.5, len(shown) - 0.5)
-    style.legend(figure, [axis], 3)
+    style.legend(figure, [axis], 4)
     return figure
+
+
+def windows(axis: Axes, results: Results, shown: list[str]) -> None:
+    """What a window alone costs: what a mask can cost at all."""
+    found = {name: architectures.worth(results, TYPES[name]) for name in shown}
+    own = pd.DataFrame([row for row in found.values() if row is not None])
+    if own.empty:
+        return
+    places = [shown.index(name) - 0.1 for name, row in found.items() if row is not None]
+    axis.errorbar(places, 100 * own["change"], label="ours, 64 near tokens alone", marker="v",
+                  color=style.ORANGE, yerr=style.spread(own, "change", "low", "high", 100),
+                  linestyle="", **style.BAR)  # fmt: skip
 
 
 def papers(axis: Axes, shown: list[str]) -> None:
