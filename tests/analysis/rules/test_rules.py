@@ -211,8 +211,8 @@ def answers(changed: int, exposure: float, **how: Any) -> Writer:
     return lambda results: write_answers(results.root, changed=changed, exposure=exposure, **how)
 
 
-def rivals_answers(changed: int, name: str) -> Writer:
-    return answers(changed, 0.1, task="lambada_openai", block=f"answers_{name}",
+def rivals_answers(changed: int, name: str, exposure: float = 0.1) -> Writer:
+    return answers(changed, exposure, task="lambada_openai", block=f"answers_{name}",
                    method={"name": name})  # fmt: skip
 
 
@@ -402,6 +402,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table1.performer.lambada", rivals_answers(9, "performer"), DIRECTION,
          rivals_answers(0, "performer")),
         ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq"), DIRECTION,
+         rivals_answers(9, "sparq")),
+        ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq", 0.0), ARITHMETIC,
          rivals_answers(9, "sparq")),
     ],
     "finetuned": [
