@@ -23,6 +23,7 @@ def chosen(params):
     }
     reading = {"kind": "perplexity", "texts": ["plays"]}
     params["readings"] = {"short": reading, "wide": {**reading, "texts": ["letters", "unseen"]}}
+    params["bases"] = {}
     params["experiments"] = {
         "small": {**base, "readings": ["short"], "core": True},
         "large": {**base, "model": "gpt2", "texts": "books", "readings": ["wide"]},
