@@ -31,7 +31,7 @@ def draw(results: Results) -> Figure | None:
     if frame.empty:
         return None
     curves = results.training[results.training["cell"].isin(CURVES)]
-    figure, every = style.axes(2 if len(curves) else 1, 9.2 if len(curves) else 5.4, 3.8)
+    figure, every = style.axes(2 if len(curves) else 1, 9.2 if len(curves) else 6.0, 3.8)
     by_text(every[0], frame)
     if len(curves):
         course(every[1], curves)
@@ -58,7 +58,7 @@ def by_text(axis: Axes, frame: pd.DataFrame) -> None:
     axis.axhline(0, color=style.INK, linewidth=1.2)
     axis.set_xticks(range(len(shown)), [f"{texts}\n{weights}" for weights, texts in shown])
     axis.set_xlim(-0.5, len(shown) - 0.5)
-    axis.set_ylabel("change of perplexity (%)")
+    axis.set_ylabel("perplexity against\nfull attention trained alike (%)")
 
 
 def paper(weights: str, texts: str) -> float:
