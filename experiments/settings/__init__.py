@@ -10,6 +10,7 @@ from experiments.settings.blocks import (
     Contents,
     Copying,
     Groups,
+    Information,
     Intervals,
     Leak,
     Perplexity,

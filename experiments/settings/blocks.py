@@ -116,6 +116,12 @@ class Contents(Windows):
     kind: Literal["contents"] = "contents"
 
 
+class Information(Windows):
+    """What a token's group tells of the token, by layer, and the groups themselves."""
+
+    kind: Literal["information"] = "information"
+
+
 class Benchmarks(Frozen):
     """lm-eval's tasks, question by question.
 
@@ -149,7 +155,8 @@ class Benchmarks(Frozen):
 
 
 Reading = Annotated[
-    Perplexity | Copying | Leak | Groups | Contents | Benchmarks, Field(discriminator="kind")
+    Perplexity | Copying | Leak | Groups | Contents | Information | Benchmarks,
+    Field(discriminator="kind"),
 ]
 
 

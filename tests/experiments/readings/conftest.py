@@ -25,12 +25,14 @@ READINGS: dict[str, Any] = {
     "leak": {"kind": "leak", "texts": ["letters"], "documents": 2, "context": 64},
     "groups": {"kind": "groups", "texts": ["letters"], "documents": 2, "context": 64},
     "contents": {"kind": "contents", "texts": ["letters"], "documents": 2, "context": 64},
+    "information": {"kind": "information", "texts": ["letters"], "documents": 2, "context": 64},
 }  # fmt: skip
 EXPERIMENTS: dict[str, Any] = {
     "pretrained": {"base": "plain", "readings": ["search", "copying"]},
     "routed": {"base": "plain", "seeds": [0, 1], "method": training.ROUTED,
                "regime": {**training.CENTROIDS, "steps": 2}, "budgets": [0.25, 0.5],
-               "readings": ["search", "final", "copying", "leak", "groups", "contents"]},
+               "readings": ["search", "final", "copying", "leak", "groups", "contents",
+                            "information"]},
     "untrained": {"base": "plain", "method": {"name": "window", "window": 8, "sinks": 2},
                   "budgets": [0.25], "readings": ["search", "copying"]},
     "matched": {"base": "untrained", "budgets": [0.25, 0.5], "keeps": [0.6, 0.5]},

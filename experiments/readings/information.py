@@ -1,0 +1,60 @@
+"""What a token's group tells of the token: mutual information, beyond chance, with its part of
+speech, the token itself, its place and how frequent it is (paper: Section 5). The groups are kept,
+so that those of another seed or training can be held against them.
+
+Shapes: D documents, T tokens.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from sklearn.metrics import adjusted_mutual_info_score
+
+from experiments import texts
+from experiments.readings.contents import states
+from experiments.readings.subject import Part, Rows, Subject
+from experiments.settings import Information
+from experiments.texts import speech
+
+CLASSES = 8  # equal spans of places, and of ranks
+LETTERS = string.ascii_letters  # of groups, so that no reader takes them for a number
+
+
+def parts(subject: Subject, reading: Information) -> Iterator[Part]:
+    """A part a kind of text."""
+    for name in reading.texts:
+        yield f"{name}.information", lambda n=name: rows(subject, reading, n)
+
+
+def rows(subject: Subject, reading: Information, name: str) -> Rows:
+    """A row a document and layer: adjusted mutual information of groups and labels (0 is chance, 1
+    that each tells the other), and the groups of all tokens."""
+    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
+    ids = torch.cat([windows[:1] for _, windows in documents])
+    known = [labels(subject, row.numpy()) for row in ids]
+    found = []
+    for layer, (groups, _) in enumerate(states(subject, ids)):
+        for place, (document, _) in enumerate(documents):
+            own = groups[place].numpy()
+            told = {about: adjusted_mutual_info_score(each, own)
+                    for about, each in known[place].items()}  # fmt: skip
+            which = {"texts": name, "document": document.title, "sha": document.sha}
+            letters = "".join(LETTERS[group] for group in own)
+            found.append(subject.row("soft", None, **which, layer=layer, **told, groups=letters))
+    return found
+
+
+def labels(subject: Subject, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """What a token of ids (T,) can be told apart by, each (T,).
+
+    ``frequency`` are classes of the token's number: a byte-pair vocabulary is numbered by how
+    frequent the pair was when it was merged.
+    """
+    named = np.unique(speech.categories(subject.tokenizer, ids.tolist()), return_inverse=True)[1]
+    bounds = np.quantile(ids, np.arange(1, CLASSES) / CLASSES)
+    return {"speech": named, "token": ids, "position": np.arange(len(ids)) * CLASSES // len(ids),
+            "frequency": np.digitize(ids, bounds)}  # fmt: skip
