@@ -19,15 +19,16 @@ CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verb
 WAYS = {"groups": "learnt groups", "kmeans": "k-means of hidden states",
         "token": "token identity, modulo K", "permuted": "the learnt groups, shuffled"}  # fmt: skip
 SEARCH, FINAL = "contents_search", "contents"
+OWN, TUNED = "held", "held_tuned"  # experiments of params.yaml: routers alone, and with all weights
 KEY = ["by", "layer", "group"]
 
 
 @cache
-def named(results: Results) -> pd.DataFrame:
+def named(results: Results, experiment: str = OWN) -> pd.DataFrame:
     """The category of each layer's and way's groups on validation documents, how pure it is there,
     and the share of the tokens that the group has."""
     frame = results.contents
-    own = frame[frame["reading"] == SEARCH]
+    own = frame[(frame["reading"] == SEARCH) & (frame["experiment"] == experiment)]
     if own.empty:
         return pd.DataFrame()
     counts = own.groupby(KEY)[[*CATEGORIES, "members"]].sum()
@@ -40,11 +41,11 @@ def named(results: Results) -> pd.DataFrame:
 
 
 @cache
-def right(results: Results) -> pd.DataFrame:
+def right(results: Results, experiment: str = OWN) -> pd.DataFrame:
     """Test rows, each with the tokens that have their group's category (groups that no validation
     token was in have none)."""
-    frame, names = results.contents, named(results)
-    own = frame[frame["reading"] == FINAL]
+    frame, names = results.contents, named(results, experiment)
+    own = frame[(frame["reading"] == FINAL) & (frame["experiment"] == experiment)]
     if own.empty or names.empty:
         return pd.DataFrame()
     own = own.merge(names[[*KEY, "category"]], on=KEY, how="left")

@@ -23,13 +23,14 @@ ROWS = (
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
 # Which kind of reading a table is of: the column that this kind alone has.
 KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "groups": "confidence",
-         "contents": "members"}  # fmt: skip
+         "contents": "members", "information": "groups"}  # fmt: skip
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
     "leak": ("balance", "document"),
     "groups": ("layer", "document", "largest_group"),
     "contents": ("layer", "by", "group", "document", "members"),
+    "information": ("layer", "document", "sha"),
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
@@ -171,6 +172,11 @@ class Results:
     def contents(self) -> pd.DataFrame:
         """A row a document, layer, way to group and group: tokens by part of speech."""
         return self._kind("contents")
+
+    @cached_property
+    def information(self) -> pd.DataFrame:
+        """A row a document and layer: what groups tell of tokens, and the groups, a letter each."""
+        return self._kind("information")
 
     @cached_property
     def training(self) -> pd.DataFrame:

@@ -166,6 +166,30 @@ def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | 
     return Outcome(verdict, why, **value, **known(results, own))
 
 
+@rule(
+    "groups.notes.full-finetuning.persists",
+    refuted="after as many steps, an interval wholly more than the limit same_share below",
+)
+def persists(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+    """Whether groups that were trained with all weights hold parts of speech as well as those that
+    were trained alone."""
+    alone, tuned = (contents.right(results, name) for name in (contents.OWN, contents.TUNED))
+    if alone.empty or tuned.empty:
+        return None
+    before, after = (contents.by_document(own[own["by"] == "groups"]) for own in (alone, tuned))
+    found = statistics.mean(100 * (after - before).dropna(), results.confidence)
+    limit, verdict = settings.tolerances.same_share, Verdict.INCONCLUSIVE
+    if found.low > -limit:
+        verdict = Verdict.DIRECTION
+    elif found.high < -limit:
+        verdict = refuted(claim, results, tuned)
+    why = (f"{100 * after.mean():.0f}% of the tokens have their group's part of speech; "
+           f"{100 * before.mean():.0f}% where routers alone were trained, so {found.value:+.1f} "
+           f"points ({found.low:+.1f} to {found.high:+.1f})")  # fmt: skip
+    value = {"ours": found.value, "low": found.low, "high": found.high}
+    return Outcome(verdict, why, **value, **known(results, tuned))
+
+
 Series = tuple[pd.Series, pd.DataFrame]
 
 

@@ -306,7 +306,7 @@ CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verb
 
 
 def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .",
-                   category: str = "punctuation", even: int = 0,
+                   category: str = "punctuation", even: int = 0, block: str = "held",
                    regime: Any = NOTHING) -> None:  # fmt: skip
     """Eight groups of one layer, the first of which holds a category; on both sides."""
     known = {"method": DEFAULT, "regime": regime}
@@ -329,7 +329,18 @@ def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .
                            "document": f"play {n}", "sha": f"{n:012x}", "by": by,
                            "group": group, "members": members, "top": top}  # fmt: skip
                     rows.append(row | held)
-        write_read(root, "held", rows, reading=reading, kind="contents", **known)
+        write_read(root, block, rows, reading=reading, kind="contents", **known)
+
+
+def write_information(root: Path, block: str, *by_document: str) -> None:
+    """What groups tell of tokens, and the groups of each document, alike in two layers."""
+    rows = [
+        {"seed": 0, "condition": "soft", "budget": "own", "document": f"play {n}",
+         "sha": f"{n:012x}", "layer": layer, "speech": 0.2 + 0.1 * n, "token": 0.3,
+         "frequency": 0.1, "position": 0.0, "groups": groups}
+        for n, groups in enumerate(by_document) for layer in (0, 1)
+    ]  # fmt: skip
+    write_read(root, block, rows, reading="information", kind="information")
 
 
 SCRATCH = {"name": "scratch", "steps": 24}

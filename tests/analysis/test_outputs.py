@@ -23,6 +23,7 @@ from tests.analysis.result_files import (
     write_contents,
     write_copying,
     write_cure,
+    write_information,
     write_leak,
     write_lengths,
     write_masks,
@@ -75,6 +76,7 @@ def filled(results):
     for mitigation in ("none", "sinkhorn"):
         write_cure(root, mitigation, 20.0)
     write_contents(root, 0.9)
+    write_information(root, "held", "aabbccdd", "abcdabcd")
     search = {"reading": "search", "texts": "plays", "final": False, "regime": ROUTERS}
     write_masks(root, "search", BUDGETS, against=[], **search)
     write_masks(root, "search_window", WORSE, cell="search_window-window64", against=["search"],

@@ -135,6 +135,14 @@ def holds(pure: float, **how: Any) -> Writer:
     return lambda results: write_contents(results.root, pure, **how)
 
 
+def persisting(tuned: float, **how: Any) -> Writer:
+    """Groups trained alone that hold 90% of their part of speech, and others with all weights."""
+    return lambda results: (
+        write_contents(results.root, 0.9),
+        write_contents(results.root, tuned, block="held_tuned", **how),
+    )
+
+
 def sure(largest: float) -> Writer:
     """The default of the ablations, whose tokens are 90% sure."""
     return lambda results: write_ablation(results.root, "ablate", 0.0, largest, regime=TRAINED)
@@ -482,6 +490,10 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          holds(0.9, even=9000, regime=TRAINED)),
         ("groups.notes.assignment.confidence", sure(20.0), DIRECTION, unsure),
     ],
+    "persists": [
+        ("groups.notes.full-finetuning.persists", persisting(0.9), DIRECTION,
+         persisting(0.6, regime=TRAINED)),
+    ],
     "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],
     "crossover": [
         ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
@@ -547,6 +559,7 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table8.balance-weight-x5.drift", cures(("softmax_x5", 30.0, {}))),
         ("table9.k.32.centroid_ppl", ablated(-0.1, 24.0, num_groups=32)),  # after 24 steps
         ("groups.g4.purity", holds(0.6)),
+        ("groups.notes.full-finetuning.persists", persisting(0.6)),
         ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
     ],
 )
