@@ -14,9 +14,10 @@ from analysis.results import Results
 from experiments import statistics
 from focus.config import FocusConfig
 
-# The paper's name of a setting, and ours.
+# The paper's name of a setting, and ours; a setting that the paper leaves alone has ours.
 SETTINGS = {"k": "num_groups", "window": "window", "tau": "temperature",
             "sinkhorn-iterations": "sinkhorn_iterations", "routing_dim": "routing_dim"}  # fmt: skip
+THEIRS = {ours: name for name, ours in SETTINGS.items()}
 # The default of each column of Table 9: routers alone, and with all weights.
 DEFAULTS = {"centroids": "ablate", "joint": "tuned"}
 LIBRARY = FocusConfig().to_dict()
@@ -36,13 +37,13 @@ def table(results: Results) -> pd.DataFrame:
 
 
 def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[str, Any]]:
-    for setting, field in SETTINGS.items():
-        for cell in results.cells.values():
-            if not beside(cell, default, field):
-                continue
-            yield {"trained": trained, "setting": setting, "value": whole(cell)[field],
-                   "default": whole(default)[field], "cell": cell.name,
-                   **perplexity(results, cell, default),
+    swept = [(changed(cell, default), cell) for cell in results.cells.values()]
+    fields = dict.fromkeys([*SETTINGS.values(), *(field for field, _ in swept if field)])
+    for field in fields:
+        for cell in (default, *(cell for own, cell in swept if own == field)):
+            yield {"trained": trained, "setting": THEIRS.get(field, field),
+                   "value": whole(cell)[field], "default": whole(default)[field],
+                   "cell": cell.name, **perplexity(results, cell, default),
                    **largest(results, cell, default)}  # fmt: skip
 
 
@@ -52,16 +53,18 @@ def whole(cell: Cell) -> dict[str, Any]:
     return {**LIBRARY, **own}
 
 
-def beside(cell: Cell, default: Cell, field: str) -> bool:
-    """Whether a cell is the default, or differs from it in this setting alone."""
-    same = cell.model == default.model and cell.regime == default.regime
-    same = (
-        same
-        and cell.block.startswith(default.block)
-        and cell.method.get("name") == default.method.get("name")
-    )
+def changed(cell: Cell, default: Cell) -> str | None:
+    """The one setting in which a cell differs from the default that it is compared with."""
+    alike = default.block in cell.against and cell.model == default.model
+    if (
+        not alike
+        or cell.regime != default.regime
+        or cell.method.get("name") != default.method.get("name")
+    ):
+        return None
     one, other = whole(cell), whole(default)
-    return same and all(one[name] == other[name] for name in one if name != field)
+    apart = [name for name in one if one[name] != other[name]]
+    return apart[0] if len(apart) == 1 else None
 
 
 def perplexity(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:

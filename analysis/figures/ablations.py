@@ -34,7 +34,8 @@ def draw(results: Results) -> Figure | None:
     frame = ablations.table(results)
     known = frame["change"].notna() | (frame["value"] == frame["default"])
     frame = frame[known]
-    shown = [name for name in TITLES if len(set(frame[frame["setting"] == name]["value"])) > 1]
+    shown = [str(name) for name, own in frame.groupby("setting", sort=False)
+             if len(set(own["value"])) > 1]  # fmt: skip
     if not shown:
         return None
     figure, every = style.axes(len(shown), 0.8 + 2.5 * len(shown), 6.2, rows=2, share=True)
@@ -46,13 +47,18 @@ def draw(results: Results) -> Figure | None:
             panel(above, below, rows, values, str(trained), setting)
         above.axhline(0, color=style.INK, linewidth=1.2)
         for axis in (above, below):
-            axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        above.set_title(TITLES[setting], loc="left")
+            axis.set_xticks(range(len(values)), [named(value) for value in values])
+        above.set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
     every[0].set_ylabel("change of perplexity (%)")
     every[len(shown)].set_ylabel("tokens in the largest group (%)")
     every[len(shown)].set_ylim(0, 100)
     style.legend(figure, every, 4)
     return figure
+
+
+def named(value: float | str) -> str:
+    """A setting's value as it stands below the axis."""
+    return value.replace("_", "\n") if isinstance(value, str) else f"{value:g}"
 
 
 def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[float], trained: str,
@@ -70,7 +76,7 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[float], tra
                    yerr=style.spread(moved, "change", "low", "high", 100), **ours)  # fmt: skip
     below.errorbar(places, rows["largest"], yerr=style.spread(
         rows, "largest", "largest_low", "largest_high"), **ours)  # fmt: skip
-    theirs = paper(setting, trained, rows["default"].iloc[0])
+    theirs = paper(setting, trained, rows["default"].iloc[0]) if setting in TITLES else []
     there = [row for row in theirs if row["value"] in values]
     hollow: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": ":",
                               "markerfacecolor": "white", "markersize": 5.5}  # fmt: skip

@@ -68,6 +68,30 @@ def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, pa
                   float(claim.keys["value"])), paper, base)  # fmt: skip
 
 
+@rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
+      refuted="after as many steps, where the paper's change is large, an interval on the other "
+      "side of zero; where it is small, one wholly beyond the limit same_ppl")  # fmt: skip
+def pair_of_groups(claim: Claim, results: Results, settings: LedgerSettings,
+               value: str) -> Outcome | None:  # fmt: skip
+    """Two groups: the smallest window against the default of eight, others against the smallest."""
+    (narrow,) = (row["ppl"] for row in table("table9.notes")["rows"] if row["ppl"])
+    if claim.column == "ppl":
+        name, base = "two_groups", DEFAULTS["centroids"]
+        paper = narrow / theirs("table9", "value", {"parameter": "k"}, "centroid_ppl", 8) - 1
+    else:
+        name, base = f"two_groups_window-window{value}", "two_groups"
+        paper = float(str(claim.paper)) / narrow
+    cell, other = (results.cells.get(each) for each in (name, base))
+    found = ablations.perplexity(results, cell, other) if cell and other else {}
+    if not cell or not found:
+        return None
+    row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, cell)
+    limit = 100 * settings.tolerances.same_ppl
+    verdict, why = beside(interval(row), 100 * paper, limit, few)
+    why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
+    return Outcome(verdict, why, **known(row, results))
+
+
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
       "limit same_ppl")  # fmt: skip
 def dimensions(claim: Claim, results: Results, settings: LedgerSettings,

@@ -71,8 +71,8 @@ def filled(results):
     for name, changes in (("quest", BUDGETS), ("performer", {"own": 0.5})):
         write_masks(root, name, changes, method={"name": name}, **beside)
     write_answers(root)
-    for block, how in (("ablate", {}), ("ablate_groups", {"num_groups": 32})):
-        write_ablation(root, block, 0.1, 24.0, **how)
+    write_ablation(root, "ablate", 0.1, 24.0)
+    write_ablation(root, "ablate_groups", 0.1, 24.0, num_groups=32, against=["ablate"])
     for mitigation in ("none", "sinkhorn"):
         write_cure(root, mitigation, 20.0)
     write_contents(root, 0.9)

@@ -143,6 +143,26 @@ def persisting(tuned: float, **how: Any) -> Writer:
     )
 
 
+def costly_pair(results: Results) -> None:
+    """Two groups that cost more than eight."""
+    write_ablation(results.root, "ablate", 0.0, 24.0, regime=TRAINED)
+    two = {"num_groups": 2, "window": 16}
+    write_ablation(results.root, "two_groups", 0.1, 50.0, regime=TRAINED, **two)
+
+
+def pairs(change: float, window: int, regime: Any = ROUTERS) -> Writer:
+    """Two groups under a window of 16 that cost 10% less than eight, and under another window."""
+
+    def write(results: Results) -> None:
+        write_ablation(results.root, "ablate", 0.0, 24.0, regime=regime)
+        two = {"regime": regime, "num_groups": 2}
+        write_ablation(results.root, "two_groups", -0.1, 50.0, window=16, **two)
+        write_read(results.root, "two_groups_window", rows_of("soft", change=change),
+                   cell=f"two_groups_window-window{window}", regime=regime)  # fmt: skip
+
+    return write
+
+
 def sure(largest: float) -> Writer:
     """The default of the ablations, whose tokens are 90% sure."""
     return lambda results: write_ablation(results.root, "ablate", 0.0, largest, regime=TRAINED)
@@ -420,6 +440,12 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "longer": [
         ("long_context.t8192.ppl_topk2", longer(0.05), DIRECTION, longer(0.2, steps=4000)),
+    ],
+    "pair_of_groups": [
+        ("table9.notes.k2.window.512.ppl_window_change", pairs(0.1, 512), DIRECTION,
+         pairs(-0.2, 512, TRAINED)),
+        ("table9.notes.k2.window.16.ppl", pairs(0.1, 512), DIRECTION,
+         costly_pair),
     ],
     "setting_changed": [
         ("table9.k.32.centroid_ppl", ablated(0.1, 24.0, num_groups=32), DIRECTION,
