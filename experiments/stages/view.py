@@ -1,0 +1,97 @@
+"""Stage view: what groups the tokens of a text are in, as a page that needs no network.
+
+`python -m experiments.stages.view` writes results/groups.html of the passages in
+experiments/view/passages, which are ours; `python -m experiments.stages.view --text "..."` (or
+`--file`) writes build/groups.html of one's own. Groups are those of a trained experiment, under its
+hard mask.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+import focus
+from experiments import settings, trained
+from experiments.settings import Settings
+from experiments.view.capture import capture
+from experiments.view.page import page
+from experiments.view.passage import Passage
+
+PASSAGES = Path("experiments/view/passages")
+OURS, OWN = Path("results/groups.html"), Path("build/groups.html")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 and the reason where a text cannot be shown."""
+    options = _parser().parse_args(arguments)
+    try:
+        chosen = settings.load()
+        torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
+        texts = wanted(options.text, options.file)
+        written = options.out or (OURS if options.text is options.file is None else OWN)
+        passages = shown(texts, options.experiment, options.seed, chosen, options.layers)
+    except ValueError as error:
+        print(f"view: {error}", file=sys.stderr)
+        return 1
+    written.parent.mkdir(parents=True, exist_ok=True)
+    written.write_text(page(passages), encoding="utf-8")
+    print(f"view: open {written}")
+    return 0
+
+
+def wanted(text: str | None, file: Path | None) -> dict[str, str]:
+    """Texts by title: the one asked for, or ours.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    if text is not None:
+        return {"your text": text}
+    if file is None:
+        return {path.stem: path.read_text(encoding="utf-8") for path in sorted(PASSAGES.glob("*"))}
+    try:
+        return {file.name: file.read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--file: {error}; give a text file in UTF-8") from error
+
+
+def shown(texts: dict[str, str], experiment: str, seed: int, chosen: Settings,
+          layers: int) -> list[Passage]:  # fmt: skip
+    """A passage a text, by the cell's trained routers and its method's own mask.
+
+    Raises:
+        ValueError: the cell is unknown, has no routers or no trained weights; a text is empty or
+            longer than the model's context.
+    """
+    cell = chosen.cell(experiment)
+    if cell.method.name != "focus":
+        raise ValueError(f"--experiment: {experiment} has no groups; name one of method focus")
+    built = trained.build(cell, seed, chosen)
+    found = []
+    for title, text in texts.items():
+        ids = built.tokenizer(text.strip(), return_tensors="pt")["input_ids"][0].long()
+        how = f"{cell.model}, experiment {cell.name}, seed {seed}, {len(ids)} tokens"
+        found.append(capture(built.model, built.tokenizer, ids, title, how, layers,
+                             **built.method.mask(None)))  # fmt: skip
+    focus.detach(built.model)
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments.stages.view")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--text", help="a text of your own")
+    source.add_argument("--file", type=Path, help="a file with one")
+    parser.add_argument("--experiment", default="paper", help="a trained cell (default: paper)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--layers", type=int, default=5, help="so many, evenly (default: 5)")
+    parser.add_argument("--out", type=Path, help="where the page goes")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What groups a text's tokens are in, as a page."""

@@ -1,0 +1,57 @@
+"""The command that shows a text's groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.settings import Settings
+from experiments.stages import view
+from experiments.training import train
+from tests.experiments.training import CENTROIDS, work
+
+__all__ = ["work"]
+
+
+@pytest.fixture
+def trained(work: Callable[..., Settings]) -> None:
+    """A folder in which routers were trained, and others were not."""
+    routed = {"base": "routed", "seeds": [0], "regime": {**CENTROIDS, "steps": 2}}
+    chosen = work(paper=routed, other={**routed, "seeds": [1]})
+    train("paper", 0, chosen)
+
+
+@pytest.mark.usefixtures("trained")
+def test_ones_own_text_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert view.main(["--text", "abcdef fedcba"]) == 0
+    assert "build/groups.html" in capsys.readouterr().out
+    assert "your text" in view.OWN.read_text()
+    Path("mine.txt").write_text("abc abc")
+    assert view.main(["--file", "mine.txt", "--out", "mine.html"]) == 0
+    assert '"title":"mine.txt"' in Path("mine.html").read_text()
+
+
+@pytest.mark.usefixtures("trained")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", ""], "is empty"),
+        (["--text", "a", "--experiment", "none"], "no such experiment"),
+        (["--text", "a", "--experiment", "adapted"], "has no groups"),
+        (["--text", "a", "--experiment", "other", "--seed", "1"], "train"),
+        (["--file", "nowhere.txt"], "give a text file"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert view.main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_passages_are_not_empty() -> None:
+    passages = view.wanted(None, None)
+    assert passages
+    assert all(len(text.split()) > 100 for text in passages.values())
