@@ -47,11 +47,11 @@ def capture(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: Ten
         model(ids[None].to(model.device), use_cache=False)
         found = focus.memberships(model)
     further = None if state.last is None else state.last.further
-    layers = [
-        layer_of(index, found[index], logits[index]) for index in spread(sorted(found), count)
-    ]
-    return Passage(title, how, config.num_groups, config.window, config.sinks,
-                   pieces_of(tokenizer, ids.tolist()), places(further, len(ids)), layers)  # fmt: skip
+    shown = spread(sorted(found), count)
+    layers = [layer_of(index, found[index], logits[index]) for index in shown]
+    pieces, words = pieces_of(tokenizer, ids.tolist()), places(further, len(ids))
+    return Passage(title, how, config.num_groups, config.window, config.sinks, pieces, words,
+                   layers)  # fmt: skip
 
 
 def check(ids: Tensor, model: PreTrainedModel) -> None:
