@@ -114,7 +114,8 @@ def claims() -> list[Claim]:
     ]
     doubts = [
         Claim(entry["id"], "ours" if entry["id"].startswith("ours.") else "Audit",
-              entry["doubt"], "audit", None, entry["stage"], "doubt")
+              entry["doubt"], "audit", None, entry["stage"], "doubt",
+              setting={"hardware": entry["hardware"]} if "hardware" in entry else {})
         for entry in audit()
     ]  # fmt: skip
     return rows + doubts
