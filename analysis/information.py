@@ -3,6 +3,7 @@ adjusted mutual information (0 is chance, 1 that each tells the other)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import pandas as pd
@@ -12,7 +13,7 @@ from analysis.results import Results
 from experiments import statistics
 
 # Experiments of params.yaml: whose groups, and what they are held against.
-OWN = "held"
+OWN, RECIPE = "held", "held_recipe"
 LABELS = {"token": "the token itself", "speech": "its part of speech",
           "frequency": "how frequent it is", "position": "its place"}  # fmt: skip
 OTHERS = {"held_again": "groups of another seed", "held_tuned": "groups trained with all weights"}
@@ -23,17 +24,24 @@ COLUMNS = ["layer", "about", "information", "low", "high", "documents", "cell", 
 
 @cache
 def table(results: Results) -> pd.DataFrame:
-    """A row a layer (and ``all``, the mean over layers) and label: the mean over test documents."""
+    """A row a layer (and ``all``, the mean over layers) and label, of the paper's way and of the
+    recipe: the mean over test documents."""
     frame = results.information
-    own = frame[frame["experiment"] == OWN]
+    found = [row for name in (OWN, RECIPE)
+             for row in _of(frame[frame["experiment"] == name], frame, results)]  # fmt: skip
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def _of(own: pd.DataFrame, frame: pd.DataFrame, results: Results) -> Iterator[dict[str, object]]:
     if own.empty:
-        return pd.DataFrame(columns=COLUMNS)
-    told = pd.concat([_of_labels(own), *(_of_groups(own, frame[frame["experiment"] == name], name)
-                                         for name in OTHERS)])  # fmt: skip
-    rows = [_row(layer, about, by, results) for about, one in told.groupby("about", sort=False)
-            for layer, by in (("all", one), *one.groupby("layer"))]  # fmt: skip
-    known = {name: own.iloc[0][name] for name in ("cell", "evidence")}
-    return pd.DataFrame([{**row, **known} for row in rows], columns=COLUMNS)
+        return
+    known = {name: own.iloc[0][name] for name in ("experiment", "cell", "evidence")}
+    told = [_of_labels(own)]
+    if known.pop("experiment") == OWN:
+        told += [_of_groups(own, frame[frame["experiment"] == name], name) for name in OTHERS]
+    for about, one in pd.concat(told).groupby("about", sort=False):
+        for layer, by in (("all", one), *one.groupby("layer")):
+            yield {**_row(layer, str(about), by, results), **known}
 
 
 def _of_labels(own: pd.DataFrame) -> pd.DataFrame:

@@ -18,6 +18,7 @@ CAPTION = (
 def draw(results: Results) -> Figure | None:
     """A line a label; None where no groups were read."""
     frame = information.table(results)
+    frame = frame[frame["cell"] == information.OWN]
     if frame.empty:
         return None
     figure, (axis,) = style.axes(1, 8.0, 4.6)
