@@ -46,5 +46,5 @@ def draw(results: Results) -> Figure | None:
     for axis in (cost, kept):
         style.lengths(axis, [row["context"] for row in rows])
         axis.set_xlabel("tokens of the text")
-    style.legend(figure, [cost, kept], 3)
+    style.legend(figure, [cost, kept], 2)
     return figure
