@@ -46,7 +46,7 @@ def stages() -> dict[str, Any]:
 
 
 def test_every_experiment_and_seed_has_its_stages(chosen: Settings, stages: Any) -> None:
-    wanted = {"plan", "analysis", *plans.MEASUREMENTS}
+    wanted = {"plan", "view", "analysis", *plans.MEASUREMENTS}
     for block in chosen.experiments:
         wanted |= {f"data@{block}", f"read@{block}"}
         wanted |= {f"train@{block}-{seed}" for seed in chosen.seeds}
