@@ -61,13 +61,18 @@ def named(value: float | str) -> str:
     return value.replace("_", "\n") if isinstance(value, str) else f"{value:g}"
 
 
-def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[float], trained: str,
+def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], trained: str,
           setting: str) -> None:  # fmt: skip
     """Ours and the paper's of one way to train, above perplexity and below the largest group."""
     colour, marker, name = LOOKS[trained]
     side = -0.08 if trained == "centroids" else 0.08
     places = [values.index(value) + side for value in rows["value"]]
-    ours: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "-", **style.BAR}
+    ours: dict[str, Any] = {
+        "color": colour,
+        "marker": marker,
+        "linestyle": "" if isinstance(values[0], str) else "-",
+        **style.BAR,
+    }
     moved = rows.assign(**{
         each: rows[each].where(rows["value"] != rows["default"], 0.0)
         for each in ("change", "low", "high")
