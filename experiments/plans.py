@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments import imports, trained
 from experiments.benchmarks import files
+from experiments.ruler import material
 from experiments.settings import Experiment, Joint, Reading, Settings
 
 MEASUREMENTS = ("exactness", "speed", "decode", "prefill", "continuation")
@@ -88,6 +89,8 @@ def of_data(block: str, chosen: Settings) -> dict[str, Any]:
 
 def sources_of(reading: Reading) -> list[str]:
     """Sources that a reading takes its questions from."""
+    if reading.kind == "ruler":
+        return [material.SOURCE]
     return files.sources(reading.tasks) if reading.kind == "benchmarks" else []
 
 

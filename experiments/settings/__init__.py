@@ -15,6 +15,7 @@ from experiments.settings.blocks import (
     Leak,
     Perplexity,
     Reading,
+    Ruler,
     Texts,
     Tolerances,
     Windows,

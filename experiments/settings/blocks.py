@@ -154,8 +154,35 @@ class Benchmarks(Frozen):
         return self.questions
 
 
+class Ruler(Frozen):
+    """Long-context tasks in the manner of RULER.
+
+    Attributes:
+        tasks: names of ``experiments/ruler/tasks.py``.
+        lengths: tokens of a prompt with its answers, at most.
+        questions: of each task and length.
+    """
+
+    kind: Literal["ruler"] = "ruler"
+    tasks: Distinct[str]
+    lengths: Distinct[Annotated[int, Field(ge=128)]]
+    questions: Annotated[int, Field(ge=2)] = 8
+    side: Literal["test"] = "test"
+    final: Literal[True] = True
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Documents of no text are read."""
+        return ()
+
+    @property
+    def documents(self) -> int:
+        """Questions of each task and length."""
+        return self.questions
+
+
 Reading = Annotated[
-    Perplexity | Copying | Leak | Groups | Contents | Information | Benchmarks,
+    Perplexity | Copying | Leak | Groups | Contents | Information | Benchmarks | Ruler,
     Field(discriminator="kind"),
 ]
 

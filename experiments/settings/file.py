@@ -183,11 +183,12 @@ def _starts(path: str, cell: Experiment, settings: Settings) -> list[Experiment]
 
 def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
     from experiments.benchmarks.files import TASKS
+    from experiments.ruler.tasks import TASKS as LONG
 
     for name in cell.readings:
         kind = settings.readings[name].kind
-        if kind == "benchmarks":
-            _known(f"readings.{name}.tasks", settings.readings[name].tasks, TASKS)
+        if known := {"benchmarks": TASKS, "ruler": LONG}.get(kind):
+            _known(f"readings.{name}.tasks", settings.readings[name].tasks, known)
         if kind == "leak" and cell.method.name != "focus":
             raise ValueError(f"{path}.readings: {name} is of kind {kind}, for method focus alone")
 

@@ -1,0 +1,149 @@
+"""The tasks, by name: each drafts a question from a source of chance and a length in tokens."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
+from random import Random
+
+from transformers import PreTrainedTokenizerBase
+
+from experiments.ruler import material
+from experiments.ruler.material import Asked
+from experiments.ruler.prompts import Draft, Prompt, cut
+
+HIDE = "Some facts about secret numbers stand between the sentences of this text. Remember them."
+PASSAGES = "Answer the question at the end from these passages."
+
+
+def prompt(task: str, number: int, length: int, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    """Question ``number`` of a task, at most ``length`` tokens with its answers: the same in every
+    run.
+
+    Raises:
+        ValueError: no such task, or the length holds no such question.
+    """
+    if task not in TASKS:
+        raise ValueError(f"tasks: {task!r} is unknown; there are {', '.join(TASKS)}")
+    rng = Random(f"{task}.{length}.{number}")
+    return cut(TASKS[task](rng, length), tokenizer, length, rng)
+
+
+def single(rng: Random, length: int) -> Draft:
+    """One number is hidden."""
+    return _needles(rng, keys=1, values=1, asked=1)
+
+
+def multikey(rng: Random, length: int) -> Draft:
+    """Four numbers are hidden, each under a word of its own; one is asked for."""
+    return _needles(rng, keys=4, values=1, asked=1)
+
+
+def multivalue(rng: Random, length: int) -> Draft:
+    """Four numbers are hidden under one word; all are asked for."""
+    return _needles(rng, keys=1, values=4, asked=1)
+
+
+def multiquery(rng: Random, length: int) -> Draft:
+    """Four numbers are hidden, each under a word of its own; all are asked for."""
+    return _needles(rng, keys=4, values=1, asked=4)
+
+
+def _needles(rng: Random, keys: int, values: int, asked: int) -> Draft:
+    words = rng.sample(material.words(), keys)
+    hidden = [(word, str(rng.randint(1000000, 9999999))) for word in words for _ in range(values)]
+    wanted = [(word, value) for word, value in hidden if word in words[:asked]]
+    needles = [f"The secret number of {word} is {value}." for word, value in hidden]
+    if asked == 1:  # the first needle is one that is asked for
+        needles = needles[:values] + rng.sample(needles[values:], len(needles) - values)
+        order = list(range(len(needles)))
+    else:
+        order = rng.sample(range(len(needles)), len(needles))
+    named = ", ".join(dict.fromkeys(word for word, _ in wanted))
+    several = len(wanted) > 1
+    question = (f"Which secret numbers does the text give of {named}? In the order of the question "
+                f"and of the text, the secret numbers of {named} are" if several else
+                f"Which secret number does the text give of {named}? The secret number of {named} "
+                "is")  # fmt: skip
+    return Draft(HIDE, _sentences(rng), [needles[place] for place in order], question,
+                 [value for _, value in wanted])  # fmt: skip
+
+
+def tracking(rng: Random, length: int) -> Draft:
+    """A value goes from one variable to the next, four times; which variables have it?"""
+    names = ["".join(rng.choices(string.ascii_uppercase, k=5)) for _ in range(5)]
+    value = str(rng.randint(10000, 99999))
+    needles = [f"VAR {names[0]} = {value}"]
+    needles += [f"VAR {new} = VAR {old}" for old, new in zip(names, names[1:], strict=False)]
+    question = (f"Which variables hold the value {value}? In the order of the text, the variables "
+                f"that hold {value} are")  # fmt: skip
+    return Draft("Follow the variables that stand between the sentences of this text.",
+                 _sentences(rng), needles, question, names)  # fmt: skip
+
+
+def common(rng: Random, length: int) -> Draft:
+    """Three words of a list come thirty times in 4,096 tokens, the others at most twice."""
+    words = rng.sample(material.words(), 1500)
+    asked, others = sorted(words[:3]), words[3:]
+    needles = rng.sample(asked * _times(30, length), 3 * _times(30, length))
+    return Draft("This is a list of words. Some of them come often.", cycle(others), needles,
+                 "Which three words come most often? In alphabetical order they are", asked)
+
+
+def frequent(rng: Random, length: int) -> Draft:
+    """Three made-up words come 60, 40 and 25 times in 4,096 tokens, the others once."""
+    made = iter(lambda: "".join(rng.choices(string.ascii_lowercase, k=5)), "")
+    asked = list(islice(made, 3))
+    often = [word for word, times in zip(asked, (60, 40, 25), strict=True)
+             for _ in range(_times(times, length))]  # fmt: skip
+    return Draft("This is a list of coded words. Some of them come often.", made,
+                 rng.sample(often, len(often)),
+                 "Which three coded words come most often? The most frequent one first, they are",
+                 asked)
+
+
+def squad(rng: Random, length: int) -> Draft:
+    """A question over one of many paragraphs."""
+    return _answered(rng, material.squad(), length)
+
+
+def hotpotqa(rng: Random, length: int) -> Draft:
+    """A question over two of many paragraphs."""
+    return _answered(rng, material.hotpotqa(), length)
+
+
+def _answered(rng: Random, known: Sequence[Asked], length: int) -> Draft:
+    longest = 2 * length  # characters of what it is answered from: half of a prompt, about
+    asked = rng.choice(known)
+    while sum(map(len, asked.paragraphs)) > longest:
+        asked = rng.choice(known)
+    seen = set(asked.paragraphs)
+
+    def others() -> Iterator[str]:
+        while True:
+            for each in rng.choice(known).paragraphs:
+                if each not in seen and len(each) < longest:
+                    seen.add(each)
+                    yield each
+
+    needles = rng.sample(asked.paragraphs, len(asked.paragraphs))
+    return Draft(PASSAGES, others(), needles, f"Question: {asked.question}\nAnswer:",
+                 [asked.answer])  # fmt: skip
+
+
+def _sentences(rng: Random) -> Iterator[str]:
+    found = material.sentences()
+    start = rng.randrange(len(found))
+    return islice(cycle(found), start, None)
+
+
+def _times(at_4096: int, length: int) -> int:
+    return max(1, at_4096 * length // 4096)
+
+
+TASKS: dict[str, Callable[[Random, int], Draft]] = {
+    each.__name__: each
+    for each in (single, multikey, multivalue, multiquery, tracking, common, frequent, squad,
+                 hotpotqa)
+}  # fmt: skip
