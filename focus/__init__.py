@@ -15,6 +15,7 @@ from focus.adapter import (
 from focus.attention import dense_attention, focus_attention
 from focus.cache import FocusCache
 from focus.config import FocusConfig
+from focus.heavy import find_heavy_hitters
 from focus.hub import FocusAdapter
 from focus.model import (
     attach,
@@ -41,6 +42,7 @@ __all__ = [
     "dense_attention",
     "density",
     "detach",
+    "find_heavy_hitters",
     "focus_attention",
     "load_adapter",
     "memberships",

@@ -35,6 +35,7 @@ class Fields(TypedDict, total=False):
     routers: Routers
     ngram: int
     ngram_keys: int
+    heavy_hitters: float
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class FocusConfig:
             copying needs and learned groups lose (:mod:`focus.ngrams`). 0 (paper): none. It has
             nothing to train and the training gates do not see it.
         ngram_keys: how many such keys a query meets at most.
+        heavy_hitters: share of the tokens that stay keys for everyone wherever they stand, as a
+            linear map of their hidden states tells (paper: none). They form one further group, the
+            last, that every query looks into beside its own. :func:`focus.find_heavy_hitters` sets
+            it; of routers alone there are none until it has run. The training gates count them in
+            full.
     """
 
     num_groups: int = 8
@@ -89,6 +95,7 @@ class FocusConfig:
     routers: Routers = "layer"
     ngram: int = 0
     ngram_keys: int = 4
+    heavy_hitters: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("num_groups", "top_k", "window", "routing_dim", "sinkhorn_iterations",
@@ -97,6 +104,7 @@ class FocusConfig:
         _check_int("sinks", self.sinks, minimum=0)
         _check_int("ngram", self.ngram, minimum=0)
         _check_positive("temperature", self.temperature)
+        _check_share("heavy_hitters", self.heavy_hitters)
         _check_choice("balance", self.balance, BALANCES)
         _check_choice("gate", self.gate, GATES)
         _check_choice("probe", self.probe, PROBES)
@@ -168,7 +176,12 @@ class FocusConfig:
     @property
     def separate_keys(self) -> bool:
         """Whether keys have a membership of their own."""
-        return self.two_sided or self.key_top_k != self.top_k
+        return self.two_sided or self.key_top_k != self.top_k or self.heavy_hitters > 0
+
+    @property
+    def all_groups(self) -> int:
+        """Columns of a membership: the groups, and that of the heavy hitters."""
+        return self.num_groups + (self.heavy_hitters > 0)
 
     @property
     def two_sided(self) -> bool:
@@ -188,6 +201,11 @@ def _check_positive(name: str, value: object) -> None:
         raise ValueError(f"{name}: must be a number, got {value!r}")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: must be finite and > 0, got {value}")
+
+
+def _check_share(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 0.5:
+        raise ValueError(f"{name}: must be a number from 0 to 0.5, got {value!r}")
 
 
 def _check_choice(name: str, value: object, choices: Collection[str]) -> None:

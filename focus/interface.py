@@ -137,9 +137,11 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         balance = "sinkhorn"
     logits = router(layer.hidden, x.real, balance=balance, temperature=config.temperature,
                     learn=learn)  # fmt: skip
+    heavy = router.heavy(layer.hidden) if config.heavy_hitters else None
+    top_k = config.top_k + (heavy is not None)
     return gated_attention(
-        x.query, x.key, x.value, assignments_of(logits), gate=config.gate, window=config.window,
-        sinks=config.sinks, top_k=config.top_k, key_top_k=config.key_top_k,
+        x.query, x.key, x.value, assignments_of(logits, heavy), gate=config.gate,
+        window=config.window, sinks=config.sinks, top_k=top_k, key_top_k=config.key_top_k,
         probes=router.config.probes, hard_keys=router.config.hard_keys, scale=x.scale, real=x.real,
         limit=x.limit, softcap=x.softcap, dropout=x.dropout,
     )  # fmt: skip
@@ -265,7 +267,7 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
 
 def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     """What the cache must know, and go on with."""
-    return Rule(config.window, config.sinks, x.own_window, config.num_groups, config.top_k,
+    return Rule(config.window, config.sinks, x.own_window, config.all_groups, config.top_k,
                 config.key_top_k, config.balance, config.ngram > 0, router.name)  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from focus.call import Tap
 from focus.state import Mode, attached, modes
 
 MODES = ("soft", "hard", "full")
-FIXED = ("num_groups", "routing_dim", "routers", "sinkhorn_iterations")
+FIXED = ("num_groups", "routing_dim", "routers", "sinkhorn_iterations", "heavy_hitters")
 
 
 class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`

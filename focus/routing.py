@@ -66,7 +66,9 @@ class Router(nn.Module):
     layer these are the paper's E*R + K*R numbers. With ``routers = "query_head"`` the query heads
     that share a key head are sides of their own, before the keys'. The buffer ``potentials``
     (S, Hr, K) holds the frozen potentials of the ``causal`` balance, in units of the scores, and
-    ``batches`` how many training batches they average. All stay float32 when the model is cast.
+    ``batches`` how many training batches they average. Where there are heavy hitters, the buffers
+    ``heavy_weight`` (Hr, E) and ``heavy_bias`` (Hr,) tell them: a token is one where its score is
+    above zero. All stay float32 when the model is cast.
 
     Args:
         config: what is routed.
@@ -79,6 +81,8 @@ class Router(nn.Module):
     centroids: nn.Parameter
     potentials: Tensor
     batches: Tensor
+    heavy_weight: Tensor
+    heavy_bias: Tensor
 
     def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int, query_heads: int,
                  generator: torch.Generator | None = None) -> None:  # fmt: skip
@@ -96,6 +100,26 @@ class Router(nn.Module):
         zeros = torch.zeros(sides, heads, config.num_groups, dtype=torch.float32, device=device)
         self.register_buffer("potentials", zeros)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64, device=device))
+        if config.heavy_hitters:
+            none = torch.full((heads,), -1.0, dtype=torch.float32, device=device)
+            self.take_heavy(
+                torch.zeros(heads, hidden_size, dtype=torch.float32, device=device), none
+            )
+
+    def take_heavy(self, weight_HrE: Tensor | None, bias_Hr: Tensor | None) -> None:
+        """Sets the map that tells heavy hitters, float32; None: there are none."""
+        place = self.centroids.device
+        for name, new in (("heavy_weight", weight_HrE), ("heavy_bias", bias_Hr)):
+            self._buffers.pop(name, None)
+            if new is not None:
+                self.register_buffer(name, new.to(place))
+
+    def heavy(self, hidden_BTE: Tensor) -> Tensor:
+        """Whether tokens are heavy hitters (:mod:`focus.heavy`), (B, Hr, T) bool."""
+        dtype = torch.promote_types(hidden_BTE.dtype, torch.float32)
+        weight, bias = self.heavy_weight.to(dtype), self.heavy_bias.to(dtype)
+        with torch.no_grad(), torch.autocast(hidden_BTE.device.type, enabled=False):
+            return (F.linear(normalised(hidden_BTE.to(dtype)), weight, bias) > 0).transpose(1, 2)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Router:
         # A cast of the model moves the router and leaves its precision: an average that takes a
@@ -146,6 +170,11 @@ class Router(nn.Module):
     @torch.no_grad()
     def _memberships(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
                      ready: Prepared | None) -> Memberships:  # fmt: skip
+        found = self._of_groups(hidden_BTE, real_BT, config, ready)
+        return with_heavy(found, self.heavy(hidden_BTE)) if config.heavy_hitters else found
+
+    def _of_groups(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
+                   ready: Prepared | None) -> Memberships:  # fmt: skip
         own_scores = type(self).scores is not Router.scores  # a subclass has another rule
         if own_scores or config.balance == "sinkhorn" or not route.computes(hidden_BTE):
             logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
@@ -164,8 +193,8 @@ class Router(nn.Module):
     def unasked(self, hidden_BTE: Tensor, config: FocusConfig) -> Memberships:
         """Memberships in no group, in the place of those that the window makes needless."""
         batch, tokens, _ = hidden_BTE.shape
-        sides, heads, groups, _ = self.centroids.shape
-        size = batch, heads * max(1, sides - 1), tokens, groups
+        sides, heads, _, _ = self.centroids.shape
+        size = batch, heads * max(1, sides - 1), tokens, config.all_groups
         query = torch.zeros(size, dtype=torch.bool, device=hidden_BTE.device)
         return Memberships(query, query[:, :heads] if config.separate_keys else None)
 
@@ -179,7 +208,7 @@ class Router(nn.Module):
         dtype = torch.promote_types(hidden_BTE.dtype, torch.float32)
         hidden, cosine = hidden_BTE.to(dtype), self.config.routers != "paper"
         if cosine:
-            hidden = F.layer_norm(hidden, hidden.shape[-1:])
+            hidden = normalised(hidden)
         routed = F.linear(hidden, ready.weight.to(dtype))
         routed = routed.unflatten(-1, self.projection.shape[:2] + self.projection.shape[3:])
         if cosine:
@@ -223,10 +252,29 @@ class Router(nn.Module):
         self.potentials.lerp_(found, weight)
 
 
-def assignments_of(logits_BSHrTK: Tensor) -> Assignments:
-    """Soft assignments from a router's logits."""
+def normalised(hidden: Tensor) -> Tensor:
+    """Hidden states (..., E) at mean zero and variance one."""
+    return F.layer_norm(hidden, hidden.shape[-1:])
+
+
+def assignments_of(logits_BSHrTK: Tensor, heavy_BHrT: Tensor | None = None) -> Assignments:
+    """Soft assignments from a router's logits; with heavy hitters, K + 1 groups: these tokens are
+    keys of the last alone, which every query is in beside its own."""
     assignments = torch.softmax(logits_BSHrTK, -1)
-    return Assignments(of_queries(assignments), assignments[:, -1])
+    query, key = of_queries(assignments), assignments[:, -1]
+    if heavy_BHrT is None:
+        return Assignments(query, key)
+    heavy = heavy_BHrT.unsqueeze(-1)
+    key = torch.cat([key.masked_fill(heavy, 0.0), heavy.to(key.dtype)], -1)
+    return Assignments(torch.cat([query, torch.ones_like(query[..., :1])], -1), key)
+
+
+def with_heavy(found: Memberships, heavy_BHrT: Tensor) -> Memberships:
+    """Memberships of K + 1 groups: the last is that of the heavy hitters, which are in no other;
+    every query looks into it."""
+    heavy = heavy_BHrT.unsqueeze(-1)
+    key = torch.cat([found.of_keys & ~heavy, heavy], -1)
+    return Memberships(torch.cat([found.query, torch.ones_like(found.query[..., :1])], -1), key)
 
 
 def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig) -> Memberships:

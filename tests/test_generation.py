@@ -36,6 +36,9 @@ def attached(name: str, **changes: object) -> PreTrainedModel:
     for router in model.focus_state.routers.values():
         torch.manual_seed(3)
         router.potentials.normal_().mul_(model.focus_state.config.temperature)
+        if router.config.heavy_hitters:
+            router.heavy_weight.normal_()
+            router.heavy_bias.fill_(-1.28 * router.heavy_weight.shape[1] ** 0.5)
     return model
 
 
@@ -81,6 +84,8 @@ SETTINGS = [
         "probe": "multi_probe",
         "routers": "query_head",
     },
+    {"heavy_hitters": 0.1},
+    {"heavy_hitters": 0.1, "top_k": 2, "ngram": 2, "probe": "multi_probe", "routers": "query_head"},
 ]
 
 

@@ -66,10 +66,12 @@ class Focus(Method):
             return
         state = attached(model)
         refuse_other_routing("method", state.config, self.config)
-        state.adapters[state.active] = Adapter(self.config, state.routers)
-        state.config = self.config
+        # Heavy hitters are found by the regime: until then there are the start's, or none.
+        config = self.config.replace(heavy_hitters=state.config.heavy_hitters)
+        state.adapters[state.active] = Adapter(config, state.routers)
+        state.config = config
         for router in state.routers.values():
-            router.config = self.config
+            router.config = config
 
     def training(self, model: PreTrainedModel, step: int,
                  regime: Training) -> AbstractContextManager[Any]:  # fmt: skip

@@ -19,13 +19,17 @@ from experiments.record import first_process
 from experiments.regimes.base import Regime, next_token_loss
 from experiments.regimes.tensors import ROUTER
 from experiments.settings import Centroids as CentroidsSettings
+from experiments.texts import training_windows
 from focus.adapter import describe
 from focus.fingerprint import fingerprint
 from focus.routing import Router
 
+HEAVY_WINDOWS = 8  # of training, that heavy hitters are found on
+
 
 class Centroids(Regime):
-    """Routers under the training gate: the method's, step by step."""
+    """Routers under the training gate: the method's, step by step; before them, where the method
+    has any, heavy hitters."""
 
     settings: CentroidsSettings
 
@@ -33,6 +37,11 @@ class Centroids(Regime):
         """Routers in training mode, so that their potentials learn; the model without dropout."""
         model.requires_grad_(False)
         model.eval()
+        if share := self.cell.method.fields.get("heavy_hitters", 0):
+            windows = training_windows(self.cell, self.chosen, self.settings.context,
+                                       HEAVY_WINDOWS, self.seed)  # fmt: skip
+            texts = [windows[place]["input_ids"][None] for place in range(HEAVY_WINDOWS)]
+            focus.find_heavy_hitters(model, texts, share)
         for router in routers(model):
             router.train().requires_grad_()
         self.base, _ = fingerprint(model)  # before it is sharded
@@ -68,7 +77,9 @@ class Centroids(Regime):
         adapter.base.pop("fingerprint_left_out", None)
         adapter.base["fingerprint"] = self.base
         adapter.tensors = {
-            name: tensor if name.endswith(("potentials", "batches")) else tensor.bfloat16()
+            name: tensor
+            if name.endswith(("potentials", "batches", "heavy_bias"))
+            else tensor.bfloat16()
             for name, tensor in adapter.tensors.items()
         }
         if first_process():

@@ -79,6 +79,7 @@ class Pieces:
         self.tokenizer = tokenizer
 
     def __call__(self, text: str) -> list[int]:
+        """Its token ids."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from random import Random
 
 from transformers import PreTrainedTokenizerBase
@@ -75,7 +75,7 @@ def tracking(rng: Random, length: int) -> Draft:
     names = ["".join(rng.choices(string.ascii_uppercase, k=5)) for _ in range(5)]
     value = str(rng.randint(10000, 99999))
     needles = [f"VAR {names[0]} = {value}"]
-    needles += [f"VAR {new} = VAR {old}" for old, new in zip(names, names[1:], strict=False)]
+    needles += [f"VAR {new} = VAR {old}" for old, new in pairwise(names)]
     question = (f"Which variables hold the value {value}? In the order of the text, the variables "
                 f"that hold {value} are")  # fmt: skip
     return Draft("Follow the variables that stand between the sentences of this text.",
@@ -87,8 +87,13 @@ def common(rng: Random, length: int) -> Draft:
     words = rng.sample(material.words(), 1500)
     asked, others = sorted(words[:3]), words[3:]
     needles = rng.sample(asked * _times(30, length), 3 * _times(30, length))
-    return Draft("This is a list of words. Some of them come often.", cycle(others), needles,
-                 "Which three words come most often? In alphabetical order they are", asked)
+    return Draft(
+        "This is a list of words. Some of them come often.",
+        cycle(others),
+        needles,
+        "Which three words come most often? In alphabetical order they are",
+        asked,
+    )
 
 
 def frequent(rng: Random, length: int) -> Draft:
@@ -97,10 +102,13 @@ def frequent(rng: Random, length: int) -> Draft:
     asked = list(islice(made, 3))
     often = [word for word, times in zip(asked, (60, 40, 25), strict=True)
              for _ in range(_times(times, length))]  # fmt: skip
-    return Draft("This is a list of coded words. Some of them come often.", made,
-                 rng.sample(often, len(often)),
-                 "Which three coded words come most often? The most frequent one first, they are",
-                 asked)
+    return Draft(
+        "This is a list of coded words. Some of them come often.",
+        made,
+        rng.sample(often, len(often)),
+        "Which three coded words come most often? The most frequent one first, they are",
+        asked,
+    )
 
 
 def squad(rng: Random, length: int) -> Draft:
