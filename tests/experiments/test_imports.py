@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.imports import code, effective
+from experiments import imports
+from experiments.imports import ROOT, SUFFIXES, code, digits, effective, same
 
 
 @pytest.fixture
@@ -57,3 +58,29 @@ def test_words_about_code_are_no_code() -> None:
 def test_an_unknown_module_is_refused(tree: Path) -> None:
     with pytest.raises(ValueError, match=r"experiments\.methods\.none: no such module"):
         code(["experiments.methods.none"], tree)
+
+
+def test_a_change_that_was_seen_to_change_no_row_counts_as_none(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = code(["experiments.methods.one"], tree)
+    (tree / "focus/gates.py").write_text("x = 2\n")
+    now = code(["experiments.methods.one"], tree)["focus"]
+    assert now != before["focus"]
+    listed = tmp_path / "same.yaml"
+    listed.write_text(f"- {{file: focus, now: '{now}', as: '{before['focus']}'}}\n")
+    monkeypatch.setattr(imports, "SAME", listed)
+    same.cache_clear()
+    assert code(["experiments.methods.one"], tree) == before
+    (tree / "focus/gates.py").write_text("x = 3\n")
+    assert code(["experiments.methods.one"], tree) != before
+    same.cache_clear()
+
+
+def test_no_listed_change_is_dead() -> None:
+    for file, now in same():
+        if file == "focus":
+            paths = sorted(p for p in (ROOT / "focus").rglob("*") if p.suffix in SUFFIXES)
+        else:
+            paths = [ROOT / file]
+        assert digits(paths) == now, f"{file}: has other digits than experiments/same.yaml lists"
