@@ -11,6 +11,7 @@ ROLES = {
     "pretrained": "pretrained model, full attention",
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
+    "heavy": "ours, with heavy hitters",
     "paper": "the paper's way",
     "window": "wider window",
     "random": "random groups",
@@ -85,7 +86,7 @@ class Cell:
         if self.model.startswith("small-"):  # beside each other alone
             return "small"
         if method == "full":
-            return "pretrained" if regime == "none" else "adapted"
+            return "pretrained" if regime == "none" and self.start is None else "adapted"
         if method == "focus" and regime in ("centroids", "none"):
             return self._routed
         if regime in ("joint", "scratch_joint"):
@@ -103,6 +104,8 @@ class Cell:
             return "shuffled"
         if self.method.get("routers") == "paper":
             return "paper" if self.method.get("num_groups") == PAPER_GROUPS else "ablation"
+        if self.method.get("heavy_hitters"):
+            return "heavy"
         return "ours" if self.method.get("routers") == "query_head" else "groups"
 
 

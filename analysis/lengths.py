@@ -13,6 +13,7 @@ from analysis.results import Results
 LINES = {
     "long_paper": "the paper's way, 2 of 4 groups",
     "long_recipe": "ours: FocusConfig.recipe()",
+    "long_heavy": "ours, with heavy hitters",
 }
 NAMES = ["cell", "context", "against", "change", "low", "high", "distant_density", "density",
          "documents", "seeds", "evidence"]  # fmt: skip

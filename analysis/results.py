@@ -23,7 +23,7 @@ ROWS = (
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
 # Which kind of reading a table is of: the column that this kind alone has.
 KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "groups": "confidence",
-         "contents": "members", "information": "groups"}  # fmt: skip
+         "contents": "members", "information": "groups", "ruler": "found"}  # fmt: skip
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
@@ -31,6 +31,7 @@ NEEDED = {
     "groups": ("layer", "document", "largest_group"),
     "contents": ("layer", "by", "group", "document", "members"),
     "information": ("layer", "document", "sha"),
+    "ruler": ("condition", "document", "sha", "length", "nll", "tokens", "found"),
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
@@ -162,6 +163,11 @@ class Results:
     def answers(self) -> pd.DataFrame:
         """A row a cell, seed, condition, budget, benchmark and question."""
         return self._kind("benchmarks")
+
+    @cached_property
+    def ruler(self) -> pd.DataFrame:
+        """A row a cell, seed, condition, budget, long-context task, length and question."""
+        return self._kind("ruler")
 
     @cached_property
     def groups(self) -> pd.DataFrame:

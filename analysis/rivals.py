@@ -61,7 +61,7 @@ def rows(results: Results) -> pd.DataFrame:
     own = frame[(frame["reading"] == READING) & (frame["texts"] == TEXTS)]
     own = own[(own["base_role"] == "adapted") & (own["condition"] == "hard")]
     base = own.loc[own["experiment"] == OURS, "against"].head(1)
-    ours = own["experiment"].eq(OURS) | own["role"].eq("masked")
+    ours = own["experiment"].eq(OURS) | own["role"].isin(["heavy", "masked"])
     return own[(own["role"].isin(list(ABOUT)) | ours) & own["against"].isin(base)]
 
 

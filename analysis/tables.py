@@ -17,6 +17,7 @@ from analysis import (
     information,
     lengths,
     rivals,
+    ruler,
     stability,
 )
 from analysis.comparisons import against_full, headline, point, quality
@@ -112,6 +113,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "architectures": architectures.table,
     "finetuning": finetuning.table,
     "lengths": lengths.table,
+    "ruler": ruler.table,
     "ablations": ablations.table,
     "stability": stability.table,
     "contents": contents.table,

@@ -23,6 +23,7 @@ from analysis.figures import (
     plan,
     quality,
     rivals,
+    ruler,
     speech,
     speed,
     style,
@@ -54,6 +55,7 @@ FIGURES = {
         finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
     ),
     "lengths": Shown(lengths.draw, "Longer than the training text", lengths.CAPTION),
+    "ruler": Shown(ruler.draw, "Long-context tasks", ruler.CAPTION),
     "ablations": Shown(ablations.draw, "The paper's way, one setting changed", ablations.CAPTION),
     "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),
     "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),

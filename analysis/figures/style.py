@@ -20,8 +20,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST = len(CYCLE)  # lines that an eye keeps apart
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
-    "ours": (BLUE, "o", "-"), "paper": (RED, "s", "-"), "window": (ORANGE, "v", "--"),
-    "random": (GREY, "x", ":"), "pretrained": (INK, "D", "--"), "adapted": (INK, "D", "-"),
+    "ours": (BLUE, "o", "-"), "heavy": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
+    "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"), "pretrained": (INK, "D", "--"),
+    "adapted": (INK, "D", "-"),
 }  # fmt: skip
 RC = {
     "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 8.5,

@@ -44,7 +44,7 @@ def answered(subject: Subject, reading: Ruler, task: str, length: int, condition
             pairs = counting()
             rows.append(subject.row(
                 condition, budget, texts=task, document=str(number), sha=mark(prompt),
-                length=length, prompt=len(prompt.ids), distance=prompt.distance,
+                length=length, prompt=len(prompt.ids), needle_distance=prompt.distance,
                 nll=sum(float(each.sum()) for each in losses),
                 tokens=sum(len(each) for each in losses),
                 found=sum(bool(each.all()) for each in likeliest) / len(likeliest),

@@ -123,17 +123,18 @@ def hotpotqa(rng: Random, length: int) -> Draft:
 
 def _answered(rng: Random, known: Sequence[Asked], length: int) -> Draft:
     longest = 2 * length  # characters of what it is answered from: half of a prompt, about
-    asked = rng.choice(known)
-    while sum(map(len, asked.paragraphs)) > longest:
-        asked = rng.choice(known)
+    order = rng.sample(known, len(known))
+    fits = (each for each in order if sum(map(len, each.paragraphs)) <= longest)
+    asked = next(fits, None)
+    if asked is None:
+        raise ValueError(f"length: {length} tokens hold no question; ask for longer prompts")
     seen = set(asked.paragraphs)
 
     def others() -> Iterator[str]:
-        while True:
-            for each in rng.choice(known).paragraphs:
-                if each not in seen and len(each) < longest:
-                    seen.add(each)
-                    yield each
+        for paragraph in (each for other in order for each in other.paragraphs):
+            if paragraph not in seen and len(paragraph) < longest:
+                seen.add(paragraph)
+                yield paragraph
 
     needles = rng.sample(asked.paragraphs, len(asked.paragraphs))
     return Draft(PASSAGES, others(), needles, f"Question: {asked.question}\nAnswer:",

@@ -31,6 +31,7 @@ from tests.analysis.result_files import (
     write_plan,
     write_pretrained,
     write_read,
+    write_ruler,
     write_table,
     write_training,
     write_tuned,
@@ -84,6 +85,7 @@ def filled(results):
     write_types(root, 0.01, 0.1, models=["small-gpt2", "small-gemma2"])
     write_tuned(root, 0.01)
     write_lengths(root, 0.05)
+    write_ruler(root, 0.2)
     write_training(root, "recipe", [3.0, 2.9, 2.8])
     write_leak(root, 0.08, 0.0)
     write_copying(root, "recipe", 1.0, budget=0.125, method=RECIPE, regime=ROUTERS,

@@ -1,0 +1,49 @@
+"""What masks lose on long-context tasks that perplexity does not show."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from analysis import ruler
+from analysis.cells import ROLES
+from analysis.figures import style
+from analysis.results import Results
+
+CAPTION = (
+    "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
+    "answers cost above the same model under full attention. Right: answers every token of which "
+    "is the likeliest; RULER lets a model write freely, so its scores are not these. Bars: 95% "
+    "intervals over questions, paired. None of these figures is the paper's."
+)
+ORDER = ("heavy", "ours", "paper", "window", "streaming", "quest")
+
+
+def draw(results: Results) -> Figure | None:
+    """Cost and answers found against length; None where nothing was read so."""
+    frame = ruler.table(results)
+    frame = frame[frame["task"] == ruler.EVERY]
+    if frame.empty:
+        return None
+    figure, (cost, found) = style.axes(2, 9.2, 3.9)
+    shown = frame[frame["role"].isin(ORDER)].drop_duplicates(["role", "length"])
+    for number, role in enumerate(each for each in ORDER if each in set(shown["role"])):
+        own = shown[shown["role"] == role].sort_values("length")
+        look = style.look(role, number)
+        label = f"{ROLES[role]} ({own['distant_density'].mean():.0%} of the distant pairs)"
+        cost.errorbar(own["length"], own["nats"], style.spread(own, "nats", "low", "high"),
+                      label=label, **look, **style.BAR)  # fmt: skip
+        found.plot(own["length"], own["found"], **look, markersize=5.5)
+    full = shown.drop_duplicates(["against", "length"]).sort_values("length")
+    for base, own in full.groupby("against", sort=False):
+        role = results.cells[str(base)].role
+        found.plot(own["length"], own["base_found"], **style.look(role), markersize=5.5,
+                   label=ROLES[role])  # fmt: skip
+    cost.axhline(0, color=style.INK, linewidth=1.2)
+    cost.set_ylabel("cost of the right answer (nats a token)")
+    found.set_ylabel("answers found (%)")
+    found.set_ylim(bottom=0)
+    for axis in (cost, found):
+        style.lengths(axis, sorted(shown["length"].unique()))
+        axis.set_xlabel("tokens of the prompt")
+    style.legend(figure, [cost, found], 2)
+    return figure

@@ -1,0 +1,72 @@
+"""Long-context tasks: what the right answers cost under a mask, paired by question."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from analysis.cells import Cell
+from analysis.comparisons import bases
+from analysis.results import Results
+from experiments import statistics
+
+QUESTION = ["texts", "document", "sha"]
+KEY = ["length", "condition", "budget"]
+EVERY = "all tasks"
+COLUMNS = [
+    "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
+    "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
+    "distant_density", "evidence",
+]  # fmt: skip
+
+
+@cache
+def table(results: Results) -> pd.DataFrame:
+    """A row a cell, budget, length, task (and all together) and full model: answers found
+    (percent) and their difference in points; nats a token of the right answers above the full
+    model's. Intervals over questions."""
+    frame = results.ruler
+    if frame.empty:
+        return pd.DataFrame(columns=COLUMNS)
+    found = [row for cell in results.cells.values() for base in bases(results, cell)
+             for row in versus(results, cell, base)]  # fmt: skip
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
+    """Rows of one cell against a full model."""
+    frame = results.ruler
+    own, theirs = (frame[frame["cell"] == each.name] for each in (cell, base))
+    theirs = theirs[theirs["condition"] == "full"]
+    rows = []
+    for (length, _, budget), ours in own.groupby(KEY, sort=False):
+        same = theirs[theirs["length"] == length]
+        both = ours.merge(same, on=QUESTION, suffixes=("", "_base"))
+        for task, asked in [(EVERY, both), *both.groupby("texts", sort=False)]:
+            if len(asked) > 1:
+                known = {"experiment": cell.block, "cell": cell.name, "role": cell.role,
+                         "task": task, "length": int(length), "budget": budget,
+                         "against": base.name}  # fmt: skip
+                rows.append(known | compared(asked, results.confidence))
+    return rows
+
+
+def compared(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
+    """Scores and nats of the same questions, under a mask and under full attention."""
+    nats = both["nll"] / both["tokens"] - both["nll_base"] / both["tokens_base"]
+    points = statistics.two_way(wide(both, 100 * (both["found"] - both["found_base"])), confidence)
+    cost = statistics.two_way(wide(both, nats), confidence)
+    return {
+        "questions": cost.documents, "seeds": cost.seeds, "found": 100 * both["found"].mean(),
+        "base_found": 100 * both["found_base"].mean(), "points": points.value,
+        "points_low": points.low, "points_high": points.high, "nats": cost.value, "low": cost.low,
+        "high": cost.high, "distant_density": both["distant_density"].mean(),
+        "evidence": both["evidence"].iloc[0],
+    }  # fmt: skip
+
+
+def wide(both: pd.DataFrame, values: pd.Series) -> Any:
+    """(seeds, questions)."""
+    return both.assign(value=values).pivot_table("value", "seed", QUESTION).to_numpy()
