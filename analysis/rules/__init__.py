@@ -16,6 +16,7 @@ from analysis.rules import (
     lengths,
     lora,
     rivals,
+    ruler,
     scores,
     speed,
     stability,

@@ -15,7 +15,9 @@ from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, 
 from analysis.settings import LedgerSettings
 
 # Where each statement is read: experiment, reading, texts.
-PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays")}
+PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
+          "heavy": ("heavy", "final", "unseen")}  # fmt: skip
+ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 
 def judged(low: float, high: float, limit: float) -> str:
@@ -27,17 +29,18 @@ def judged(low: float, high: float, limit: float) -> str:
 
 @rule(
     "ours.{place}.adapted.{budget}", "ours.{place}.pretrained.{budget}",
+    "ours.{place}.recipe.{budget}",
     refuted="an interval wholly above the limit: same_ppl against the adapted model, "
-    "zero against the pretrained one",
+    "zero against another one",
 )  # fmt: skip
 def cost(
     claim: Claim, results: Results, settings: LedgerSettings, place: str, budget: str
 ) -> Outcome | None:
-    """The recipe at a budget against a full model."""
+    """The recipe at a budget against a full model, or against the recipe alone."""
     base, frame = claim.id.split(".")[2], quality(results)
     block, reading, texts = PLACES[place]
     wanted = (frame["experiment"] == block) & (frame["reading"] == reading)
-    wanted &= (frame["texts"] == texts) & (frame["base_role"] == base)
+    wanted &= (frame["texts"] == texts) & (frame["base_role"] == ROLE.get(base, base))
     own = frame[wanted & (frame["budget"] == budget) & (frame["condition"] == "hard")]
     if own.empty:
         return None

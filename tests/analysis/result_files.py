@@ -234,19 +234,21 @@ def write_answers(
                    **(hard if condition == "hard" else {}))  # fmt: skip
 
 
-def write_ruler(root: Path, lost: float, *, lengths: Sequence[int] = (1024, 2048)) -> None:
-    """Two tasks of four questions: a mask that finds every second answer, the right ones ``lost``
-    nats a token dearer than under full attention."""
+def write_ruler(root: Path, lost: float, *, found: float | None = None, method: Any = RECIPE,
+                lengths: Sequence[int] = (1024, 2048)) -> None:  # fmt: skip
+    """Two tasks of four questions: a mask that finds a share of each answer (None: every second
+    answer), the right ones ``lost`` nats a token dearer than under full attention."""
     for block, condition in (("ruler_adapted", "full"), ("ruler_recipe", "hard")):
         hard = condition == "hard"
         rows = [
             {"seed": 0, "condition": condition, "budget": "0.125" if hard else "own", "texts": task,
              "document": str(n), "sha": f"{task}{n}", "length": length, "tokens": 10,
-             "nll": 10 * (1 + n + lost * hard), "found": float(n % 2 or not hard),
+             "nll": 10 * (1 + n + lost * hard),
+             "found": (n % 2 if found is None else found) if hard else 1.0,
              "distant_density": 0.1 if hard else 1.0}
             for task in ("single", "squad") for length in lengths for n in range(4)
         ]  # fmt: skip
-        known = {"method": RECIPE, "against": ["ruler_adapted"]} if hard else {}
+        known = {"method": method, "against": ["ruler_adapted"]} if hard else {}
         write_read(root, block, rows, reading="ruler", kind="ruler",
                    start="recipe" if hard else "adapted", **known)  # fmt: skip
 

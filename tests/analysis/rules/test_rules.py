@@ -33,6 +33,7 @@ from tests.analysis.result_files import (
     write_paper,
     write_pretrained,
     write_read,
+    write_ruler,
     write_table,
     write_tuned,
     write_types,
@@ -100,6 +101,24 @@ def family(ours: float, adapted: float = -0.1, control: float | None = None, wob
                         method={"name": "window"}, against=bases)  # fmt: skip
 
     return write
+
+
+def heavy(change: float, beside: float = 0.0) -> Writer:
+    """The recipe beside heavy hitters, the recipe alone, and both full models."""
+
+    def write(results: Results) -> None:
+        family(beside)(results)
+        against = ["adapted", "pretrained", "recipe"]
+        write_masks(results.root, "heavy", {0.125: change}, regime=ROUTERS, against=against,
+                    method=RECIPE | {"heavy_hitters": 0.02}, rows={"seeds": (0, 1)})  # fmt: skip
+
+    return write
+
+
+def asked(found: float) -> Writer:
+    """Long-context tasks beside heavy hitters."""
+    return lambda results: write_ruler(results.root, 0.1, found=found,
+                                       method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
 
 
 def ablated(change: float, largest: float, regime: Any = ROUTERS, wobble: float = 1e-4,
@@ -365,7 +384,10 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("ours.headline.pretrained.0.0625", family(-0.02), REPRODUCED, family(0.02)),
         ("ours.plays.adapted.0.125", family(-0.1, place="plays_"), REPRODUCED,
          family(0.0, place="plays_")),
+        ("ours.heavy.adapted.0.125", heavy(-0.1), REPRODUCED, heavy(0.0)),
+        ("ours.heavy.recipe.0.125", heavy(-0.02), REPRODUCED, heavy(0.02)),
     ],
+    "answers_found": [("ours.ruler", asked(1.0), REPRODUCED, asked(0.0))],
     "found_again": [("ours.copying", copied(0.6), REPRODUCED, copied(2.0))],
     "whole_model": [
         ("ours.whole.forward", table("prefill", {}), REPRODUCED,
