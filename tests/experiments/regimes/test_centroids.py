@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -84,3 +85,27 @@ def test_shuffled_gates_train_other_routers_on_the_same_windows(work: Any, tmp_p
     assert shuffled.losses[0] != usual.losses[0]
     batches = [int(t) for n, t in shuffled.state_dict().items() if n.endswith("batches")]
     assert batches == [len(shuffled.losses)] * 2  # the other text's pass taught no potentials
+
+
+def test_heavy_hitters_are_found_before_routers_are_trained_on(
+    work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(focus.heavy, "SETTLED", 8)  # documents here are short
+    beside = {"base": "routed", "start": "recipe", "method": {**ROUTED, "heavy_hitters": 0.1},
+              "regime": {**CENTROIDS, "hard_from": 0.0, "steps": 2}, "seeds": [0]}  # fmt: skip
+    alone = {**beside, "method": ROUTED}
+    chosen = work(beside=beside, alone=alone)
+    ids = token_ids(1, 60)
+    built = {}
+    for name in ("beside", "alone"):
+        training.train(name, 0, chosen)
+        built[name] = trained.build(chosen.cell(name), 0, chosen)
+        with torch.no_grad(), built[name].method.applied(built[name].model, None) as pairs:
+            built[name].model(input_ids=ids)
+        assert 0 < pairs().distant_density < 1
+    folder = trained.weights(chosen.cell("beside"), 0, chosen)
+    found = load_file(folder / "adapter_model.safetensors")
+    assert found["layers.0.heavy_bias"].dtype == torch.float32
+    weights = [next(iter(each.model.focus_state.routers.values())) for each in built.values()]
+    assert weights[0].heavy_weight.abs().sum() > 0
+    assert not hasattr(weights[1], "heavy_weight")
