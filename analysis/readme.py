@@ -81,6 +81,22 @@ def sentence(results: Results) -> str:
     return f"{text} (95% intervals over documents and {seeds}; [rows]({row['evidence']}))."
 
 
+def heavy(results: Results) -> str:
+    """What the recipe costs beside heavy hitters, on the headline's texts."""
+    known, frame = headline(results), quality(results)
+    own = known.family.of(frame) if known else frame.head(0)
+    own = own[own["role"] == "heavy"].sort_values("distant_density")
+    if own.empty:
+        return NOTHING
+    told = ", ".join(f"{percent(row)} with {row['distant_density']:.1%} of the distant pairs"
+                     for _, row in own.iterrows())  # fmt: skip
+    share = results.cells[own["cell"].iloc[0]].method["heavy_hitters"]
+    seeds = tables.plural(own["seeds"].iloc[0], "seed")
+    evidence = own["evidence"].iloc[0]
+    return (f"**With heavy hitters**, {share:.0%} of the tokens that every query keeps in sight: "
+            f"{told} ({seeds}; [rows]({evidence})).")  # fmt: skip
+
+
 def table(results: Results) -> str:
     """At most five configurations: quality, density and speed of each in its row."""
     known = headline(results)
@@ -89,6 +105,9 @@ def table(results: Results) -> str:
     frame = known.family.of(quality(results))
     own, middle = known.rows(frame), default_row(results, known)
     other = frame[(frame["budget"] == middle["budget"]) & (frame["role"] != "ours")]
+    beside = frame[frame["role"] == "heavy"].sort_values("distant_density")
+    if len(beside):
+        own = pd.concat([beside, own[own["budget"] == middle["budget"]]])
     paper = frame[(frame["role"] == "paper") & (frame["top_k"] == 2)]
     paper = paper[paper["balance"] == "sinkhorn"]
     rest = pd.concat([paper.head(1), *(other[other["role"] == r] for r in ("window", "random"))])
@@ -101,7 +120,7 @@ def _row(results: Results, known: Headline, row: pd.Series) -> str:
     """A line of the table."""
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
-    if row["role"] in ("ours", "paper"):
+    if row["role"] in ("ours", "heavy", "paper"):
         name += f", {tables.plural(row['top_k'], 'group')} a query"
     name = f"**{name}: `FocusConfig.recipe()`**" if default else name
     beside = against_pretrained(results, known, row)
@@ -152,6 +171,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
     """What can stand between markers, by name."""
     return {
         "headline": lambda: sentence(results),
+        "heavy": lambda: heavy(results),
         "results": lambda: table(results),
         "rivals": lambda: beside(results),
         "ledger": lambda: ledger(rows),

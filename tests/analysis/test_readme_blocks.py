@@ -6,7 +6,9 @@ import pytest
 
 import focus
 from analysis import claims, readme
+from analysis.results import Results
 from tests.analysis.result_files import (
+    RECIPE,
     ROUTERS,
     write_adapted,
     write_masks,
@@ -54,6 +56,21 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert "12.5%" in timed
     assert "(results/laptop/prefill/table.csv)" in timed
     assert all("/rows.csv)" in line for line in lines)
+
+
+def test_heavy_hitters_stand_beside_the_recipe(read):
+    assert readme.heavy(read) == readme.NOTHING
+    write_masks(read.root, "heavy", {0.125: -0.05}, regime=ROUTERS,
+                method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
+    beside = Results(read.base)
+    text = readme.heavy(beside)
+    assert "2% of the tokens" in text
+    assert "+5.6% (" in text
+    assert "results/laptop/heavy/read/final/rows.csv" in text
+    lines = readme.table(beside).splitlines()[2:]
+    assert len(lines) == 4
+    assert "with heavy hitters, 2 groups a query" in lines[0]
+    assert "`FocusConfig.recipe()`" in lines[1]
 
 
 def test_what_was_not_measured_is_said_so(results):
