@@ -158,6 +158,7 @@ def beside(results: Results) -> str:
     """Rivals and ours at the recipe's own budget, the best first."""
     frame = rivals.rows(results)
     own = frame[frame["budget"] == rivals.BUDGET].sort_values("change") if len(frame) else frame
+    own = own.drop_duplicates("role")  # a rival's variants stand in the table
     if own.empty:
         return NOTHING
     said = ", ".join(f"{ROLES.get(row['role'], row['cell'])} {percent(row)}"
