@@ -27,7 +27,7 @@ def draw(results: Results) -> Figure | None:
     if not frame["role"].isin(list(ABOUT)).any():
         return None
     middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]
-    order = frame[frame["budget"] == middle].sort_values("change")
+    order = frame[frame["budget"] == middle].sort_values("change").drop_duplicates("role")
     best = [cell for cell in order["cell"] if cell != OURS][: style.MOST - 1]
     shown = [cell for cell in order["cell"] if cell == OURS or cell in best]
     figure, (axis,) = style.axes(1, 8.0, 5.4)
