@@ -7,6 +7,7 @@
 from experiments.settings.blocks import (
     Benchmarks,
     Calibration,
+    Chat,
     Contents,
     Copying,
     Groups,
@@ -14,6 +15,7 @@ from experiments.settings.blocks import (
     Intervals,
     Leak,
     Perplexity,
+    Positions,
     Reading,
     Ruler,
     Texts,

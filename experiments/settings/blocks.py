@@ -74,6 +74,14 @@ class Perplexity(Windows):
     soft: bool = True
 
 
+class Positions(Windows):
+    """Loss by position in a window, and how even groups are there; ``width``: positions a row."""
+
+    kind: Literal["positions"] = "positions"
+    windows: Literal[1] = 1  # type: ignore[assignment]
+    width: Count = 1024
+
+
 class Copying(Windows):
     """Passages that a window holds twice.
 
@@ -181,8 +189,40 @@ class Ruler(Frozen):
         return self.questions
 
 
+class Chat(Windows):
+    """How far answers are from the untrained model's.
+
+    Attributes:
+        questions: the first of ``experiments/chat/questions.py``.
+        before: tokens of a document that stand before a question; 0: none.
+        answer: tokens of an answer, at most.
+    """
+
+    kind: Literal["chat"] = "chat"
+    questions: Annotated[int, Field(ge=2)] = 24
+    before: Distinct[Size] = (0, 1024)
+    answer: Count = 32
+
+    @model_validator(mode="after")
+    def _within(self) -> Chat:
+        if max(self.before) > self.context:
+            raise ValueError(f"before: must not exceed context = {self.context}")
+        if len(self.texts) != 1:
+            raise ValueError("texts: one kind of text is pasted before the questions")
+        return self
+
+
 Reading = Annotated[
-    Perplexity | Copying | Leak | Groups | Contents | Information | Benchmarks | Ruler,
+    Perplexity
+    | Positions
+    | Copying
+    | Leak
+    | Groups
+    | Contents
+    | Information
+    | Benchmarks
+    | Ruler
+    | Chat,
     Field(discriminator="kind"),
 ]
 

@@ -183,10 +183,13 @@ def _starts(path: str, cell: Experiment, settings: Settings) -> list[Experiment]
 
 def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
     from experiments.benchmarks.files import TASKS
+    from experiments.chat.questions import QUESTIONS
     from experiments.ruler.tasks import TASKS as LONG
 
     for name in cell.readings:
         kind = settings.readings[name].kind
+        if kind == "chat" and settings.readings[name].questions > len(QUESTIONS):
+            raise ValueError(f"readings.{name}.questions: there are {len(QUESTIONS)} of them")
         if known := {"benchmarks": TASKS, "ruler": LONG}.get(kind):
             _known(f"readings.{name}.tasks", settings.readings[name].tasks, known)
         if kind == "leak" and cell.method.name != "focus":

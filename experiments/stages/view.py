@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-import focus
 from experiments import settings, trained
 from experiments.settings import Settings
 from experiments.view.capture import capture
@@ -77,7 +76,6 @@ def shown(texts: dict[str, str], experiment: str, seed: int, chosen: Settings,
         how = f"{cell.model}, experiment {cell.name}, seed {seed}, {len(ids)} tokens"
         found.append(capture(built.model, built.tokenizer, ids, title, how, layers,
                              **built.method.mask(None)))  # fmt: skip
-    focus.detach(built.model)
     return found
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +21,7 @@ import torch.multiprocessing as mp
 from experiments import settings, trained, training
 from experiments.regimes.fitting import Whole, refuse
 from focus.hub import FocusAdapter
-from tests.experiments.training import CENTROIDS, LORA
+from tests.experiments.training import CENTROIDS, LORA, ROOT
 
 
 @pytest.mark.parametrize(
@@ -93,6 +99,54 @@ def test_two_processes_train_the_routers_that_one_does(work: Any) -> None:
         for key, tensor in wanted.items():
             assert torch.allclose(found[key].float(), tensor.float(), atol=2e-3), (name, key)
         assert course(chosen, name) == pytest.approx(course(chosen, "one"), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_run_which_goes_on_when_started_again(
+    work: Any, tmp_path: Path
+) -> None:
+    how = {**CENTROIDS, "steps": 60, "checkpoint_every": 2}
+    base = {"base": "routed", "seeds": [0]}
+    chosen = work(one={**base, "regime": how}, two={**base, "regime": {**how, "devices": 2}})
+    first, log = launched(tmp_path, "two")
+    wait_for(lambda: list(tmp_path.glob("checkpoints/**/step=*.ckpt")), first, log)
+    ranks = subprocess.run(["pgrep", "-P", str(first.pid)], check=True, capture_output=True,
+                           text=True).stdout.split()  # fmt: skip
+    os.kill(int(ranks[-1]), signal.SIGKILL)
+    assert first.wait(timeout=120) != 0
+    assert "Signal 9 (SIGKILL)" in log.read_text()
+    assert not trained.weights(chosen.cell("two"), 0, chosen).exists()
+    second, log = launched(tmp_path, "two")
+    assert second.wait(timeout=240) == 0, log.read_text()[-3000:]
+    run = trained.weights(chosen.cell("two"), 0, chosen).parent / "run.json"
+    assert json.loads(run.read_text())["notes"]["resumed_from_step"] >= 2
+    training.train("one", 0, chosen)
+    wanted, found = adapter(chosen, "one"), adapter(chosen, "two")
+    for key, tensor in wanted.items():
+        assert torch.allclose(found[key].float(), tensor.float(), atol=2e-3), key
+
+
+def launched(folder: Path, block: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """torchrun with two processes that train a block, and the file that they write to."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = folder / f"{port}.log"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+               "--master-port", str(port), "-m", "experiments.stages.train", block,
+               "--seed", "0"]  # fmt: skip
+    with log.open("w") as file:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file), log
+
+
+def wait_for(there: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until something is there, while the process runs."""
+    deadline = time.monotonic() + 120
+    while not there():
+        assert process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def adapter(chosen: Any, name: str) -> dict[str, torch.Tensor]:

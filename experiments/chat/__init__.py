@@ -1,0 +1,1 @@
+"""Questions to an instruct model, and what it answered before any training."""

@@ -1,0 +1,28 @@
+"""Open questions of our own: their answers are texts, not words."""
+
+QUESTIONS = (
+    "What is the difference between weather and climate?",
+    "Give me three tips for falling asleep earlier.",
+    "Write a short poem about a lighthouse in winter.",
+    "How do I boil an egg so that the yolk stays soft?",
+    "Explain to a child why the sky is blue.",
+    "Which is larger, the sun or the moon, and how do we know?",
+    "Write a polite letter that asks a landlord to repair a window.",
+    "What should I pack for a walk of two days in the mountains?",
+    "Tell me in two sentences what a library is for.",
+    "How does a bicycle stay upright?",
+    "Suggest a name for a small bakery and say why it fits.",
+    "What are the steps of planting a tomato?",
+    "Make a list of five things to do on a rainy Sunday.",
+    "Why do cats purr?",
+    "Write the first paragraph of a story about a lost umbrella.",
+    "How can I learn ten new words of a language every day?",
+    "What is a prime number? Give three examples.",
+    "Describe the taste of a lemon to somebody who has never had one.",
+    "How would you thank a teacher at the end of a school year?",
+    "What makes bread rise?",
+    "Compare travelling by train with travelling by car.",
+    "Give me advice on a first day in a new job.",
+    "What does a computer's memory do?",
+    "Write a short advertisement for a second-hand piano.",
+)
