@@ -28,17 +28,18 @@ def table(results: Results) -> pd.DataFrame:
     recipe: the mean over test documents."""
     frame = results.information
     found = [row for name in (OWN, RECIPE)
-             for row in _of(frame[frame["experiment"] == name], frame, results)]  # fmt: skip
+             for row in _of(name, frame, results)]  # fmt: skip
     return pd.DataFrame(found, columns=COLUMNS)
 
 
-def _of(own: pd.DataFrame, frame: pd.DataFrame, results: Results) -> Iterator[dict[str, object]]:
+def _of(name: str, frame: pd.DataFrame, results: Results) -> Iterator[dict[str, object]]:
+    own = frame[frame["experiment"] == name]
     if own.empty:
         return
-    known = {name: own.iloc[0][name] for name in ("experiment", "cell", "evidence")}
+    known = {column: own.iloc[0][column] for column in ("cell", "evidence")}
     told = [_of_labels(own)]
-    if known.pop("experiment") == OWN:
-        told += [_of_groups(own, frame[frame["experiment"] == name], name) for name in OTHERS]
+    if name == OWN:
+        told += [_of_groups(own, frame[frame["experiment"] == each], each) for each in OTHERS]
     for about, one in pd.concat(told).groupby("about", sort=False):
         for layer, by in (("all", one), *one.groupby("layer")):
             yield {**_row(layer, str(about), by, results), **known}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import claims, rivals, tables
+from analysis import claims, rivals, ruler, tables
 from analysis.cells import ROLES
 from analysis.comparisons import SAME, Headline, headline, quality, versus
 from analysis.results import Results
@@ -168,6 +168,26 @@ def beside(results: Results) -> str:
             f"against the adapted model: {said} ([table](results/tables/rivals.csv)).")  # fmt: skip
 
 
+def answers(results: Results) -> str:
+    """What masks lose of long-context tasks at their longest, the best first."""
+    frame = ruler.table(results)
+    every = frame[(frame["task"] == ruler.EVERY) & frame["role"].isin(ruler.SHOWN)]
+    based = every["against"].map(lambda name: results.cells[name].role) == "adapted"
+    own = every[based].sort_values("points", ascending=False)
+    own = own[own["length"] == own["length"].max()]
+    if own.empty:
+        return NOTHING
+    said = ", ".join(
+        f"{ROLES[row['role']]} {row['points']:+.1f} points ({row['points_low']:.1f} to "
+        f"{row['points_high']:.1f})" for _, row in own.iterrows()
+    ).replace("-", "−")  # fmt: skip
+    first = own.iloc[0]
+    return (f"**What perplexity hides.** Of {int(first['questions'])} long-context questions over "
+            f"{int(first['length']):,} tokens the adapted model finds the answer of "
+            f"{first['base_found']:.0f}%. With about {own['distant_density'].median():.0%} of the "
+            f"distant pairs: {said} ([figure](results/figures/ruler.png)).")  # fmt: skip
+
+
 def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
     """What can stand between markers, by name."""
     return {
@@ -175,6 +195,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "heavy": lambda: heavy(results),
         "results": lambda: table(results),
         "rivals": lambda: beside(results),
+        "answers": lambda: answers(results),
         "ledger": lambda: ledger(rows),
     }
 

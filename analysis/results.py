@@ -23,7 +23,8 @@ ROWS = (
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
 # Which kind of reading a table is of: the column that this kind alone has.
 KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "groups": "confidence",
-         "contents": "members", "information": "groups", "ruler": "found"}  # fmt: skip
+         "contents": "members", "information": "groups", "ruler": "found",
+         "positions": "position", "chat": "divergence"}  # fmt: skip
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
@@ -32,6 +33,8 @@ NEEDED = {
     "contents": ("layer", "by", "group", "document", "members"),
     "information": ("layer", "document", "sha"),
     "ruler": ("condition", "document", "sha", "length", "nll", "tokens", "found"),
+    "positions": ("condition", "document", "sha", "position", "nll", "tokens"),
+    "chat": ("condition", "document", "before", "divergence", "agreed"),
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
@@ -168,6 +171,16 @@ class Results:
     def ruler(self) -> pd.DataFrame:
         """A row a cell, seed, condition, budget, long-context task, length and question."""
         return self._kind("ruler")
+
+    @cached_property
+    def chat(self) -> pd.DataFrame:
+        """A row a cell, seed, condition, budget, question and length of the text before it."""
+        return self._kind("chat")
+
+    @cached_property
+    def positions(self) -> pd.DataFrame:
+        """A row a cell, seed, condition, budget, document and stretch of positions."""
+        return self._kind("positions")
 
     @cached_property
     def groups(self) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from experiments import statistics
 QUESTION = ["texts", "document", "sha"]
 KEY = ["length", "condition", "budget"]
 EVERY = "all tasks"
+SHOWN = ("heavy", "ours", "paper", "window", "streaming", "quest", "sparq")  # roles, in figures
 COLUMNS = [
     "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
     "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
@@ -24,9 +25,9 @@ COLUMNS = [
 
 @cache
 def table(results: Results) -> pd.DataFrame:
-    """A row a cell, budget, length, task (and all together) and full model: answers found
-    (percent) and their difference in points; nats a token of the right answers above the full
-    model's. Intervals over questions."""
+    """A row a cell, budget, length, task (and all together) and base: answers found (percent) and
+    their difference in points; nats a token of the right answers above the base's. A base under a
+    mask is taken at the same budget. Intervals over questions."""
     frame = results.ruler
     if frame.empty:
         return pd.DataFrame(columns=COLUMNS)
@@ -36,13 +37,13 @@ def table(results: Results) -> pd.DataFrame:
 
 
 def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
-    """Rows of one cell against a full model."""
+    """Rows of one cell against another."""
     frame = results.ruler
     own, theirs = (frame[frame["cell"] == each.name] for each in (cell, base))
-    theirs = theirs[theirs["condition"] == "full"]
     rows = []
     for (length, _, budget), ours in own.groupby(KEY, sort=False):
         same = theirs[theirs["length"] == length]
+        same = same[(same["condition"] == "full") | (same["budget"] == budget)]
         both = ours.merge(same, on=QUESTION, suffixes=("", "_base"))
         for task, asked in [(EVERY, both), *both.groupby("texts", sort=False)]:
             if len(asked) > 1:
@@ -54,7 +55,7 @@ def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
 
 
 def compared(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
-    """Scores and nats of the same questions, under a mask and under full attention."""
+    """Scores and nats of the same questions, of a cell and of its base."""
     nats = both["nll"] / both["tokens"] - both["nll_base"] / both["tokens_base"]
     points = statistics.two_way(wide(both, 100 * (both["found"] - both["found_base"])), confidence)
     cost = statistics.two_way(wide(both, nats), confidence)

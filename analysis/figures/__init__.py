@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from analysis.figures import (
     ablations,
     architectures,
+    chat,
     contents,
     copying,
     decode,
@@ -21,6 +22,7 @@ from analysis.figures import (
     leak,
     lengths,
     plan,
+    positions,
     quality,
     rivals,
     ruler,
@@ -55,6 +57,8 @@ FIGURES = {
         finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
     ),
     "lengths": Shown(lengths.draw, "Longer than the training text", lengths.CAPTION),
+    "chat": Shown(chat.draw, "Answers before and after", chat.CAPTION),
+    "positions": Shown(positions.draw, "Where in a long text", positions.CAPTION),
     "ruler": Shown(ruler.draw, "Long-context tasks", ruler.CAPTION),
     "ablations": Shown(ablations.draw, "The paper's way, one setting changed", ablations.CAPTION),
     "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),

@@ -55,7 +55,8 @@ def windows(axis: Axes, results: Results, shown: list[str]) -> None:
     if own.empty:
         return
     places = [shown.index(name) - 0.1 for name, row in found.items() if row is not None]
-    axis.errorbar(places, 100 * own["change"], label="ours, 64 near tokens alone", marker="v",
+    near = results.cells[own["cell"].iloc[0]].method.get("window", 1)
+    axis.errorbar(places, 100 * own["change"], label=f"ours, {near} near tokens alone", marker="v",
                   color=style.ORANGE, yerr=style.spread(own, "change", "low", "high", 100),
                   linestyle="", **style.BAR)  # fmt: skip
 

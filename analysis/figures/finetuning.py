@@ -35,7 +35,7 @@ def draw(results: Results) -> Figure | None:
     by_text(every[0], frame)
     if len(curves):
         course(every[1], curves)
-    style.legend(figure, every, 5 if len(curves) else 3)
+    style.legend(figure, every, 3)
     return figure
 
 

@@ -15,7 +15,12 @@ CAPTION = (
     "on books, routers trained at 1,024 tokens, without intervals; it does not say what share of "
     "the pairs it keeps there."
 )
-LOOKS = {"long_paper": "paper", "long_recipe": "ours", "long_heavy": "heavy"}
+LOOKS = {
+    "long_paper": "paper",
+    "long_paper_books": "paper on books",
+    "long_recipe": "ours",
+    "long_heavy": "heavy",
+}
 
 
 def draw(results: Results) -> Figure | None:

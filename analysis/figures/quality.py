@@ -99,8 +99,10 @@ def _title(known: Headline, frame: pd.DataFrame) -> str:
     own = known.rows(frame).iloc[0]
     texts = TEXTS.get(known.family.texts, known.family.texts)
     unseen = " that no choice was made on" if known.family.texts == "unseen" else ""
+    fewest, most = frame["seeds"].min(), frame["seeds"].max()
+    seeds = plural(most, "seed") if fewest == most else f"{fewest:.0f} to {most:.0f} seeds"
     return (f"{own['model']}, {int(own['documents'])} {texts}{unseen}, {own['context']:,} tokens, "
-            f"{plural(own['seeds'], 'seed')}")  # fmt: skip
+            f"{seeds}")  # fmt: skip
 
 
 def kinds(results: Results) -> Figure | None:

@@ -15,7 +15,6 @@ CAPTION = (
     "is the likeliest; RULER lets a model write freely, so its scores are not these. Bars: 95% "
     "intervals over questions, paired. None of these figures is the paper's."
 )
-ORDER = ("heavy", "ours", "paper", "window", "streaming", "quest")
 
 
 def draw(results: Results) -> Figure | None:
@@ -25,8 +24,8 @@ def draw(results: Results) -> Figure | None:
     if frame.empty:
         return None
     figure, (cost, found) = style.axes(2, 9.2, 3.9)
-    shown = frame[frame["role"].isin(ORDER)].drop_duplicates(["role", "length"])
-    for number, role in enumerate(each for each in ORDER if each in set(shown["role"])):
+    shown = frame[frame["role"].isin(ruler.SHOWN)].drop_duplicates(["role", "length"])
+    for number, role in enumerate(each for each in ruler.SHOWN if each in set(shown["role"])):
         own = shown[shown["role"] == role].sort_values("length")
         look = style.look(role, number)
         label = f"{ROLES[role]} ({own['distant_density'].mean():.0%} of the distant pairs)"

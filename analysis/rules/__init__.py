@@ -5,6 +5,7 @@ from analysis.rules import (
     architectures,
     benchmarks,
     bounds,
+    chat,
     contents,
     controls,
     counted,

@@ -78,7 +78,9 @@ def retrofit(claim: Claim, results: Results, settings: LedgerSettings,
     verdict, why = no_worse(row, after / before - 1, limit, few)
     if unseen := near_only(results, row["model"], limit):
         verdict, why = Verdict.INCONCLUSIVE, f"{why}; {unseen}"
-    gate = "training gate" if condition == "soft" else "hard mask, top-2"
+    gate = "training gate"
+    if condition == "hard":
+        gate = f"top-2, which keeps {row['distant_density']:.0%} of the distant pairs"
     why = f"{row['model']} ({attention}), {gate}, against the same model: {why}"
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 

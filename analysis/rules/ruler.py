@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
+
 from analysis import ruler
 from analysis.paper import Claim
 from analysis.results import Results
@@ -18,12 +22,37 @@ def answers_found(claim: Claim, results: Results, settings: LedgerSettings) -> O
     if own.empty:
         return None
     row, limit = own.sort_values("points").iloc[0], settings.tolerances.same_score
-    why = "; ".join(
+    verdict = judged(-row["points_high"], -row["points_low"], limit)
+    why = f"{points(own)} (limit -{limit:.0f})"
+    return Outcome(verdict, why, **known(row, results), same_setting=True)
+
+
+@rule("ours.ruler.{control}", refuted="at one length an interval of the difference wholly above "
+      "zero: the control finds more")  # fmt: skip
+def beyond_control(claim: Claim, results: Results, settings: LedgerSettings,
+                   control: str) -> Outcome | None:  # fmt: skip
+    """Answers under another mask against the recipe's, judged by its best of all lengths."""
+    frame = ruler.table(results)
+    own = frame[(frame["experiment"] == f"ruler_{control}") & (frame["against"] == "ruler_recipe")]
+    own = own[own["task"] == ruler.EVERY]
+    if own.empty:
+        return None
+    row = own.sort_values("points").iloc[-1]
+    verdict = judged(row["points_low"], row["points_high"], 0.0)
+    return Outcome(verdict, f"{control} against the recipe: {points(own)}", **known(row, results),
+                   same_setting=True)  # fmt: skip
+
+
+def points(rows: pd.DataFrame) -> str:
+    """Differences in points, a length each, in words."""
+    return "; ".join(
         f"{each['points']:+.1f} points ({each['points_low']:.1f} to {each['points_high']:.1f}) of "
-        f"{each['base_found']:.0f}% at {each['length']:,} tokens" for _, each in own.iterrows()
+        f"{each['base_found']:.0f}% at {each['length']:,} tokens" for _, each in rows.iterrows()
     )  # fmt: skip
-    low, high = float(row["points_low"]), float(row["points_high"])
-    known = facts(row.rename({"questions": "documents"}), results)
-    known |= {"ours": float(row["points"]), "low": low, "high": high}
-    verdict = judged(-high, -low, limit)
-    return Outcome(verdict, f"{why} (limit -{limit:.0f})", **known, same_setting=True)
+
+
+def known(row: pd.Series, results: Results) -> dict[str, Any]:
+    """Of one row, as an Outcome takes it."""
+    told = facts(row.rename({"questions": "documents"}), results)
+    names = {"ours": "points", "low": "points_low", "high": "points_high"}
+    return told | {name: float(row[column]) for name, column in names.items()}

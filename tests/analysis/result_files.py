@@ -235,21 +235,24 @@ def write_answers(
 
 
 def write_ruler(root: Path, lost: float, *, found: float | None = None, method: Any = RECIPE,
-                lengths: Sequence[int] = (1024, 2048)) -> None:  # fmt: skip
+                lengths: Sequence[int] = (1024, 2048), block: str = "ruler_recipe",
+                against: Sequence[str] = ("ruler_adapted",)) -> None:  # fmt: skip
     """Two tasks of four questions: a mask that finds a share of each answer (None: every second
-    answer), the right ones ``lost`` nats a token dearer than under full attention."""
-    for block, condition in (("ruler_adapted", "full"), ("ruler_recipe", "hard")):
-        hard = condition == "hard"
+    answer), the right ones ``lost`` nats a token dearer than under full attention, which is written
+    with the recipe."""
+    for name in (block, "ruler_adapted") if block == "ruler_recipe" else (block,):
+        hard = name == block
         rows = [
-            {"seed": 0, "condition": condition, "budget": "0.125" if hard else "own", "texts": task,
+            {"seed": 0, "condition": "hard" if hard else "full",
+             "budget": "0.125" if hard else "own", "texts": task,
              "document": str(n), "sha": f"{task}{n}", "length": length, "tokens": 10,
              "nll": 10 * (1 + n + lost * hard),
              "found": (n % 2 if found is None else found) if hard else 1.0,
              "distant_density": 0.1 if hard else 1.0}
             for task in ("single", "squad") for length in lengths for n in range(4)
         ]  # fmt: skip
-        known = {"method": method, "against": ["ruler_adapted"]} if hard else {}
-        write_read(root, block, rows, reading="ruler", kind="ruler",
+        known = {"method": method, "against": against} if hard else {}
+        write_read(root, name, rows, reading="ruler", kind="ruler",
                    start="recipe" if hard else "adapted", **known)  # fmt: skip
 
 
@@ -415,6 +418,48 @@ def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024,
         rows = losses("hard", "k2", change, **PAPER_MASK | {"top_k": 2})
         write_read(root, "long_paper", rows, method=PAPER, against=["long_pretrained"],
                    start="paper", **how)  # fmt: skip
+
+
+def write_positions(root: Path, cost: float) -> None:
+    """Two stretches of four documents; a mask costs nothing in the first, ``cost`` nats a token in
+    the second, where a tenth of the keys lie in other groups."""
+    for block, condition in (("long_pretrained", "full"), ("long_paper", "hard")):
+        hard = condition == "hard"
+        rows = [
+            {"seed": 0, "condition": condition, "budget": "k2" if hard else "own", "texts": "plays",
+             "document": str(n), "sha": str(n), "position": start, "tokens": 10,
+             "nll": 10 * (3 + 0.1 * n + cost * hard * bool(start)),
+             **({"largest": 30.0, "moved": 10.0 * bool(start)} if hard else {})}
+            for n in range(4) for start in (0, 1024)
+        ]  # fmt: skip
+        known = {"method": PAPER, "against": ["long_pretrained"], "start": "paper"} if hard else {}
+        write_read(root, block, rows, reading="positions", kind="positions", **known)
+
+
+def write_chat(root: Path, lora: float, mask: float, costs: bool = True) -> None:
+    """Four questions, bare and after a text: nats a token of LoRA, and of a mask, which bare ones
+    are out of reach of; ``costs``: and what the mask costs on plays."""
+    trained = {"regime": LORA | {"learning_rate": 0.002, "rank": 4}}
+    plays = {"reading": "plays", "texts": "plays", "against": ["plays_pretrained"]}
+    answers = plays | {"reading": "chat", "kind": "chat"}
+    for reading, final in (("plays", True), ("search", False)):
+        rows, how = losses("full", change=-0.1), plays | {"reading": reading, "final": final}
+        write_read(root, "lora4", rows, **how, **trained)
+    name = "k2.symmetric.sinkhorn"
+    if costs:
+        write_pretrained(root, block="plays_pretrained", **plays | {"against": []})
+        write_read(root, "paper", losses("hard", name, 0.1, **PAPER_MASK), method=PAPER, **plays)
+    write_read(root, "lora4", asked(lora, lora), **answers, **trained)
+    hard = asked(0.0, mask, condition="hard", budget=name, distant_density=0.8)
+    write_read(root, "answers_paper", hard, method=PAPER, start="paper", **answers)
+
+
+def asked(bare: float, after: float, **where: Any) -> list[dict[str, Any]]:
+    """Rows of four questions, at both lengths."""
+    known = {"seed": 0, "condition": "full", "budget": "own", "texts": "plays", "tokens": 32,
+             "agreed": 90.0, "distant_density": 1.0, **where}  # fmt: skip
+    return [{**known, "document": str(n), "before": before, "divergence": (1 + 0.1 * n) * nats}
+            for before, nats in ((0, bare), (1024, after)) for n in range(4)]  # fmt: skip
 
 
 def write_plan(base: Path) -> None:

@@ -20,6 +20,7 @@ from tests.analysis.result_files import (
     write_ablation,
     write_adapted,
     write_answers,
+    write_chat,
     write_contents,
     write_copying,
     write_cure,
@@ -29,6 +30,7 @@ from tests.analysis.result_files import (
     write_masks,
     write_paper,
     write_plan,
+    write_positions,
     write_pretrained,
     write_read,
     write_ruler,
@@ -85,6 +87,8 @@ def filled(results):
     write_types(root, 0.01, 0.1, models=["small-gpt2", "small-gemma2"])
     write_tuned(root, 0.01)
     write_lengths(root, 0.05)
+    write_chat(root, 0.3, 0.2, costs=False)
+    write_positions(root, 0.1)
     write_ruler(root, 0.2)
     write_training(root, "recipe", [3.0, 2.9, 2.8])
     write_leak(root, 0.08, 0.0)
@@ -233,7 +237,7 @@ def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
     rows = json.loads((filled.base / "claims.json").read_text())
-    assert sum(metrics["claims"].values()) == len(rows) == 397
+    assert sum(metrics["claims"].values()) == len(rows) == 401
     assert "recipe" in metrics["experiments"]
     page = (filled.base / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)

@@ -13,6 +13,7 @@ from tests.analysis.result_files import (
     write_adapted,
     write_masks,
     write_pretrained,
+    write_ruler,
     write_table,
 )
 
@@ -46,6 +47,20 @@ def test_the_headline_says_both_baselines_in_one_sentence(read):
     assert "+0.0% (" in text
     assert "adapted on the same texts" in text
     assert "results/laptop/recipe/read/final/rows.csv" in text
+
+
+def test_answers_found_are_told_at_the_longest_prompts(results):
+    write_ruler(results.root, 0.1, found=0.5)
+    write_ruler(results.root, 0.3, found=0.25, block="ruler_window", method={"name": "window"},
+                against=["ruler_adapted", "ruler_recipe"])  # fmt: skip
+    text = readme.answers(results)
+    assert "over 2,048 tokens the adapted model finds the answer of 100%" in text
+    first, second = (text.index(f"\N{MINUS SIGN}{lost}.0 points") for lost in (50, 75))
+    assert first < second
+
+
+def test_nothing_asked_is_said(results):
+    assert readme.answers(results) == readme.NOTHING
 
 
 def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):

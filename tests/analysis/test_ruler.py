@@ -20,5 +20,15 @@ def test_questions_are_paired_and_tasks_told_apart(results):
     assert every["points_low"] < -50 < every["points_high"]
 
 
+def test_another_mask_is_compared_at_its_budget(results):
+    write_ruler(results.root, 0.1, found=0.5)
+    write_ruler(results.root, 0.3, found=0.25, block="ruler_window", method={"name": "window"},
+                against=["ruler_adapted", "ruler_recipe"])  # fmt: skip
+    frame = ruler.table(results)
+    own = frame[(frame["against"] == "ruler_recipe") & (frame["task"] == ruler.EVERY)].iloc[0]
+    assert (own["found"], own["base_found"], own["points"]) == (25.0, 50.0, -25.0)
+    assert own["nats"] == pytest.approx(0.2)
+
+
 def test_nothing_read_is_an_empty_table(results):
     assert ruler.table(results).empty

@@ -23,6 +23,7 @@ from tests.analysis.result_files import (
     write_ablation,
     write_adapted,
     write_answers,
+    write_chat,
     write_contents,
     write_copying,
     write_cure,
@@ -119,6 +120,23 @@ def asked(found: float) -> Writer:
     """Long-context tasks beside heavy hitters."""
     return lambda results: write_ruler(results.root, 0.1, found=found,
                                        method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
+
+
+def beside_window(found: float) -> Writer:
+    """Long-context tasks under a window, and under the recipe, which finds half of the answers."""
+
+    def write(results: Results) -> None:
+        write_ruler(results.root, 0.1, found=0.5)
+        against = ["ruler_adapted", "ruler_recipe"]
+        write_ruler(results.root, 0.2, found=found, block="ruler_window", against=against,
+                    method={"name": "window"})  # fmt: skip
+
+    return write
+
+
+def talked(lora: float, mask: float) -> Writer:
+    """Answers of LoRA and under the paper's mask."""
+    return lambda results: write_chat(results.root, lora, mask)
 
 
 def ablated(change: float, largest: float, regime: Any = ROUTERS, wobble: float = 1e-4,
@@ -386,6 +404,10 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          family(0.0, place="plays_")),
         ("ours.heavy.adapted.0.125", heavy(-0.1), REPRODUCED, heavy(0.0)),
         ("ours.heavy.recipe.0.125", heavy(-0.02), REPRODUCED, heavy(0.02)),
+    ],
+    "further": [("ours.chat.1024", talked(0.3, 0.1), REPRODUCED, talked(0.1, 0.3))],
+    "beyond_control": [
+        ("ours.ruler.window", beside_window(0.0), REPRODUCED, beside_window(1.0)),
     ],
     "answers_found": [("ours.ruler", asked(1.0), REPRODUCED, asked(0.0))],
     "found_again": [("ours.copying", copied(0.6), REPRODUCED, copied(2.0))],

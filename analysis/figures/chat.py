@@ -1,0 +1,53 @@
+"""What training and masks do to answers, against what they do to perplexity."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import chat
+from analysis.cells import ROLES
+from analysis.figures import style
+from analysis.results import Results
+
+CAPTION = (
+    "How far a model's answers are from the untrained model's, against its perplexity on plays. "
+    "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
+    "tokens of a play. Points of LoRA: learning rates. Bars: 95% intervals over "
+    "questions and over documents. The paper has no such figure."
+)
+LINES = {"lora4": ("LoRA, rank 4", "adapted"), "lora16": ("LoRA, rank 16", "random")}
+
+
+def draw(results: Results) -> Figure | None:
+    """Divergence against the change of perplexity; None where nothing was asked."""
+    frame = chat.table(results).dropna(subset=["gain"])
+    lengths = sorted(frame["before"].unique())
+    if len(lengths) < 2:
+        return None
+    figure, axes = style.axes(len(lengths), 9.2, 3.9, share=True)
+    for axis, before in zip(axes, lengths, strict=True):
+        shown = frame[frame["before"] == before]
+        for block, own in shown.groupby("experiment", sort=False):
+            role = str(own["role"].iloc[0])
+            line(axis, own.sort_values("rate"), *LINES.get(str(block), (ROLES[role], role)))
+        axis.axhline(0, color=style.INK, linewidth=1.2)
+        axis.set_xlabel("change of perplexity on plays (%)")
+        axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
+    axes[0].set_ylabel("distance of answers (nats a token)")
+    style.legend(figure, axes, 3)
+    return figure
+
+
+def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:
+    """One way to train or to mask; LoRA's points with their learning rates."""
+    axis.errorbar(
+        100 * rows["gain"], rows["divergence"],
+        style.spread(rows, "divergence", "low", "high"),
+        style.spread(rows, "gain", "gain_low", "gain_high", 100),
+        label=label, **style.look(role), **style.BAR,
+    )  # fmt: skip
+    for _, row in rows.dropna(subset=["rate"]).iterrows():
+        axis.annotate(f"{row['rate']:g}", (100 * row["gain"], row["divergence"]), xytext=(6, 4),
+                      textcoords="offset points", fontsize=7.5, color=style.GREY)  # fmt: skip

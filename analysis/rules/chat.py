@@ -1,0 +1,37 @@
+"""Rules of our own statements about answers: what LoRA moves, and what the paper's mask does."""
+
+from __future__ import annotations
+
+from analysis import chat
+from analysis.paper import Claim
+from analysis.results import Results
+from analysis.rules.headline import judged
+from analysis.rules.lora import BLOCKS, best
+from analysis.rules.registry import Outcome, facts, rule
+from analysis.settings import LedgerSettings
+
+ROUTED = "answers_paper"
+
+
+@rule("ours.chat.{before}", refuted="an interval of the difference wholly below zero: LoRA's "
+      "answers are nearer")  # fmt: skip
+def further(claim: Claim, results: Results, settings: LedgerSettings,
+            before: str) -> Outcome | None:  # fmt: skip
+    """LoRA at its best rate against the paper's mask, by the same questions."""
+    cell = best(results, BLOCKS["lora-r4"])
+    if cell is None:
+        return None
+    found = chat.apart(results, cell.name, ROUTED, int(before))
+    if found is None:
+        return None
+    frame = chat.table(results)
+    own, mask = (frame[(frame["cell"] == name) & (frame["before"] == int(before))].iloc[0]
+                 for name in (cell.name, ROUTED))  # fmt: skip
+    why = (
+        f"{cell.name} {own['divergence']:.3f} nats a token from the untrained model's answers, the "
+        f"paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
+        f"{found.high:+.3f})"
+    )
+    known = facts(own.rename({"questions": "documents"}), results)
+    known |= {"ours": found.value, "low": found.low, "high": found.high}
+    return Outcome(judged(-found.high, -found.low, 0.0), why, **known, same_setting=True)
