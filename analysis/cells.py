@@ -12,6 +12,8 @@ ROLES = {
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
     "heavy": "ours, with heavy hitters",
+    "ours_keys": "ours, 16 keys word for word",
+    "heavy_keys": "ours, heavy hitters, 16 keys word for word",
     "paper": "the paper's way",
     "window": "wider window",
     "random": "random groups",
@@ -36,7 +38,8 @@ ROLES = {
     "trained_seer": "SeerAttention",
     "trained_indexer": "lightning indexer",
 }
-PAPER_GROUPS = 4  # K of the paper's main results; others are its ablations
+PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
+MORE_KEYS = 16  # word for word, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
 
@@ -77,6 +80,11 @@ class Cell:
         return self.regime.get("steps")
 
     @property
+    def window(self) -> int:
+        """Tokens of the local window, the paper's where the method names none."""
+        return int(self.method.get("window", WINDOW))
+
+    @property
     def role(self) -> str:
         """A key of :data:`ROLES`; ``groups`` for trained groups that are neither the recipe's nor
         the paper's, ``ablation`` for the paper's of another number, ``joint`` where weights may
@@ -103,10 +111,12 @@ class Cell:
         if self.regime.get("shuffled"):
             return "shuffled"
         if self.method.get("routers") == "paper":
-            return "paper" if self.method.get("num_groups") == PAPER_GROUPS else "ablation"
-        if self.method.get("heavy_hitters"):
-            return "heavy"
-        return "ours" if self.method.get("routers") == "query_head" else "groups"
+            own = self.method.get("num_groups") == PAPER_GROUPS and self.window == WINDOW
+            return "paper" if own else "ablation"
+        if self.method.get("routers") != "query_head":
+            return "groups"
+        role = "heavy" if self.method.get("heavy_hitters") else "ours"
+        return f"{role}_keys" if self.method.get("ngram_keys", 0) >= MORE_KEYS else role
 
 
 def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from analysis.figures import (
     ablations,
     architectures,
+    benchmarks,
     chat,
     contents,
     copying,
@@ -57,6 +58,9 @@ FIGURES = {
         finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
     ),
     "lengths": Shown(lengths.draw, "Longer than the training text", lengths.CAPTION),
+    "benchmarks": Shown(
+        benchmarks.draw, "Benchmarks, and how far a mask reaches them", benchmarks.CAPTION
+    ),
     "chat": Shown(chat.draw, "Answers before and after", chat.CAPTION),
     "positions": Shown(positions.draw, "Where in a long text", positions.CAPTION),
     "ruler": Shown(ruler.draw, "Long-context tasks", ruler.CAPTION),

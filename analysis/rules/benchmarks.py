@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.benchmarks import table
+from analysis.benchmarks import EVERY, table
+from analysis.cells import WINDOW
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, rule
 from analysis.settings import LedgerSettings
 
@@ -28,11 +30,11 @@ def known(row: pd.Series, results: Results) -> dict[str, object]:
 
 
 def zero_shot(results: Results, role: str | None = None) -> pd.DataFrame:
-    """Rows under masks, of prompts without worked examples."""
+    """Rows under masks with the paper's window, of prompts without worked examples."""
     frame = table(results)
     if frame.empty:
         return frame
-    own = frame[(frame["shots"] == 0) & (frame["budget"] != "own")]
+    own = frame[(frame["shots"] == 0) & (frame["budget"] != "own") & (frame["window"] == WINDOW)]
     return own if role is None else own[own["role"] == role]
 
 
@@ -66,6 +68,27 @@ def kept(row: pd.Series, results: Results) -> Outcome:
            f"{row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
     return Outcome(verdict, why, **known(row, results))
+
+
+@rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
+      "together wholly above same_score")  # fmt: skip
+def after_examples(claim: Claim, results: Results, settings: LedgerSettings,
+                   role: str) -> Outcome | None:  # fmt: skip
+    """Scores under a mask that worked examples put within its reach, question by question."""
+    frame = table(results)
+    if frame.empty:
+        return None
+    own = frame[(frame["role"] == role) & (frame["texts"] == EVERY) & (frame["shots"] > 0)]
+    if own.empty:
+        return None
+    row, limit = own.iloc[0], settings.tolerances.same_score
+    why = (f"{row['points']:+.1f} points ({row['low']:+.1f} to {row['high']:+.1f}) of "
+           f"{row['base_score']:.0f}% against {row['against']} (limit -{limit:.0f}); the mask "
+           f"reaches {row['exposed_questions_percent']:.0f}% of the questions and "
+           f"{row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
+    points = {"ours": row["points"], "low": row["low"], "high": row["high"]}
+    verdict = judged(-row["high"], -row["low"], limit)
+    return Outcome(verdict, why, **points, **known(row, results), same_setting=True)
 
 
 @rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 
 from analysis import __main__ as command
 from analysis import figures, readme, report, tables
+from analysis.benchmarks import FOUR
 from analysis.comparisons import headline, quality
 from analysis.figures import copying, decode, equal, speed, style, whole
 from analysis.figures import quality as quality_figure
@@ -73,7 +75,8 @@ def filled(results):
     write_masks(root, "recipe", BUDGETS, regime=ROUTERS, **beside)
     for name, changes in (("quest", BUDGETS), ("performer", {"own": 0.5})):
         write_masks(root, name, changes, method={"name": name}, **beside)
-    write_answers(root)
+    for shots, task in itertools.product((0, 10), FOUR):
+        write_answers(root, shots=shots, exposure=0.1 * shots, task=task)
     write_ablation(root, "ablate", 0.1, 24.0)
     write_ablation(root, "ablate_groups", 0.1, 24.0, num_groups=32, against=["ablate"])
     for mitigation in ("none", "sinkhorn"):
@@ -237,7 +240,7 @@ def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
     rows = json.loads((filled.base / "claims.json").read_text())
-    assert sum(metrics["claims"].values()) == len(rows) == 401
+    assert sum(metrics["claims"].values()) == len(rows) == 404
     assert "recipe" in metrics["experiments"]
     page = (filled.base / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)

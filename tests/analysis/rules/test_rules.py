@@ -10,6 +10,7 @@ import pytest
 
 from analysis import rules, tables
 from analysis.architectures import TYPES
+from analysis.benchmarks import FOUR
 from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import RULES, Verdict
@@ -276,6 +277,16 @@ def answers(changed: int, exposure: float, **how: Any) -> Writer:
     return lambda results: write_answers(results.root, changed=changed, exposure=exposure, **how)
 
 
+def many_shot(changed: int) -> Writer:
+    """The paper's four benchmarks after worked examples."""
+
+    def write(results: Results) -> None:
+        for task in FOUR:
+            write_answers(results.root, changed=changed, exposure=0.5, task=task, shots=10)
+
+    return write
+
+
 def rivals_answers(changed: int, name: str, exposure: float = 0.1) -> Writer:
     return answers(changed, exposure, task="lambada_openai", block=f"answers_{name}",
                    method={"name": name})  # fmt: skip
@@ -438,6 +449,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table1.focus.hellaswag", answers(0, 0.0), ARITHMETIC, answers(8, 0.2)),
         ("table1.focus.hellaswag", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
     ],
+    "after_examples": [("ours.many_shot.paper", many_shot(0), REPRODUCED, many_shot(9))],
     "retrofit": [
         ("table2.gpt2-124m.ppl_focus",
          types(34.2 / 20.0855 / 1.284 - 1, 0.1, TRAINED, **THEIR_GPT2), REPRODUCED,
