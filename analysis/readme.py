@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,15 @@ from analysis.rules import Verdict
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
-MOST_RIVALS = 8
-BASES = {"adapted": "the same model under full attention, adapted on the same texts",
-         "pretrained": "the pretrained model"}  # fmt: skip
-COLUMN = {"adapted": "adapted full attention", "pretrained": "the pretrained model"}
+MOST_RIVALS = 9
+NONE = "–"  # of a cell that was not measured
+BASES = {
+    "adapted": "full attention adapted to the same texts",
+    "pretrained": "the pretrained model",
+}
 NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
-HEAD = (
-    "| | distant pairs kept | perplexity against {} | against pretrained | "
-    "a forward pass | generation | files |\n| --- | ---: | ---: | ---: | ---: | ---: | --- |"
-)
+HEAD = "| | distant pairs | against {} | against pretrained | {} | {} | rows |\n| --- {}|"
 
 
 def percent(row: Any) -> str:
@@ -64,37 +63,28 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
 
 
 def sentence(results: Results) -> str:
-    """The result against its baselines, in one sentence."""
+    """The recipe's cost, and what heavy hitters leave of it: a sentence each."""
     known = headline(results)
     if known is None:
         return NOTHING
     row = default_row(results, known)
-    beside = against_pretrained(results, known, row)
-    text = (
-        f"With {row['distant_density']:.1%} of the distant pairs, `{known.cell}` reads "
-        f"{int(row['documents'])} test documents (`{row['texts']}`) at a perplexity {percent(row)} "
-        f"from that of {BASES[row['base_role']]}"
-    )
-    if beside is not None:
-        text += f", and {percent(beside)} from the pretrained model's"
-    seeds = tables.plural(row["seeds"], "seed")
-    return f"{text} (95% intervals over documents and {seeds}; [rows]({row['evidence']}))."
+    books, seeds = int(row["documents"]), tables.plural(row["seeds"], "seed")
+    text = (f"`FocusConfig.recipe()` keeps {row['distant_density']:.1%} of the distant pairs. On "
+            f"{books} test documents (`{row['texts']}`) that changes perplexity by "
+            f"**{percent(row)}** against {BASES[row['base_role']]}.")  # fmt: skip
+    beside = heavy(results, known)
+    if len(beside):
+        least = beside.iloc[0]
+        share = results.cells[least["cell"]].method["heavy_hitters"]
+        text += (f" With heavy hitters ({share:.0%} of the tokens, visible to every query) it is "
+                 f"**{percent(least)}**.")  # fmt: skip
+    return f"{text} Intervals are 95%, over documents and {seeds}."
 
 
-def heavy(results: Results) -> str:
-    """What the recipe costs beside heavy hitters, on the headline's texts."""
-    known, frame = headline(results), quality(results)
-    own = known.family.of(frame) if known else frame.head(0)
-    own = own[own["role"] == "heavy"].sort_values("distant_density")
-    if own.empty:
-        return NOTHING
-    told = ", ".join(f"{percent(row)} with {row['distant_density']:.1%} of the distant pairs"
-                     for _, row in own.iterrows())  # fmt: skip
-    share = results.cells[own["cell"].iloc[0]].method["heavy_hitters"]
-    seeds = tables.plural(own["seeds"].iloc[0], "seed")
-    evidence = own["evidence"].iloc[0]
-    return (f"**With heavy hitters**, {share:.0%} of the tokens that every query keeps in sight: "
-            f"{told} ({seeds}; [rows]({evidence})).")  # fmt: skip
+def heavy(results: Results, known: Headline) -> pd.DataFrame:
+    """The recipe beside heavy hitters on the headline's texts, the sparsest first."""
+    own = known.family.of(quality(results))
+    return own[own["role"] == "heavy"].sort_values("distant_density")
 
 
 def table(results: Results) -> str:
@@ -105,44 +95,48 @@ def table(results: Results) -> str:
     frame = known.family.of(quality(results))
     own, middle = known.rows(frame), default_row(results, known)
     other = frame[(frame["budget"] == middle["budget"]) & (frame["role"] != "ours")]
-    beside = frame[frame["role"] == "heavy"].sort_values("distant_density")
+    beside = heavy(results, known)
     if len(beside):
-        own = pd.concat([beside, own[own["budget"] == middle["budget"]]])
+        own = pd.concat([own[own["budget"] == middle["budget"]], beside])
     paper = frame[(frame["role"] == "paper") & (frame["top_k"] == 2)]
     paper = paper[paper["balance"] == "sinkhorn"]
-    rest = pd.concat([paper.head(1), *(other[other["role"] == r] for r in ("window", "random"))])
+    window, random = (other[other["role"] == role] for role in ("window", "random"))
+    rest = pd.concat([window, paper.head(1), random])
     rows = pd.concat([own, rest]).head(MOST_ROWS)
-    lines = [_row(results, known, row) for _, row in rows.iterrows()]
-    return "\n".join([HEAD.format(COLUMN[middle["base_role"]]), *lines])
+    phases = [timed(results, phase) for phase in ("forward", "generation")]
+    heads = [phase if row is None else f"{phase}, {int(row['length']):,} tokens"
+             for phase, row in zip(("forward", "generation"), phases, strict=True)]  # fmt: skip
+    head = HEAD.format(middle["base_role"], *heads, "| ---: " * 5 + "| --- ")
+    return "\n".join([head, *(_row(results, known, row, phases) for _, row in rows.iterrows())])
 
 
-def _row(results: Results, known: Headline, row: pd.Series) -> str:
+def timed(results: Results, phase: str) -> pd.Series | None:
+    """The whole model's time by the recipe at the longest length, None where it was not timed."""
+    frame = results.whole
+    frame = frame[frame["phase"] == phase] if len(frame) else frame
+    return None if frame.empty else frame.sort_values("length").iloc[-1]
+
+
+def _row(results: Results, known: Headline, row: pd.Series,
+         phases: Iterable[pd.Series | None]) -> str:  # fmt: skip
     """A line of the table."""
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
     if row["role"] in ("ours", "heavy", "paper"):
         name += f", {tables.plural(row['top_k'], 'group')} a query"
-    name = f"**{name}: `FocusConfig.recipe()`**" if default else name
+    name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
     beside = against_pretrained(results, known, row)
-    speeds, files = zip(*(_speed(results, phase, default) for phase in ("forward", "generation")),
-                        strict=True)  # fmt: skip
-    files = ", ".join([link(row["evidence"]), *(link(each) for each in files if each)])
-    values = [name, f"{row['distant_density']:.1%}", percent(row),
-              percent(beside) if beside is not None else "", *speeds, files]  # fmt: skip
+    speeds = [NONE if each is None or not default else faster(each) for each in phases]
+    second = NONE if beside is None else percent(beside)
+    values = [name, f"{row['distant_density']:.1%}", percent(row), second, *speeds,
+              link(row["evidence"])]  # fmt: skip
     return f"| {' | '.join(values)} |"
 
 
-def _speed(results: Results, phase: str, default: bool) -> tuple[str, str | None]:
-    """How many times as fast the whole model is, at the longest length timed, and the file."""
-    frame = results.whole
-    frame = frame[frame["phase"] == phase] if len(frame) else frame
-    if not default or frame.empty:
-        return "not timed", None
-    row = frame.sort_values("length").iloc[-1]
-    kept = f", {row['density']:.0%} of all pairs" if phase == "forward" else ""
-    spread = f"{row['speedup_low']:.2f} to {row['speedup_high']:.2f}"
-    text = f"{row['speedup']:.2f}x ({spread}) at {int(row['length']):,} tokens{kept}"
-    return text, row["evidence"]
+def faster(row: pd.Series) -> str:
+    """How many times as fast as the pretrained model, and the file."""
+    spread = f"{row['speedup_low']:.1f} to {row['speedup_high']:.1f}"
+    return f"[{row['speedup']:.1f}x]({row['evidence']}) ({spread})"
 
 
 def ledger(rows: list[claims.Row]) -> str:
@@ -155,47 +149,52 @@ def ledger(rows: list[claims.Row]) -> str:
 
 
 def beside(results: Results) -> str:
-    """Rivals and ours at the recipe's own budget, the best first."""
+    """Rivals and ours at the recipe's own budget, the best first: what each costs and loses."""
     frame = rivals.rows(results)
     own = frame[frame["budget"] == rivals.BUDGET].sort_values("change") if len(frame) else frame
-    own = own.drop_duplicates("role")  # a rival's variants stand in the table
+    own = own.drop_duplicates("role").head(MOST_RIVALS)  # a rival's variants stand in the table
     if own.empty:
         return NOTHING
-    said = ", ".join(f"{ROLES.get(row['role'], row['cell'])} {percent(row)}"
-                     for _, row in own.head(MOST_RIVALS).iterrows())  # fmt: skip
-    books, kept = int(own["documents"].max()), own["distant_density"].median()
-    return (f"On one window of {books} of these books, with about {kept:.0%} of the distant pairs, "
-            f"against the adapted model: {said} ([table](results/tables/rivals.csv)).")  # fmt: skip
+    lost, length, full = answers(results)
+    found = f"answers, {length:,} tokens" if length else "long-context answers"
+    lines = [f"| at about {own['distant_density'].median():.0%} of the distant pairs | computed to "
+             f"choose keys | perplexity | {found} |", "| --- | --- | ---: | ---: |"]  # fmt: skip
+    if full is not None:
+        lines.append(f"| full attention, adapted | {NONE} | 0 | {full:.0f}% found |")
+    for _, row in own.iterrows():
+        about = rivals.ABOUT.get(row["role"])
+        chosen = about.scores if about else "each token with each centroid"
+        name = ROLES.get(row["role"], row["cell"])
+        lines.append(f"| {name} | {chosen} | {percent(row)} | {lost.get(row['role'], NONE)} |")
+    rest = [role for role in lost if role not in set(own["role"])]
+    lines += [f"| {ROLES[role]} | {NONE} | {NONE} | {lost[role]} |" for role in rest]
+    return "\n".join(lines)
 
 
-def answers(results: Results) -> str:
-    """What masks lose of long-context tasks at their longest, the best first."""
+def answers(results: Results) -> tuple[dict[str, str], int, float | None]:
+    """Points of long-context answers lost against the adapted model, by role; the length of the
+    prompts, the longest that all were asked at; percent that the adapted model finds."""
     frame = ruler.table(results)
     every = frame[(frame["task"] == ruler.EVERY) & frame["role"].isin(ruler.SHOWN)]
     based = every["against"].map(lambda name: results.cells[name].role) == "adapted"
-    own = every[based].sort_values("points", ascending=False)
-    own = own[own["length"] == own["length"].max()]
+    own = every[based]
     if own.empty:
-        return NOTHING
-    said = ", ".join(
-        f"{ROLES[row['role']]} {row['points']:+.1f} points ({row['points_low']:.1f} to "
-        f"{row['points_high']:.1f})" for _, row in own.iterrows()
-    ).replace("-", "−")  # fmt: skip
-    first = own.iloc[0]
-    return (f"**What perplexity hides.** Of {int(first['questions'])} long-context questions over "
-            f"{int(first['length']):,} tokens the adapted model finds the answer of "
-            f"{first['base_found']:.0f}%. With about {own['distant_density'].median():.0%} of the "
-            f"distant pairs: {said} ([figure](results/figures/ruler.png)).")  # fmt: skip
+        return {}, 0, None
+    asked = own.groupby("length")["role"].nunique()
+    length = int(asked[asked == asked.max()].index.max())
+    own = own[own["length"] == length].sort_values("points", ascending=False)
+    told = {row["role"]: f"{row['points']:+.1f} points ({row['points_low']:.1f} to "
+                         f"{row['points_high']:.1f})".replace("-", "−")
+            for _, row in own.iterrows()}  # fmt: skip
+    return told, length, float(own["base_found"].iloc[0])
 
 
 def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
     """What can stand between markers, by name."""
     return {
         "headline": lambda: sentence(results),
-        "heavy": lambda: heavy(results),
         "results": lambda: table(results),
         "rivals": lambda: beside(results),
-        "answers": lambda: answers(results),
         "ledger": lambda: ledger(rows),
     }
 

@@ -15,6 +15,7 @@ from focus.adapter import (
 from focus.attention import dense_attention, focus_attention
 from focus.cache import FocusCache
 from focus.config import FocusConfig
+from focus.density import PairCounts
 from focus.heavy import find_heavy_hitters
 from focus.hub import FocusAdapter
 from focus.model import (
@@ -35,6 +36,7 @@ __all__ = [
     "FocusCache",
     "FocusConfig",
     "Memberships",
+    "PairCounts",
     "Router",
     "adapters",
     "attach",

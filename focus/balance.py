@@ -25,24 +25,29 @@ def sinkhorn_potentials(scores_BSHrTK: Tensor, temperature: float, iterations: i
         scores_BSHrTK: scores of tokens and centroids.
         temperature: divisor of the scores.
         iterations: normalisations over tokens, each followed by one over groups.
-        real_BT: bool, False for padding, which takes no part; None: all are real.
+        real_BT: bool, False for padding, which takes no part; None: all are real. The potentials of
+            a sequence of nothing but padding are zero.
     """
     logits = scores_BSHrTK / temperature
-    if real_BT is not None:
-        logits = logits.masked_fill(~real_BT[:, None, None, :, None], float("-inf"))
+    padding = None if real_BT is None else ~(real_BT | empty(real_BT))[:, None, None, :, None]
     potentials = logits.new_zeros(*logits.shape[:-2], logits.shape[-1])
     share = logits.new_zeros(*logits.shape[:-1], 1)
     for _ in range(iterations):
-        potentials = -torch.logsumexp(logits - share, -2)
-        share = _row_normaliser(logits + potentials.unsqueeze(-2))
+        counted = logits - share
+        # Not in the logits themselves: the gradient of a row that is all -inf is NaN.
+        if padding is not None:
+            counted = counted.masked_fill(padding, float("-inf"))
+        potentials = -torch.logsumexp(counted, -2)
+        share = torch.logsumexp(logits + potentials.unsqueeze(-2), -1, keepdim=True)
+    if real_BT is not None:
+        potentials = potentials.masked_fill(empty(real_BT)[:, None, None], 0.0)
     # Only differences between groups matter; a zero mean makes potentials of batches comparable.
     return (potentials - potentials.mean(-1, keepdim=True)) * temperature
 
 
-def _row_normaliser(logits: Tensor) -> Tensor:
-    # A padding row is all -inf, and its log-sum-exp must not turn -inf - -inf into NaN.
-    norm = torch.logsumexp(logits, -1, keepdim=True)
-    return norm.masked_fill(torch.isneginf(norm), 0.0)
+def empty(real_BT: Tensor) -> Tensor:
+    """Which sequences are nothing but padding, (B, 1) bool."""
+    return ~real_BT.any(-1, keepdim=True)
 
 
 def balance_statistics(membership_BHrTK: Tensor, real_BT: Tensor | None = None) -> dict[str, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
@@ -120,8 +121,7 @@ class FocusConfig:
         layer, dot-product scores, K = 4 and top-2 unless changed (Sections 2 and 4, Table 7)."""
         paper: Fields = {"num_groups": 4, "top_k": 2, "balance": "sinkhorn", "gate": "eq2",
                          "sinks": 0, "routers": "paper"}  # fmt: skip
-        merged: Fields = {**paper, **changes}
-        return cls(**merged)
+        return cls.from_dict({**paper, **changes})
 
     @classmethod
     def recipe(cls, **changes: Unpack[Fields]) -> FocusConfig:
@@ -134,8 +134,7 @@ class FocusConfig:
         four groups a query in turn (:class:`focus.mode`; trial ``annealed`` of params.yaml)."""
         best: Fields = {"num_groups": 18, "top_k": 2, "probe": "multi_probe",
                         "routers": "query_head", "ngram": 3}  # fmt: skip
-        merged: Fields = {**best, **changes}
-        return cls(**merged)
+        return cls.from_dict({**best, **changes})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FocusConfig:
@@ -144,11 +143,20 @@ class FocusConfig:
         Raises:
             ValueError: a name is not a field of the config, or a value is out of range.
         """
-        names = {field.name for field in dataclasses.fields(cls)}
-        for name in values:
-            if name not in names:
-                raise ValueError(f"{name}: unknown field; known are {', '.join(sorted(names))}")
+        cls.check_names(values)
         return cls(**values)
+
+    @classmethod
+    def check_names(cls, names: Iterable[str]) -> None:
+        """Raises ValueError by the first name that is not a field."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                raise ValueError(
+                    f"{name}: unknown field; "
+                    + (f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}")
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON or YAML."""
@@ -156,6 +164,7 @@ class FocusConfig:
 
     def replace(self, **changes: Unpack[Fields]) -> FocusConfig:
         """A copy with the named fields changed, validated again."""
+        self.check_names(changes)
         return dataclasses.replace(self, **changes)
 
     @property

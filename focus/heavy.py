@@ -12,7 +12,8 @@ Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key head
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -40,8 +41,8 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
 
     Args:
         model: an attached model.
-        texts: token ids (B, T) without padding, T above the window by 512 at least; four windows of
-            2,048 tokens are enough for a share of 0.02.
+        texts: an iterable of token ids (B, T) without padding, T at least window + sinks + 512;
+            four windows of 2,048 tokens are enough for a share of 0.02.
         share: of the tokens; 0: none from now on.
 
     Raises:
@@ -108,16 +109,29 @@ def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
     # Every group is full attention, which no tap sees.
     every = mode(model, "hard", tap=observe, top_k=state.config.num_groups, probe="multi_probe",
                  balance="causal", ngram=0)  # fmt: skip
-    with torch.no_grad(), every:
+    with torch.no_grad(), evaluating(model), every:
         for ids in texts:
             least = window + 2 * SETTLED + sinks
-            if ids.dim() != 2 or ids.shape[1] < least:
-                raise ValueError(f"texts: must be token ids (batch, tokens) of at least {least} "
-                                 f"tokens, got {tuple(ids.shape)}")  # fmt: skip
+            if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < least:
+                got = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+                raise ValueError(f"texts: must be a list of token ids, each (batch, tokens) of at "
+                                 f"least {least} tokens, got {got}")  # fmt: skip
             model(input_ids=ids.to(next(model.parameters()).device), use_cache=False)
     if not fits:
         raise ValueError("texts: there are none; give a few windows of token ids")
     return fits
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout, which would give another map each time; each module's own state after."""
+    former = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in former:
+            module.training = training
 
 
 def received(query_HTD: Tensor, key_HkTD: Tensor, window: int, scale: float) -> Tensor:

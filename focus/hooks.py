@@ -38,6 +38,8 @@ class DecoderHook:
                 "DistributedDataParallel, or one device"
             )
         call = Call(settings, ids, self.state.implementation, self.state.interleaved, running())
+        if module.training and torch.is_grad_enabled() and settings.mode != "soft":
+            self.state.warn_without_gate(module, settings.mode)
         if settings.mode == "soft" and torch.is_grad_enabled():
             self.state.check_trainable()
         set_running(call)

@@ -85,7 +85,14 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
 
         Returns:
             The folder that the files are in.
+
+        Raises:
+            ValueError: a value is NaN or infinite; nothing is written then.
         """
+        for name, tensor in self.tensors.items():
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(f"{name}: holds NaN or infinity, so nothing was saved; train the "
+                                 "routers again from an earlier adapter")  # fmt: skip
         folder = own_folder(Path(folder))
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / CARD_FILE).exists():

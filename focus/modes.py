@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -15,7 +15,8 @@ from focus.attention.api import BACKENDS
 from focus.call import Tap
 from focus.state import Mode, attached, modes
 
-MODES = ("soft", "hard", "full")
+Name = Literal["soft", "hard", "full"]
+MODES: tuple[str, ...] = get_args(Name)
 FIXED = ("num_groups", "routing_dim", "routers", "sinkhorn_iterations", "heavy_hitters")
 
 
@@ -44,7 +45,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         ValueError: unknown names, or what the routers cannot do (another number of groups, say).
     """
 
-    def __init__(self, model: nn.Module, name: str, *, backend: str | None = None,
+    def __init__(self, model: nn.Module, name: Name, *, backend: str | None = None,
                  tap: Tap | None = None, **changes: Any) -> None:  # fmt: skip
         self.unused = False  # until it is ready to be used
         self.model, self.state = model, attached(model)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from focus.attention.native import route
-from focus.balance import sinkhorn_potentials
+from focus.balance import empty, sinkhorn_potentials
 from focus.config import FocusConfig
 
 
@@ -160,7 +160,7 @@ class Router(nn.Module):
                 scores_of = scores if balance == "sinkhorn" else scores.detach()
                 found = self.balanced(scores_of, temperature, real_BT)
                 if learn:
-                    self._observe(found.detach().mean(0))
+                    self._observe(mean_of_texts(found.detach(), real_BT))
                 if balance == "sinkhorn":
                     scores = scores + found.unsqueeze(-2)
             if balance == "causal":
@@ -250,6 +250,14 @@ class Router(nn.Module):
         # A plain mean for the first batches, then one over about the last twenty: centroids move.
         weight = torch.clamp(1.0 / self.batches.to(found.dtype), min=0.05)
         self.potentials.lerp_(found, weight)
+
+
+def mean_of_texts(found_BSHrK: Tensor, real_BT: Tensor | None) -> Tensor:
+    """Mean potentials (S, Hr, K) of a batch, over the sequences that are not padding alone."""
+    if real_BT is None:
+        return found_BSHrK.mean(0)
+    texts = (~empty(real_BT)).sum().clamp(min=1)
+    return found_BSHrK.sum(0) / texts  # those of padding alone are zero
 
 
 def normalised(hidden: Tensor) -> Tensor:

@@ -55,6 +55,7 @@ class FocusState:
         self.implementation: str = model.get_decoder().config._attn_implementation
         self.required_grad = {plain(n): p.requires_grad for n, p in model.named_parameters()}
         self.last: Record | None = None
+        self.warned = False  # of a training pass that teaches nothing
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "last": None}  # what a pass has left is of this process
@@ -118,6 +119,20 @@ class FocusState:
             warnings.warn(
                 "the routers are in evaluation mode: a training step leaves their potentials as "
                 "they are, so groups are not kept from collapsing; call model.train() first",
+                stacklevel=2,
+            )
+
+    def warn_without_gate(self, decoder: nn.Module, mode: str) -> None:
+        """Warns, once a model, of a forward pass in training mode that no parameter learns from."""
+        if self.warned:
+            return
+        self.warned = True
+        own = {id(p) for router in self.routers.values() for p in router.parameters()}
+        if not any(p.requires_grad and id(p) not in own for p in decoder.parameters()):
+            warnings.warn(
+                f"the model is in training mode, and only its routers can learn, which {mode} mode "
+                "does not teach: train inside `with focus.mode(model, 'soft'):`, or give Trainer "
+                "callbacks=[focus.trainer.FocusCallback()]; call model.eval() for anything else",
                 stacklevel=2,
             )
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
+from focus.config import FocusConfig
 from focus.modes import mode
 from focus.state import attached, transformers_model
 
@@ -34,11 +35,13 @@ class FocusCallback(TrainerCallback):
             ``top_k``).
 
     Raises:
-        ValueError: a temperature that is not two positive numbers.
+        ValueError: a temperature that is not two positive numbers, or an unknown field.
     """
 
     def __init__(self, temperature: tuple[float, float] | None = None, **changes: Any) -> None:
-        if temperature is not None and (len(temperature) != 2 or min(temperature) <= 0):
+        FocusConfig.check_names(changes)
+        two = isinstance(temperature, tuple | list) and len(temperature) == 2
+        if temperature is not None and not (two and min(temperature) > 0):
             raise ValueError(
                 f"temperature: must be two positive numbers (first step, last), got {temperature!r}"
             )

@@ -55,6 +55,12 @@ def test_replace_validates_again() -> None:
         FocusConfig(num_groups=4, top_k=4).replace(num_groups=2)
 
 
+def test_a_misspelt_field_is_told_the_right_one() -> None:
+    for build in (FocusConfig().replace, FocusConfig.recipe, FocusConfig.paper):
+        with pytest.raises(ValueError, match=r"^topk: unknown field; did you mean top_k\?"):
+            build(topk=2)
+
+
 def test_a_config_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         FocusConfig().window = 3  # type: ignore[misc]

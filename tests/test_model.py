@@ -474,6 +474,28 @@ class TestErrors:
             focus.mode(model, "fast")
         assert model.focus_state.settings.mode == "hard"
 
+    def test_training_without_the_gate_is_warned_of_once(self) -> None:
+        model = focus.attach(tiny("tiny-llama"), CONFIG).train()
+        with pytest.warns(UserWarning, match="train inside `with focus.mode"):
+            model(token_ids(1, 20), use_cache=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(token_ids(1, 20), use_cache=False)
+
+    def test_hard_mode_in_training_is_fine_where_something_else_learns(self) -> None:
+        model = focus.attach(tiny("tiny-llama"), CONFIG).train()
+        model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(token_ids(1, 20), use_cache=False)
+
+    def test_an_adapter_that_is_not_finite_is_not_saved(self, tmp_path: Path) -> None:
+        model = focus.attach(tiny("tiny-llama"), CONFIG)
+        next(iter(focus.trainable_parameters(model))).data[..., 0] = float("nan")
+        with pytest.raises(ValueError, match="holds NaN or infinity"):
+            focus.save_adapter(model, tmp_path / "adapter")
+        assert not (tmp_path / "adapter").exists()
+
     def test_config_of_another_kind(self) -> None:
         with pytest.raises(ValueError, match="must be a FocusConfig"):
             focus.attach(tiny("tiny-llama"), {"num_groups": 4})  # type: ignore[arg-type]

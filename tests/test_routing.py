@@ -68,6 +68,33 @@ def test_padding_takes_no_part() -> None:
         assert torch.allclose(both[1:, ..., :-20, :], alone, atol=1e-5)
 
 
+def test_padding_moves_no_gradient() -> None:
+    states, real = hidden(1, 60), torch.zeros(1, 100, dtype=torch.bool)
+    real[:, :60] = True
+    padded = torch.cat([states, torch.full((1, 40, HIDDEN), 3.0)], 1)
+    one, other = router(routers="query_head"), router(routers="query_head")
+    weight = torch.randn(4, generator=torch.Generator().manual_seed(2))
+    (one(states, balance="sinkhorn").softmax(-1) @ weight).sum().backward()
+    (other(padded, real, balance="sinkhorn").softmax(-1)[..., :60, :] @ weight).sum().backward()
+    for own, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert own.grad is not None
+        assert own.grad.abs().max() > 0
+        assert torch.allclose(own.grad, theirs.grad, atol=1e-5)
+
+
+def test_a_sequence_of_padding_alone_leaves_the_others_potentials() -> None:
+    states = hidden()
+    real = torch.ones(2, TOKENS, dtype=torch.bool)
+    real[1] = False
+    both, alone = router(), router()
+    found = both(states, real, balance="sinkhorn", learn=True)
+    assert found.isfinite().all()
+    alone(states[:1], balance="sinkhorn", learn=True)
+    assert torch.allclose(both.potentials, alone.potentials, atol=1e-6)
+    found.sum().backward()
+    assert all(p.grad.isfinite().all() for p in both.parameters())
+
+
 def test_frozen_potentials_equal_sinkhorns_on_the_batch_they_came_from() -> None:
     layer, states = router(routers="key_head"), hidden(batch=1)
     learnt = layer(states, balance="sinkhorn", learn=True)

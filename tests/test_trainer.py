@@ -72,6 +72,23 @@ def test_the_temperature_falls_geometrically(tmp_path: Path) -> None:
     assert attached(model).config == CONFIG
 
 
+def test_padded_batches_train(tmp_path: Path) -> None:
+    model = focus.attach(build("llama"), focus.FocusConfig.recipe(num_groups=4, window=8), seed=0)
+    before = [p.detach().clone() for p in focus.trainable_parameters(model)]
+    trainer = trainer_of(model, tmp_path, FocusCallback(), eval_strategy="no")
+    mask = torch.ones(24, dtype=torch.long)
+    mask[15:] = 0
+    trainer.train_dataset = [
+        {**row, "attention_mask": mask if number % 2 else torch.ones_like(mask)}
+        for number, row in enumerate(trainer.train_dataset)
+    ]
+    trainer.train()
+    after = list(focus.trainable_parameters(model))
+    assert all(p.isfinite().all() for p in after)
+    assert any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    assert all(r.potentials.isfinite().all() for r in attached(model).routers.values())
+
+
 def test_an_error_in_a_step_leaves_no_mode(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG, seed=0)
     trainer = trainer_of(model, tmp_path, FocusCallback())
@@ -97,6 +114,10 @@ def test_other_settings_of_training(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="temperature: must be two positive"):
+        FocusCallback(temperature=0.3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="topk: unknown field"):
+        FocusCallback(topk=3)
     with pytest.raises(ValueError, match="temperature: must be two positive"):
         FocusCallback(temperature=(0.3, 0.0))
     with pytest.raises(ValueError, match="not attached"):

@@ -18,7 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         chosen = settings.load(scale=options.scale)
     except ValueError as error:
-        print(f"params.yaml: {error}", file=sys.stderr)
+        told = str(error)
+        print(told if told.startswith("params.yaml") else f"params.yaml: {told}", file=sys.stderr)
         return 1
     if options.targets:
         print(*core_targets(chosen))

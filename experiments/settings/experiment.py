@@ -233,15 +233,6 @@ class Experiment(Frozen):
         return {"name": "none"} if regime is None else regime
 
     @model_validator(mode="after")
-    def _trainable(self) -> Experiment:
-        routed = self.regime.name == "centroids"
-        if routed and self.method.name != "focus":
-            raise ValueError(
-                f"regime.name: centroids trains routers; method {self.method.name} has none"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _matched(self) -> Experiment:
         if self.keeps and len(self.keeps) != len(self.budgets):
             raise ValueError(f"keeps: {len(self.keeps)} shares for {len(self.budgets)} budgets")

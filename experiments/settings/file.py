@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from experiments.settings.blocks import (
 )
 from experiments.settings.experiment import Experiment
 from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
-from experiments.settings.resolve import inherited, laid, started, swept
+from experiments.settings.resolve import inherited, laid, near, started, swept
 from experiments.settings.schema import Count, Distinct, Frozen, Size, read_yaml
 from experiments.settings.schema import parse as parse_block
 
@@ -141,6 +142,7 @@ def _check(settings: Settings) -> None:
     for block, cells in settings.experiments.items():
         for cell in cells.values():
             path = f"experiments.{block}"
+            _check_model(path, cell.model)
             _known(f"{path}.texts", [cell.texts], settings.texts)
             _known(f"{path}.readings", cell.readings, settings.readings)
             _known(f"{path}.against", cell.against, settings.experiments)
@@ -160,7 +162,22 @@ def _check(settings: Settings) -> None:
 def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(f"{path}: {name!r} is unknown; there are {', '.join(known)}")
+            raise ValueError(f"{path}: {name!r} is unknown; {near(name, known)}")
+
+
+def _check_model(path: str, name: str) -> None:
+    """A model of the list, one of random weights, or a folder of the user's own."""
+    from experiments.sources.catalogue import TINY, override
+
+    if not name.startswith(TINY) and override(name) is None:
+        _known(f"{path}.model", [name], _models())
+
+
+@cache
+def _models() -> dict[str, Any]:
+    from experiments.sources.catalogue import sources
+
+    return {name: row for name, row in sources().items() if row.role == "model"}
 
 
 def _starts(path: str, cell: Experiment, settings: Settings) -> list[Experiment]:
@@ -202,6 +219,9 @@ def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
 
     kind = methods.find(cell.method.name, f"{path}.method.name")
     own = parse_block(kind.Settings, cell.method.fields, f"{path}.method")
+    if cell.regime.name == "centroids" and cell.method.name != "focus":
+        raise ValueError(f"{path}.regime.name: centroids trains routers; method "
+                         f"{cell.method.name} has none")  # fmt: skip
     if cell.regime.name == "distil" and not issubclass(kind, Learned):
         raise ValueError(f"{path}.regime.name: distil trains networks that choose keys; method "
                          f"{kind.name} has none")  # fmt: skip

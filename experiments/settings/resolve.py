@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+SHOWN = 12  # names that a person reads through
 
 OWN = ("base", "sweep")  # what a block has beside the fields of an experiment
 
@@ -38,6 +41,15 @@ def laid(overlay: Mapping[str, Any], onto: Mapping[str, Any], path: str = "",
     return out
 
 
+def near(name: Any, known: Iterable[str]) -> str:
+    """What there is instead of an unknown name: all, or of many the nearest."""
+    every = list(known)
+    if len(every) <= SHOWN:
+        return f"there are {', '.join(every)}"
+    close = difflib.get_close_matches(str(name), every, 3, 0.4)
+    return f"the nearest are {', '.join(close)}" if close else f"there are {len(every)} others"
+
+
 def inherited(name: str, blocks: Mapping[str, Any], path: str,
               seen: tuple[str, ...] = ()) -> dict[str, Any]:  # fmt: skip
     """A block over its base's, all the way up.
@@ -52,7 +64,7 @@ def inherited(name: str, blocks: Mapping[str, Any], path: str,
     if base is None:
         return dict(own)
     if base not in blocks:
-        raise ValueError(f"{path}.base: {base!r} is no block; there are {', '.join(blocks)}")
+        raise ValueError(f"{path}.base: {base!r} is no block; {near(base, blocks)}")
     if base in (*seen, name):
         raise ValueError(f"{path}.base: {base!r} inherits from {name!r} itself")
     above = inherited(base, blocks, path, (*seen, name))

@@ -115,7 +115,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     except YAMLError as error:
-        raise ValueError(f"{path}: no valid YAML ({str(error).splitlines()[0]})") from error
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        what = (getattr(error, "problem", None) or str(error)).splitlines()[0]
+        raise ValueError(f"{path}: {where}no valid YAML ({what})") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: must hold a mapping")
     return found

@@ -56,6 +56,11 @@ BAD = [
     ("decode.routings", [{"groups": 2, "topk": 3}], "decode.routings[0].topk: unknown field"),
     ("prefill.texts", "moon", "prefill.texts: 'moon' is unknown"),
     ("speeds", {}, "speeds: unknown field"),
+    (
+        "experiments.pretrained.model",
+        "gpt9",
+        "experiments.pretrained.model: 'gpt9' is unknown; the",
+    ),
 ]
 
 
@@ -80,7 +85,7 @@ BAD_CELLS = [
     ({"mothod": {}}, "mothod: unknown field"),
     ({"model": 3}, "model: Input should be a valid string, got 3"),
     ({"texts": "moon"}, "texts: 'moon' is unknown; there are plays"),
-    ({"readings": ["moon"]}, "readings: 'moon' is unknown; there are plays"),
+    ({"readings": ["moon"]}, "readings: 'moon' is unknown; "),
     ({"readings": []}, "readings: must name at least one value"),
     ({"against": ["moon"]}, "against: 'moon' is unknown; there are one"),
     ({"seeds": [7]}, "seeds: [7] are not all in seeds = [0, 1, 2]"),
