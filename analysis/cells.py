@@ -12,19 +12,19 @@ ROLES = {
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
     "heavy": "ours, with heavy hitters",
-    "ours_keys": "ours, 16 keys word for word",
-    "heavy_keys": "ours, heavy hitters, 16 keys word for word",
+    "ours_keys": "ours, 16 n-gram keys",
+    "heavy_keys": "ours, heavy hitters, 16 n-gram keys",
     "paper": "the paper's way",
-    "window": "wider window",
+    "window": "wider window, n-gram keys",
     "random": "random groups",
     "oracle_heads": "oracle for each head",
     "oracle": "oracle",
     "position": "groups by position",
     "token": "groups by token",
-    "ngram": "word-for-word keys alone",
+    "ngram": "n-gram keys alone",
     "shuffled": "routers trained with shuffled gates",
     "trained_window": "window, adapted under it",
-    "masked": "ours, adapted under the mask",
+    "masked": "ours, LoRA under the mask",
     "streaming": "StreamingLLM",
     "longformer": "Longformer's window",
     "quest": "Quest",
@@ -34,12 +34,12 @@ ROLES = {
     "magicpig": "MagicPIG",
     "routing_transformer": "Routing Transformer",
     "performer": "Performer",
-    "csa": "oracle with shares by head",
+    "csa": "oracle, budget shared among heads",
     "trained_seer": "SeerAttention",
     "trained_indexer": "lightning indexer",
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
-MORE_KEYS = 16  # word for word, where the recipe has four
+MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
 

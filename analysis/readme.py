@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import claims, rivals, ruler, tables
+from analysis import claims, lengths, rivals, ruler, tables
 from analysis.cells import ROLES
 from analysis.comparisons import SAME, Headline, headline, quality, versus
 from analysis.results import Results
@@ -24,6 +24,7 @@ BASES = {
     "adapted": "full attention adapted to the same texts",
     "pretrained": "the pretrained model",
 }
+TEXTS = {"unseen": "unseen books"}
 NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 HEAD = "| | distant pairs | against {} | against pretrained | {} | {} | rows |\n| --- {}|"
@@ -69,14 +70,16 @@ def sentence(results: Results) -> str:
         return NOTHING
     row = default_row(results, known)
     books, seeds = int(row["documents"]), tables.plural(row["seeds"], "seed")
-    text = (f"`FocusConfig.recipe()` keeps {row['distant_density']:.1%} of the distant pairs. On "
-            f"{books} test documents (`{row['texts']}`) that changes perplexity by "
-            f"**{percent(row)}** against {BASES[row['base_role']]}.")  # fmt: skip
+    read = f"{books} {TEXTS.get(row['texts'], row['texts'])}"
+    text = (f"Keeping {row['distant_density']:.1%} of the distant pairs, `FocusConfig.recipe()` "
+            f"changes perplexity on {read} by **{percent(row)}** against "
+            f"{BASES[row['base_role']]}.")  # fmt: skip
     beside = heavy(results, known)
     if len(beside):
         least = beside.iloc[0]
-        share = results.cells[least["cell"]].method["heavy_hitters"]
-        text += (f" With heavy hitters ({share:.0%} of the tokens, visible to every query) it is "
+        cell = results.cells[least["cell"]]
+        text += (f" With heavy hitters ({cell.method['heavy_hitters']:.0%} of the tokens, visible "
+                 f"to every query) and {cell.steps} more training steps it is "
                  f"**{percent(least)}**.")  # fmt: skip
     return f"{text} Intervals are 95%, over documents and {seeds}."
 
@@ -123,7 +126,7 @@ def _row(results: Results, known: Headline, row: pd.Series,
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
     if row["role"] in ("ours", "heavy", "paper"):
-        name += f", {tables.plural(row['top_k'], 'group')} a query"
+        name += f" ({int(row['top_k'])} of {int(row['K'])})"
     name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
     beside = against_pretrained(results, known, row)
     speeds = [NONE if each is None or not default else faster(each) for each in phases]
@@ -157,23 +160,77 @@ def beside(results: Results) -> str:
         return NOTHING
     lost, length, full = answers(results)
     found = f"answers, {length:,} tokens" if length else "long-context answers"
-    lines = [f"| at about {own['distant_density'].median():.0%} of the distant pairs | computed to "
-             f"choose keys | perplexity | {found} |", "| --- | --- | ---: | ---: |"]  # fmt: skip
+    lines = [f"| | distant pairs | computed to choose keys | perplexity | {found} |",
+             "| --- | ---: | --- | ---: | ---: |"]  # fmt: skip
     if full is not None:
-        lines.append(f"| full attention, adapted | {NONE} | 0 | {full:.0f}% found |")
+        lines.append(f"| full attention, adapted | 100% | {NONE} | 0 | {full:.0f}% found |")
     for _, row in own.iterrows():
         about = rivals.ABOUT.get(row["role"])
         chosen = about.scores if about else "each token with each centroid"
         name = ROLES.get(row["role"], row["cell"])
-        lines.append(f"| {name} | {chosen} | {percent(row)} | {lost.get(row['role'], NONE)} |")
-    rest = [role for role in lost if role not in set(own["role"])]
-    lines += [f"| {ROLES[role]} | {NONE} | {NONE} | {lost[role]} |" for role in rest]
+        lines.append(f"| {name} | {row['distant_density']:.1%} | {chosen} | {percent(row)} | "
+                     f"{lost.get(row['role'], (0, NONE))[1]} |")  # fmt: skip
+    lines += [f"| {ROLES[role]} | {kept:.1%} | {NONE} | {NONE} | {told} |"
+              for role, (kept, told) in lost.items() if role not in set(own["role"])]  # fmt: skip
     return "\n".join(lines)
 
 
-def answers(results: Results) -> tuple[dict[str, str], int, float | None]:
-    """Points of long-context answers lost against the adapted model, by role; the length of the
-    prompts, the longest that all were asked at; percent that the adapted model finds."""
+def pointed(row: Any) -> str:
+    """A difference in points with its interval."""
+    low, high = f"{row['points_low']:.1f}", f"{row['points_high']:.1f}"
+    return f"{row['points']:+.1f} points ({low} to {high})".replace("-", "−")
+
+
+def failed(results: Results) -> str:
+    """What did not work, with the figures of the files that tell."""
+    known = headline(results)
+    if known is None:
+        return NOTHING
+    frame = known.family.of(quality(results))
+    found = [paper(frame), quarter(frame, known), *longer(results)]
+    return "\n".join(f"- {each}" for each in found if each) or NOTHING
+
+
+def paper(frame: pd.DataFrame) -> str | None:
+    """The paper's own mask on the headline's texts."""
+    own = frame[(frame["role"] == "paper") & (frame["balance"] == "sinkhorn")]
+    own = own.set_index("top_k")
+    if not {1, 2} <= set(own.index):
+        return None
+    return (f"**The paper's method.** Two of four groups cost {percent(own.loc[2])} and keep "
+            f"{own.loc[2, 'distant_density']:.0%} of the distant pairs. One group costs "
+            f"{own.loc[1, 'change']:+.0%}.")  # fmt: skip
+
+
+def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
+    """Trained groups beside a wider window at the largest budget that both were read at."""
+    ours, window = known.rows(frame), frame[frame["role"] == "window"]
+    shared = sorted(set(ours["budget"]) & set(window["budget"]), key=float)
+    if not shared:
+        return None
+    own, theirs = (each[each["budget"] == shared[-1]].iloc[0] for each in (ours, window))
+    if own["change"] <= theirs["change"]:
+        return None
+    return (f"**More groups.** At {own['distant_density']:.0%} of the distant pairs ours cost "
+            f"{percent(own)}, and a wider window with n-gram keys {percent(theirs)}.")  # fmt: skip
+
+
+def longer(results: Results) -> list[str]:
+    """What groups alone cost on the longest texts, and with heavy hitters."""
+    frame = lengths.table(results)
+    own = frame[frame["context"] == frame["context"].max()].set_index("cell")
+    if not {"long_recipe", "long_heavy"} <= set(own.index):
+        return []
+    one, other = own.loc["long_recipe"], own.loc["long_heavy"]
+    return [f"**Groups alone on long texts.** They lose the few tokens that nearly every query "
+            f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}, with heavy "
+            f"hitters {percent(other)} ([figure](results/figures/lengths.png))."]  # fmt: skip
+
+
+def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float | None]:
+    """By role, the share of the distant pairs kept and the points of long-context answers lost
+    against the adapted model; the length of the prompts, the longest that all were asked at;
+    percent that the adapted model finds."""
     frame = ruler.table(results)
     every = frame[(frame["task"] == ruler.EVERY) & frame["role"].isin(ruler.SHOWN)]
     based = every["against"].map(lambda name: results.cells[name].role) == "adapted"
@@ -183,9 +240,7 @@ def answers(results: Results) -> tuple[dict[str, str], int, float | None]:
     asked = own.groupby("length")["role"].nunique()
     length = int(asked[asked == asked.max()].index.max())
     own = own[own["length"] == length].sort_values("points", ascending=False)
-    told = {row["role"]: f"{row['points']:+.1f} points ({row['points_low']:.1f} to "
-                         f"{row['points_high']:.1f})".replace("-", "−")
-            for _, row in own.iterrows()}  # fmt: skip
+    told = {row["role"]: (row["distant_density"], pointed(row)) for _, row in own.iterrows()}
     return told, length, float(own["base_found"].iloc[0])
 
 
@@ -195,6 +250,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "headline": lambda: sentence(results),
         "results": lambda: table(results),
         "rivals": lambda: beside(results),
+        "failed": lambda: failed(results),
         "ledger": lambda: ledger(rows),
     }
 

@@ -8,6 +8,8 @@ import focus
 from analysis import claims, readme
 from analysis.results import Results
 from tests.analysis.result_files import (
+    PAPER,
+    PAPER_MASK,
     RECIPE,
     ROUTERS,
     write_adapted,
@@ -40,52 +42,90 @@ def test_the_recipe_whose_speed_is_timed_is_the_librarys_default():
     assert known == readme.RECIPE
 
 
-def test_the_headline_says_both_baselines_in_one_sentence(read):
+def test_the_headline_is_against_the_adapted_model(read):
     text = readme.sentence(read)
     assert text.count("\n") == 0
-    assert "+11.1% (" in text
-    assert "+0.0% (" in text
-    assert "adapted on the same texts" in text
-    assert "results/laptop/recipe/read/final/rows.csv" in text
+    assert "on 6 unseen books by **+11.1% (" in text
+    assert "+0.0% (" not in text
+    assert "adapted to the same texts" in text
 
 
-def test_answers_found_are_told_at_the_longest_prompts(results):
+def test_answers_found_are_those_of_the_longest_prompts(results):
     write_ruler(results.root, 0.1, found=0.5)
     write_ruler(results.root, 0.3, found=0.25, block="ruler_window", method={"name": "window"},
                 against=["ruler_adapted", "ruler_recipe"])  # fmt: skip
-    text = readme.answers(results)
-    assert "over 2,048 tokens the adapted model finds the answer of 100%" in text
-    first, second = (text.index(f"\N{MINUS SIGN}{lost}.0 points") for lost in (50, 75))
-    assert first < second
+    told, length, found = readme.answers(results)
+    assert (length, found) == (2048, 100)
+    assert list(told) == ["ours", "window"]  # the best first
+    for role, lost in (("ours", 50), ("window", 75)):
+        assert told[role][1].startswith(f"\N{MINUS SIGN}{lost}.0 points")
 
 
-def test_nothing_asked_is_said(results):
-    assert readme.answers(results) == readme.NOTHING
+def test_lengths_that_only_some_were_asked_at_are_left_out(results):
+    write_ruler(results.root, 0.1, found=0.5, lengths=(1024, 2048))
+    write_ruler(results.root, 0.3, found=0.25, block="ruler_window", method={"name": "window"},
+                against=["ruler_adapted"], lengths=(1024,))  # fmt: skip
+    assert readme.answers(results)[1] == 1024
+
+
+def test_nothing_asked_is_nothing(results):
+    assert readme.answers(results) == ({}, 0, None)
+    assert readme.beside(results) == readme.NOTHING
+
+
+def test_rivals_and_ours_stand_in_one_table(read):
+    beside = {"reading": "rivals", "against": ["adapted"]}
+    write_adapted(read.root, reading="rivals")
+    write_masks(read.root, "recipe", {0.125: 0.0}, regime=ROUTERS, **beside)
+    write_masks(read.root, "quest", {0.125: -0.05}, method={"name": "quest"}, **beside)
+    write_ruler(read.root, 0.1, found=0.5)
+    lines = readme.beside(Results(read.base)).splitlines()
+    assert "100% found" in lines[2]
+    assert lines[3].startswith("| Quest | 12.5% | two products a page")
+    assert lines[4].startswith("| ours: trained groups | 12.5% |")
+    assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) |")
+
+
+def test_what_did_not_fail_is_not_told(read):
+    assert readme.failed(read) == readme.NOTHING
+
+
+def test_what_failed_is_told_from_files(results):
+    write_pretrained(results.root)
+    write_adapted(results.root)
+    write_masks(results.root, "recipe", {0.25: 0.1}, regime=ROUTERS)
+    write_masks(results.root, "window", {0.25: 0.0}, method={"name": "window"})
+    for k, change in ((1, 1.0), (2, 0.1)):
+        write_masks(results.root, "paper_books", {f"k{k}": change}, method=PAPER, regime=ROUTERS,
+                    rows=PAPER_MASK | {"top_k": k, "distant_density": 0.9})  # fmt: skip
+    text = readme.failed(results)
+    assert "**The paper's method.** Two of four groups cost" in text
+    assert "**More groups.** At 25% of the distant pairs" in text
 
 
 def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     lines = readme.table(read).splitlines()[2:]
     assert len(lines) == 5
-    (timed,) = [line for line in lines if "at 16,384 tokens" in line]
-    assert "2 groups a query: `FocusConfig.recipe()`" in timed
+    assert "forward, 16,384 tokens" in readme.table(read)
+    (timed,) = [line for line in lines if "(results/laptop/prefill/table.csv)" in line]
+    assert "(2 of 18)** (`FocusConfig.recipe()`)" in timed
     assert "12.5%" in timed
-    assert "(results/laptop/prefill/table.csv)" in timed
     assert all("/rows.csv)" in line for line in lines)
 
 
 def test_heavy_hitters_stand_beside_the_recipe(read):
-    assert readme.heavy(read) == readme.NOTHING
+    assert "heavy hitters" not in readme.sentence(read)
     write_masks(read.root, "heavy", {0.125: -0.05}, regime=ROUTERS,
                 method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
     beside = Results(read.base)
-    text = readme.heavy(beside)
+    text = readme.sentence(beside)
     assert "2% of the tokens" in text
     assert "+5.6% (" in text
-    assert "results/laptop/heavy/read/final/rows.csv" in text
     lines = readme.table(beside).splitlines()[2:]
     assert len(lines) == 4
-    assert "with heavy hitters, 2 groups a query" in lines[0]
-    assert "`FocusConfig.recipe()`" in lines[1]
+    assert "`FocusConfig.recipe()`" in lines[0]
+    assert "with heavy hitters (2 of 18)" in lines[1]
+    assert "results/laptop/heavy/read/final/rows.csv" in lines[1]
 
 
 def test_what_was_not_measured_is_said_so(results):
