@@ -21,7 +21,9 @@ import warnings
 from pathlib import Path
 
 UNITS = ("forward.cpp", "backward.cpp", "gated.cpp", "step.cpp", "route.cpp")
-SOURCES = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "gated.h", *UNITS)
+HEADERS = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "cells.h", "backward.h",
+           "extra_gradient.h", "gated.h")  # fmt: skip
+SOURCES = (*HEADERS, *UNITS)
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17", "-shared",
          "-fPIC")  # fmt: skip
 THREADS = "-fopenmp"  # not every compiler has it; without it one thread does all
