@@ -22,7 +22,7 @@ from pathlib import Path
 
 UNITS = ("forward.cpp", "backward.cpp", "gated.cpp", "step.cpp", "route.cpp")
 HEADERS = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "cells.h", "backward.h",
-           "extra_gradient.h", "gated.h")  # fmt: skip
+           "extra_gradient.h", "step.h", "sums.h", "gated.h")  # fmt: skip
 SOURCES = (*HEADERS, *UNITS)
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17", "-shared",
          "-fPIC")  # fmt: skip

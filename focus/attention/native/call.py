@@ -49,7 +49,7 @@ class _Problem(ctypes.Structure):
 
 
 class _GradProblem(ctypes.Structure):
-    """As in backward.cpp."""
+    """As in backward.h."""
 
     _fields_ = (
         ("forward", _Problem),

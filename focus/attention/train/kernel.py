@@ -23,7 +23,7 @@ _NUMBERS = ("batch", "heads", "key_heads", "query_routings", "key_routings", "to
 
 
 class _Problem(ctypes.Structure):
-    """As in gated.cpp."""
+    """As in gated.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _TENSORS),
