@@ -49,6 +49,14 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+def needed() -> ctypes.CDLL:
+    """The compiled kernel, where a caller knows that there is one."""
+    kernel = library()
+    if kernel is None:
+        raise RuntimeError("there is no compiled kernel; ask first whether it computes the call")
+    return kernel
+
+
 def load() -> ctypes.CDLL:
     """The compiled kernel, from the cache or compiled now (a few seconds).
 

@@ -12,7 +12,7 @@ import struct
 import torch
 from torch import Tensor
 
-from focus.attention.native.build import library
+from focus.attention.native.build import library, needed
 from focus.attention.native.call import limits
 from focus.attention.past import Past
 
@@ -50,9 +50,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
         ValueError: a real token's query, key or value is not finite.
         MemoryError: there is no room for the parts.
     """
-    kernel = library()
-    if kernel is None:
-        raise RuntimeError("there is no compiled kernel; ask computes() first")
     start = past.make_room(key, key_groups, real)
     rows, bits, sinks = past.filed()
     batch, heads, tokens, dim = query.shape
@@ -73,7 +70,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
         past.rule.query_groups > 1 and past.rule.key_groups > 1, query.dtype == torch.bfloat16,
         torch.get_num_threads(), scale, softcap or 0.0,
     )  # fmt: skip
-    status = kernel.focus_step(problem)
+    status = needed().focus_step(problem)
     if status == NOT_FINITE:
         raise ValueError(
             "query: holds NaN or infinity at a real token (or its key or value does); find where "
