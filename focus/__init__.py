@@ -28,8 +28,7 @@ from focus.model import (
 )
 from focus.modes import mode
 from focus.routing import Memberships, Router
-
-__version__ = "0.1.0"
+from focus.version import __version__
 
 __all__ = [
     "FocusAdapter",

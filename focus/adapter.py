@@ -15,15 +15,8 @@ from focus.architectures import AttentionLayer, attention_layers, without_weight
 from focus.fingerprint import fingerprint, same
 from focus.hub import FocusAdapter
 from focus.model import attach
-from focus.named import (
-    Adapter,
-    activate,
-    check_known,
-    check_new,
-    routers_of,
-    state_of,
-)
-from focus.state import DEFAULT, FocusState, attached, transformers_model
+from focus.named import activate, adapter_of, check_new, routers_of, state_of
+from focus.state import DEFAULT, Adapter, FocusState, attached, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -137,7 +130,7 @@ def set_adapter(model: AnyModel, name: str) -> AnyModel:
         ValueError: Focus is not attached, has no adapter of this name, or the model is sharded.
     """
     state = attached(model)
-    check_known(state, name)
+    adapter_of(state, name)
     if name != state.active:
         activate(state, name)
     return model
@@ -160,7 +153,7 @@ def delete_adapter(model: AnyModel, name: str) -> AnyModel:
         ValueError: Focus is not attached, has no adapter of this name, or it is the active one.
     """
     state = attached(model)
-    check_known(state, name)
+    adapter_of(state, name)
     if name == state.active:
         raise ValueError(
             f"name: {name!r} is the active adapter; focus.set_adapter to another first, or "
@@ -171,9 +164,7 @@ def delete_adapter(model: AnyModel, name: str) -> AnyModel:
 
 
 def _adapter(state: FocusState, name: str | None) -> Adapter:
-    name = state.active if name is None else name
-    check_known(state, name)
-    return state.adapters[name]
+    return adapter_of(state, state.active if name is None else name)
 
 
 def _state(model: nn.Module) -> FocusState | None:

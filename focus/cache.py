@@ -1,29 +1,18 @@
-"""Focus's key/value cache: keys, values and groups of every layer, for transformers' ``generate``.
+"""Focus's key/value cache for transformers' ``generate``.
 
 In hard mode each routed layer's empty place in a dynamic cache, one of the model's own or a
 :class:`FocusCache`, is taken by a :class:`FocusCacheLayer`, so that reordering, cropping and
 selecting move all that belongs to a token together.
-
-Shape suffixes: B batch, Hk key heads, T tokens seen, M new tokens, D head dimension, E further
-keys of a query.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from focus.attention.decode import Kept, decode_attention
-from focus.attention.past import Past, Rule
-from focus.call import running
-from focus.config import FocusConfig
-from focus.ngrams import NgramIndex
-from focus.routing import Prepared, Router
-from focus.unrouted import Unrouted
+from focus.cache_layer import CURE, OFFLOADED, FocusCacheLayer
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -44,231 +33,6 @@ class FocusCache(DynamicCache):
         super().__init__(config=config)
 
 
-class FocusCacheLayer(CacheLayerMixin):
-    """One layer's cache. ``update`` hands the new keys through; :meth:`attend` files them.
-
-    Args:
-        replaced: the cache's own layer, put back when another mode uses the empty cache.
-    """
-
-    is_croppable = True
-    supports_early_init = False
-
-    def __init__(self, replaced: CacheLayerMixin) -> None:
-        # The parent's would set keys and values, which are computed here.
-        self.replaced = replaced
-        self.past: Past | None = None
-        self.record_past = bool(getattr(replaced, "record_past", False))
-        self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
-        self._ready: Prepared | None = None
-        self.unrouted: Unrouted | None = None
-
-    @property
-    def seen(self) -> int:
-        """Tokens so far."""
-        return 0 if self.past is None else self.past.seen
-
-    @property
-    def is_initialized(self) -> bool:  # type: ignore[override]
-        """Whether any token was seen."""
-        return self.seen > 0
-
-    @property
-    def keys(self) -> Tensor | None:  # type: ignore[override]
-        """All keys in order, (B, Hk, T, D); zeros for padding."""
-        return None if self.past is None else self.past.ordered()[0]
-
-    @property
-    def values(self) -> Tensor | None:  # type: ignore[override]
-        """All values in order, likewise."""
-        return None if self.past is None else self.past.ordered()[1]
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any,
-               **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Returns the new keys and values alone.
-
-        Raises:
-            ValueError: something else than an attached model in hard mode continues the cache.
-        """
-        call = running()
-        if call is None or call.settings.mode != "hard":
-            raise ValueError(
-                "past_key_values: this cache was filled in Focus's hard mode and only an attached "
-                "model in that mode can continue from it; start with a new cache"
-            )
-        return key_states, value_states
-
-    def ready(self, router: Router) -> Prepared:
-        """The router's parameters as the steps read them: as they were when this cache began."""
-        if self._ready is None:
-            with torch.no_grad():
-                self._ready = router.prepared()
-        return self._ready
-
-    def defers(self, hidden: Tensor, window: int) -> bool:
-        """Whether these tokens (B, M, E) need no groups yet; they are then taken down."""
-        if self.unrouted is None or self.seen + hidden.shape[1] > window:
-            return False
-        self.unrouted.extend(hidden, self.seen)
-        return True
-
-    def catch_up(self, router: Router, config: FocusConfig) -> None:
-        """Finds the groups of the tokens so far, where that was put off."""
-        if self.unrouted is None or self.past is None:
-            return
-        self.unrouted.crop(self.seen)
-        found = router(self.unrouted.joined(), mask=config, ready=self.ready(router))
-        self.past.regroup(found.of_keys)
-        self.unrouted = None
-
-    def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,
-              real: Tensor | None, hidden: Tensor | None = None) -> None:  # fmt: skip
-        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`.
-        hidden: (B, M, E), where their groups are to be found when somebody asks."""
-        self._continued(rule).begin(key, value, key_groups, real)
-        if hidden is not None:
-            self.unrouted = Unrouted()
-            self.unrouted.extend(hidden, 0)
-
-    def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
-               key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
-        """Appends tokens and attends from them: see :func:`decode_attention`.
-
-        Raises:
-            ValueError: the keys so far were routed otherwise than ``rule`` says, too.
-        """
-        past = self._continued(rule)
-        return decode_attention(query, key, value, query_groups, key_groups, past, **options)
-
-    def _continued(self, rule: Rule) -> Past:
-        self.check(rule)
-        if self.past is None or self.past.seen == 0:
-            self.past, self._ready, self.unrouted = Past(rule), None, None
-        self.past.record = self.record_past
-        return self.past
-
-    def check(self, rule: Rule) -> None:
-        """Refuses to go on under another rule than the tokens so far were routed by.
-
-        Raises:
-            ValueError: it is another.
-        """
-        if self.past is not None and self.past.seen and self.past.rule != rule:
-            raise ValueError(
-                f"past_key_values: the keys in this cache were routed by {self.past.rule}, not by "
-                f"{rule}; start with a new cache"
-            )
-
-    def new_real(self, real_BT: Tensor | None) -> Tensor | None:
-        """Which of the new tokens are real, (B, M) bool or None, from the mask over all.
-
-        Raises:
-            ValueError: the mask says something else of the past than it did before.
-        """
-        before = None if self.past is None else self.past.real
-        if self.seen == 0 or (real_BT is None and before is None):
-            return real_BT
-        same = real_BT is not None and bool(
-            real_BT[:, : self.seen].all()
-            if before is None
-            else torch.equal(real_BT[:, : self.seen], before)
-        )
-        if real_BT is None or not same:
-            raise ValueError(
-                "attention_mask: says of earlier tokens something else than when they were seen; "
-                "pass the mask of all tokens so far, with the same padding"
-            )
-        new = real_BT[:, self.seen :]
-        return None if before is None and bool(new.all()) else new
-
-    def further_keys(self, ids: Tensor, real: Tensor | None, longest: int, count: int,
-                     window: int) -> Tensor:  # fmt: skip
-        """Keys (B, M, E) that the new tokens meet word for word: see :meth:`NgramIndex.extend`.
-
-        To be asked of one layer a forward pass, always the same.
-        """
-        if self.ngrams is None:
-            self.ngrams = NgramIndex()
-        self.ngrams.crop(self.seen)  # a forward pass that failed left its tokens there
-        return self.ngrams.extend(ids, real, longest, count, window)
-
-    # transformers' cache interface
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do before the first tokens."""
-
-    def get_seq_length(self) -> int:
-        """Tokens seen."""
-        return self.seen
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys that a mask is to cover, and its offset: everything, even what has been dropped."""
-        return self.seen + query_length, 0
-
-    def get_max_length(self) -> int:
-        """No maximum."""
-        return -1
-
-    def activate_past_recording(self) -> None:
-        """Keeps tokens outside the model's own sliding window, so that :meth:`crop` finds them."""
-        self.record_past = True
-        if self.past is not None:
-            self.past.record = True
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Removes the last tokens.
-
-        Raises:
-            ValueError: a positive number (transformers' rule), or what would come back into the
-                model's own sliding window was dropped.
-        """
-        if tokens_to_remove > 0:
-            raise ValueError(
-                f"tokens_to_remove: must be negative or 0, got {tokens_to_remove}; give minus the "
-                "number of tokens to remove"
-            )
-        if self.past is None or tokens_to_remove == 0:
-            return
-        self.past.crop(-tokens_to_remove)
-        if self.ngrams is not None:
-            self.ngrams.crop(self.seen)
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Puts the sequences in another order (beam search)."""
-        if self.past is None or self.seen == 0:
-            return
-        self.past.select(beam_idx)
-        if self.unrouted is not None:
-            self.unrouted.select(beam_idx)
-        if self.ngrams is not None:
-            self.ngrams.select(beam_idx)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keeps the sequences named (or marked in a bool mask)."""
-        rows = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
-        self.reorder_cache(rows)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeats every sequence."""
-        if self.past is not None and self.seen:
-            rows = torch.arange(self.past.batch).repeat_interleave(repeats)
-            self.reorder_cache(rows)
-
-    def reset(self) -> None:
-        """Forgets everything."""
-        self.past = self.ngrams = self._ready = self.unrouted = None
-
-    def offload(self) -> None:
-        """Refused: see :func:`adopt`."""
-        raise ValueError(_OFFLOADED)
-
-    prefetch = offload
-
-
-_CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"
-_OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {_CURE}"
-
-
 def adopt(cache: Any, index: int) -> FocusCacheLayer:
     """The cache's layer ``index``; a :class:`FocusCacheLayer` takes the place of an empty one.
 
@@ -279,7 +43,7 @@ def adopt(cache: Any, index: int) -> FocusCacheLayer:
     if layers is None:
         raise ValueError(_unsupported(type(cache).__name__))
     if getattr(cache, "offloading", False):
-        raise ValueError(_OFFLOADED)
+        raise ValueError(OFFLOADED)
     kind = getattr(cache, "layer_class_to_replicate", None)
     while len(layers) <= index and kind is not None:
         layers.append(kind())
@@ -315,4 +79,4 @@ def release(cache: Any, index: int) -> None:
 
 
 def _unsupported(name: str) -> str:
-    return f"past_key_values: {name} is not supported by Focus in hard mode; {_CURE}"
+    return f"past_key_values: {name} is not supported by Focus in hard mode; {CURE}"

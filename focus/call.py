@@ -14,16 +14,12 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from focus.config import FocusConfig
 from focus.density import PairCounts
-from focus.routing import Memberships, Router
-
-if TYPE_CHECKING:
-    from focus.cache import FocusCacheLayer
+from focus.routing import Memberships
 
 KEYWORD = "focus_call"  # of the model's own keyword arguments
 IMPLEMENTATION = "focus"  # the attention implementation's name in transformers
@@ -91,17 +87,6 @@ class Call:
     interleaved: bool  # some layers have a sliding window and stay as they are
     outer: Call | None = None  # the pass within which this one runs
     record: Record = field(default_factory=Record)
-
-
-@dataclass(frozen=True, eq=False)
-class LayerCall:
-    """The same for one attention layer: its index, router, hidden states (B, M, E) and cache."""
-
-    call: Call
-    index: int
-    router: Router | None
-    hidden: Tensor
-    cache: FocusCacheLayer | None
 
 
 _running: ContextVar[Call | None] = ContextVar("focus_running", default=None)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from focus.attention.checks import distinct, for_query_heads, sink_tokens
-from focus.attention.extra import needed
+from focus.attention.checks import for_query_heads, sink_tokens
+from focus.attention.extra import distinct, needed
 
 ROWS = 4096  # queries whose further keys are looked at together
 

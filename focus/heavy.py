@@ -21,9 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from focus.modes import mode
-from focus.named import Adapter
 from focus.routing import normalised
-from focus.state import attached
+from focus.state import Adapter, attached
 
 ROWS = 512  # queries whose weights are formed at a time
 RIDGE = 100.0  # on normalised hidden states: less than one calibration window weighs

@@ -7,17 +7,28 @@ Shape suffixes: B batch, M new tokens, E model dimension.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from focus.cache import adopt, release
-from focus.call import KEYWORD, Call, LayerCall, running, set_running
+from focus.cache_layer import FocusCacheLayer
+from focus.call import KEYWORD, Call, running, set_running
 from focus.routing import Router
+from focus.state import FocusState
 
-if TYPE_CHECKING:
-    from focus.state import FocusState
+
+@dataclass(frozen=True, eq=False)
+class LayerCall:
+    """A call as one attention layer gets it: its index, router, hidden states (B, M, E), cache."""
+
+    call: Call
+    index: int
+    router: Router | None
+    hidden: Tensor
+    cache: FocusCacheLayer | None
 
 
 class DecoderHook:

@@ -20,6 +20,7 @@ from torch import Tensor
 from focus import former
 from focus.card import is_hub_id, model_card
 from focus.config import FocusConfig
+from focus.version import __version__
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -206,8 +207,6 @@ def _beside(path: Path) -> Path:
 
 
 def _versions() -> dict[str, str]:
-    from focus import __version__
-
     return {
         "focus": __version__,
         "torch": version("torch"),

@@ -25,10 +25,11 @@ from focus.attention.checks import as_autocast
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
 from focus.attention.train.operator import masked_attention
-from focus.call import KEYWORD, LayerCall, LayerRecord
+from focus.call import KEYWORD, LayerRecord
 from focus.config import FocusConfig
 from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
+from focus.hooks import LayerCall
 from focus.masks import read_mask
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Memberships, Prepared, Router, assignments_of

@@ -25,9 +25,9 @@ from focus.density import PairCounts
 from focus.hooks import DecoderHook, LayerHook
 from focus.interface import attention
 from focus.masks import focus_mask
-from focus.named import Adapter, activate, new_routers, refuse_sharded
+from focus.named import activate, new_routers, refuse_sharded
 from focus.routing import Memberships
-from focus.state import DEFAULT, FocusState, attached, plain, transformers_model
+from focus.state import DEFAULT, Adapter, FocusState, attached, plain, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 

@@ -8,8 +8,6 @@ are switched in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +15,7 @@ from torch import Tensor, nn
 from focus.architectures import AttentionLayer
 from focus.config import FocusConfig
 from focus.routing import Router
-
-if TYPE_CHECKING:
-    from focus.state import FocusState
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A config and the routers that go with it, by layer index."""
-
-    config: FocusConfig
-    routers: dict[int, Router]
+from focus.state import Adapter, FocusState
 
 
 def new_routers(config: FocusConfig, layers: Iterable[AttentionLayer],
@@ -125,11 +113,16 @@ def check_new(state: FocusState | None, name: str) -> None:
         )
 
 
-def check_known(state: FocusState, name: str) -> None:
-    """Refuses a name that no adapter of the model has."""
+def adapter_of(state: FocusState, name: str) -> Adapter:
+    """The model's adapter of this name.
+
+    Raises:
+        ValueError: it has none.
+    """
     if name not in state.adapters:
         known = ", ".join(repr(each) for each in state.adapters)
         raise ValueError(f"name: the model has no adapter {name!r}; it has {known}")
+    return state.adapters[name]
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -151,7 +151,8 @@ class Router(nn.Module):
             ValueError: Sinkhorn is to balance more groups than the sequence has tokens.
         """
         if mask is not None:
-            return self._memberships(hidden_BTE, real_BT, mask, ready)
+            routed = self._memberships(hidden_BTE, real_BT, mask, ready)
+            return with_heavy(routed, self.heavy(hidden_BTE)) if mask.heavy_hitters else routed
         balance = balance or self.config.balance
         temperature = temperature or self.config.temperature
         with torch.autocast(hidden_BTE.device.type, enabled=False):
@@ -170,11 +171,6 @@ class Router(nn.Module):
     @torch.no_grad()
     def _memberships(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
                      ready: Prepared | None) -> Memberships:  # fmt: skip
-        found = self._of_groups(hidden_BTE, real_BT, config, ready)
-        return with_heavy(found, self.heavy(hidden_BTE)) if config.heavy_hitters else found
-
-    def _of_groups(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
-                   ready: Prepared | None) -> Memberships:  # fmt: skip
         own_scores = type(self).scores is not Router.scores  # a subclass has another rule
         if own_scores or config.balance == "sinkhorn" or not route.computes(hidden_BTE):
             logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)

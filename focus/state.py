@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -15,10 +15,15 @@ from focus.call import IMPLEMENTATION, Record, Settings, Tap
 from focus.config import FocusConfig
 from focus.routing import Router
 
-if TYPE_CHECKING:
-    from focus.named import Adapter
-
 DEFAULT = "default"  # name of the adapter that ``attach`` makes
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A config and the routers that go with it, by layer index."""
+
+    config: FocusConfig
+    routers: dict[int, Router]
 
 
 @dataclass(frozen=True)

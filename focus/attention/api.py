@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from focus.attention import varlen
-from focus.attention.checks import Inputs, check_arguments, check_contents, check_finite, settle
-from focus.attention.dense import attend, pairs_kept
-from focus.attention.operator import attention, causal
+from focus.attention.checks import check_arguments
+from focus.attention.dense import dense_attention
+from focus.attention.operator import attention, causal, keeps_all
 
 BACKENDS = ("auto", "dense", "stripes", "native", "varlen", "flash-attn")
 
@@ -53,35 +53,24 @@ def focus_attention(
         (B, H, T, D), differentiable in query, key and value; rows of padding queries are zero.
 
     Raises:
-        ValueError: bad arguments (:func:`focus.attention.checks.validate`), or a backend that
-            cannot compute what is asked. Values (NaN, empty memberships) are looked at on CPU only.
+        ValueError: bad arguments, or a backend that cannot compute what is asked. Values (NaN,
+            empty memberships) are looked at on CPU only.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend: must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend == "dense":
+        return dense_attention(
+            query, key, value, membership, window=window, sinks=sinks, scale=scale,
+            key_padding_mask=key_padding_mask, key_membership=key_membership, extra_keys=extra_keys,
+        )  # fmt: skip
     x = check_arguments(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
         extra_keys,
     )  # fmt: skip
-    if backend == "dense":
-        return _dense(x)
     if backend in ("varlen", "flash-attn"):
         why = varlen.refusal(x, backend)
         if why is not None:
             raise ValueError(why)
-    if backend == "auto" and not x.on_cpu and _keeps_all_shapes(x):
+    if backend == "auto" and not x.on_cpu and x.real is None and keeps_all(x):
         return causal(x)
     return attention(x, backend)
-
-
-def _keeps_all_shapes(x: Inputs) -> bool:
-    """Whether shapes alone say that every causal pair is kept."""
-    tokens, groups = x.membership.shape[2:]
-    return x.real is None and (max(x.window, x.sinks) >= tokens or groups == 1)
-
-
-def _dense(x: Inputs) -> Tensor:
-    x = settle(x)
-    check_finite(x)
-    x = check_contents(x)
-    kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real, x.extra)
-    return attend(x.query, x.key, x.value, x.scale, kept=kept)

@@ -24,11 +24,11 @@ class Inputs:
     real (B, T) bool, False for padding, or None when every token is real; extra (B, T, E) int64
     further keys of each query, -1: none, or None.
 
-    As :func:`check_arguments` gives them, nothing is known of values. :func:`settle` then leaves
-    real None where it can, and extra without the keys that every head has anyway
-    (:func:`distinct`); :func:`check_contents` leaves memberships with one Hm for both, rows of
-    padding cleared, and ``fewest``, the least number of groups of a query and of a key together
-    (0: not counted).
+    As :func:`check_arguments` gives them, nothing is known of values.
+    :func:`focus.attention.extra.settle` then leaves real None where it can, and extra without the
+    keys that every head has anyway; :func:`check_contents` leaves memberships with one Hm for both,
+    rows of padding cleared, and ``fewest``, the least number of groups of a query and of a key
+    together (0: not counted).
     """
 
     query: Tensor
@@ -50,33 +50,6 @@ class Inputs:
         return self.query.device.type == "cpu"
 
 
-def validate(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    membership: Tensor,
-    window: int,
-    sinks: int,
-    scale: float | None = None,
-    key_padding_mask: Tensor | None = None,
-    key_membership: Tensor | None = None,
-    extra_keys: Tensor | None = None,
-) -> Inputs:
-    """Checks every argument (values on CPU only) and brings memberships to (B, Hm, T, K).
-
-    Raises:
-        ValueError: what is wrong with which argument, and what to do.
-    """
-    x = settle(
-        check_arguments(
-            query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
-            extra_keys,
-        )
-    )  # fmt: skip
-    check_finite(x)
-    return check_contents(x)
-
-
 def check_arguments(
     query: Tensor,
     key: Tensor,
@@ -89,8 +62,9 @@ def check_arguments(
     key_membership: Tensor | None = None,
     extra_keys: Tensor | None = None,
 ) -> Inputs:
-    """All of :func:`validate` that looks at no values. Under autocast query, key and value are cast
-    as torch casts those of its own attention.
+    """Checks what of an attention call can be told without looking at values; arguments as of
+    :func:`focus.focus_attention`. Under autocast query, key and value are cast as torch casts those
+    of its own attention.
 
     Raises:
         ValueError: what is wrong with which argument, and what to do.
@@ -118,24 +92,6 @@ def check_arguments(
         extra = extra_keys.to(query.device) if extra_keys.shape[2] else None
     return Inputs(query, key, value, query_groups, key_groups, key_membership is not None, 0, real,
                   window, sinks, scale, extra)  # fmt: skip
-
-
-def settle(x: Inputs) -> Inputs:
-    """Which tokens are real, and which further keys count.
-
-    Raises:
-        ValueError: on CPU, a further key that is none of the query's earlier tokens.
-    """
-    real, extra = x.real, x.extra
-    if real is None and extra is None:
-        return x
-    if real is not None and x.on_cpu and bool(real.all()):
-        real = None
-    if extra is not None:
-        if x.on_cpu:
-            _check_positions(extra)
-        extra = distinct(extra, x.window, x.sinks, real)
-    return replace(x, real=real, extra=extra)
 
 
 def check_contents(x: Inputs) -> Inputs:
@@ -274,31 +230,6 @@ def _check_extra(extra_keys: Tensor, query: Tensor) -> None:
         )
 
 
-def _check_positions(extra: Tensor) -> None:
-    position = torch.arange(extra.shape[1], device=extra.device)
-    if bool(((extra > position[:, None]) | (extra < -1)).any()):
-        raise ValueError(
-            "extra_keys: names a key after its query, or a position below -1; give positions of "
-            "earlier tokens, -1 where there is none"
-        )
-
-
-def distinct(extra_BTE: Tensor, window: int, sinks: int, real: Tensor | None) -> Tensor:
-    """Further keys (B, T, E) with -1 in place of those that every head has anyway: within the
-    window, sinks, named twice; and of what is or stands beside padding."""
-    batch, tokens, _ = extra_BTE.shape
-    own = extra_BTE.sort(-1, descending=True).values
-    position = torch.arange(tokens, device=own.device)
-    out = own > position[:, None] - window
-    out[..., 1:] |= own[..., 1:] == own[..., :-1]
-    is_sink = sink_tokens(real, batch, tokens, sinks, own.device)
-    barred = is_sink if real is None else is_sink | ~real
-    out |= barred.gather(1, own.clamp_min(0).flatten(1)).view_as(own)
-    if real is not None:
-        out |= ~real.unsqueeze(-1)
-    return own.masked_fill_(out, -1)
-
-
 def _count_groups(name: str, membership: Tensor, x: Inputs) -> tuple[Tensor, int]:
     """The membership without padding, and how many groups the real token has that has fewest."""
     if x.real is not None:
@@ -329,16 +260,3 @@ def sink_tokens(real: Tensor | None, batch: int, tokens: int, sinks: int,
     if real is None:
         return (torch.arange(tokens, device=device) < sinks).expand(batch, tokens)
     return real & (real.cumsum(-1) <= sinks)
-
-
-def real_spans(x: Inputs) -> list[tuple[int, int]] | None:
-    """First and last + 1 real token of every sequence; None if padding stands between them."""
-    batch, tokens = x.query.shape[0], x.query.shape[2]
-    if x.real is None:
-        return [(0, tokens)] * batch
-    starts, counts = x.real.int().argmax(1), x.real.sum(1)
-    position = torch.arange(tokens, device=x.real.device)
-    inside = (position >= starts[:, None]) & (position < (starts + counts)[:, None])
-    if not torch.equal(inside, x.real):
-        return None
-    return [(start, stop) for start, stop in torch.stack([starts, starts + counts], 1).tolist()]

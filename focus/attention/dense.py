@@ -5,10 +5,20 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from focus.attention.checks import for_query_heads, sink_tokens, validate
+from focus.attention.checks import (
+    Inputs,
+    check_arguments,
+    check_contents,
+    check_finite,
+    for_query_heads,
+    sink_tokens,
+)
+from focus.attention.extra import settle
 
 
 def pairs_kept(
@@ -71,16 +81,8 @@ def dense_attention(
     """Masked attention by the definition, in the inputs' own precision (float64 included).
 
     Args:
-        query: (B, H, T, D) floating point.
-        key, value: (B, Hk, T, D), Hk dividing H.
-        membership: (B, T, K), (B, Hk, T, K) or (B, H, T, K) bool, each real token in at least one
-            group.
-        window: tokens of the local window, the query's own among them.
-        sinks: first real tokens that are keys for everyone.
-        scale: factor of the logits; None means 1/sqrt(D).
-        key_padding_mask: (B, T) bool, True for real tokens; None: all are real.
-        key_membership: (B, T, K) or (B, Hk, T, K), where keys are routed otherwise than queries.
-        extra_keys: (B, T, E) int64, positions of further keys of each query, -1: none.
+        query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
+            extra_keys: as of :func:`focus.focus_attention`.
         softcap: logits become ``softcap * tanh(logit / softcap)`` (Gemma-2), before the mask.
         pair_mask: (B or 1, 1, T, T) bool, pairs that a model's own mask allows (a sliding window,
             say); kept pairs are those that both masks keep.
@@ -89,7 +91,7 @@ def dense_attention(
         (B, H, T, D); rows of padding queries are zero.
 
     Raises:
-        ValueError: see :func:`focus.attention.checks.validate`.
+        ValueError: see :func:`validate`.
     """
     x = validate(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
@@ -99,6 +101,18 @@ def dense_attention(
     if pair_mask is not None:
         kept = kept & pair_mask
     return attend(x.query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
+
+
+def validate(*arguments: Any, **named: Any) -> Inputs:
+    """Checks every argument of :func:`check_arguments` (values on CPU only) and brings memberships
+    to (B, Hm, T, K).
+
+    Raises:
+        ValueError: what is wrong with which argument, and what to do.
+    """
+    x = settle(check_arguments(*arguments, **named))
+    check_finite(x)
+    return check_contents(x)
 
 
 def attend(

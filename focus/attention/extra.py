@@ -12,14 +12,57 @@ K groups.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from focus.attention.checks import Inputs, for_query_heads
+from focus.attention.checks import Inputs, for_query_heads, sink_tokens
 
 ROWS = 1 << 22  # numbers of gathered keys, for each query head, held at once
+
+
+def settle(x: Inputs) -> Inputs:
+    """Which tokens are real, and which further keys count.
+
+    Raises:
+        ValueError: on CPU, a further key that is none of the query's earlier tokens.
+    """
+    real, extra = x.real, x.extra
+    if real is None and extra is None:
+        return x
+    if real is not None and x.on_cpu and bool(real.all()):
+        real = None
+    if extra is not None:
+        if x.on_cpu:
+            _check_positions(extra)
+        extra = distinct(extra, x.window, x.sinks, real)
+    return replace(x, real=real, extra=extra)
+
+
+def distinct(extra_BTE: Tensor, window: int, sinks: int, real: Tensor | None) -> Tensor:
+    """Further keys (B, T, E) with -1 in place of those that every head has anyway: within the
+    window, sinks, named twice; and of what is or stands beside padding."""
+    batch, tokens, _ = extra_BTE.shape
+    own = extra_BTE.sort(-1, descending=True).values
+    position = torch.arange(tokens, device=own.device)
+    out = own > position[:, None] - window
+    out[..., 1:] |= own[..., 1:] == own[..., :-1]
+    is_sink = sink_tokens(real, batch, tokens, sinks, own.device)
+    barred = is_sink if real is None else is_sink | ~real
+    out |= barred.gather(1, own.clamp_min(0).flatten(1)).view_as(own)
+    if real is not None:
+        out |= ~real.unsqueeze(-1)
+    return own.masked_fill_(out, -1)
+
+
+def _check_positions(extra: Tensor) -> None:
+    position = torch.arange(extra.shape[1], device=extra.device)
+    if bool(((extra > position[:, None]) | (extra < -1)).any()):
+        raise ValueError(
+            "extra_keys: names a key after its query, or a position below -1; give positions of "
+            "earlier tokens, -1 where there is none"
+        )
 
 
 def needed(membership: Tensor, key_membership: Tensor, extra: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from focus.attention.past import Past, pack, unpack
+from focus.attention.bits import pack, unpack
+from focus.attention.past import Past
 
 MASK_ENTRIES = 2**24  # of one masked call
 

@@ -20,13 +20,8 @@ from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
 from focus.attention import stripes, varlen
-from focus.attention.checks import (
-    Inputs,
-    check_contents,
-    check_finite,
-    real_spans,
-    settle,
-)
+from focus.attention.checks import Inputs, check_contents, check_finite
+from focus.attention.extra import settle
 from focus.attention.native import call as native
 
 FLASH = 1  # torch's number of its flash attention
@@ -191,7 +186,7 @@ def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
     if backend in NATIVE:
         return "native", x, native.check(x)
     if backend == "auto" and native.refusal(x) is None:
-        spans = real_spans(x)
+        spans = native.real_spans(x.query, x.real)
         if spans is not None:
             return "native", x, spans
     if backend == "auto":
@@ -200,8 +195,8 @@ def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
 
 
 def keeps_all(x: Inputs) -> bool:
-    """Whether every causal pair of real tokens is kept, of inputs after ``check_contents``: more
-    than K groups of a query and a key together, or a window or sinks that hold every token.
+    """Whether every causal pair of real tokens is kept: a window or sinks that hold every token, or
+    (which is counted in ``check_contents``) more than K groups of a query and a key together.
     False: not known."""
     tokens, groups = x.membership.shape[2:]
     return max(x.window, x.sinks) >= tokens or groups == 1 or x.fewest > groups

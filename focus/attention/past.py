@@ -11,16 +11,16 @@ a buffer, D head dimension, K groups, W words of 64 bits, L positions a list, S 
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from focus.attention.bits import pack, unpack
+from focus.attention.pages import in_large_pages
+
 ROOM = 128  # free rows of a new buffer, beside a quarter of what it holds
-LARGE = 2**21  # bytes of a large page
 REFRESH = 256  # tokens after which a device is asked again for the length of its longest list
 
 
@@ -110,8 +110,7 @@ class Past:
         position = torch.arange(start, self.seen, device=key.device)
         groups = self._listed(groups, position)
         bits[:, :, own] = pack(groups)
-        if self.lists is not None:
-            self._list(groups, position)
+        self._list(groups, position)
 
     def regroup(self, groups: Tensor) -> None:
         """The groups (B, R, T, K) of all tokens, which were filed in none while the window held
@@ -140,8 +139,7 @@ class Past:
         Returns:
             The first one's position.
         """
-        if self.prompt is not None:
-            self._file_prompt()
+        self._file_prompt()
         self._thaw()
         start, count = self.seen, key.shape[2]
         if self.rows is None or start + count - self.first > self.rows.shape[2]:
@@ -156,7 +154,7 @@ class Past:
             before = real.new_ones(len(real), start) if self.real is None else self.real
             self.real = torch.cat([before, real], 1)
         if self.real is not None or start < self.rule.sinks or self.sinks is None:
-            self._find_sinks(len(key), key.device)
+            self._find_sinks(key)
         return start
 
     def filed(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,7 +191,7 @@ class Past:
             self.first = max(first, self.seen - limit + 1)
         held = self.seen - self.first
         number = (held + count) * 5 // 4 + ROOM
-        rows = _in_large_pages(key.new_empty(batch, heads, number, 2, dim))
+        rows = in_large_pages(key.new_empty(batch, heads, number, 2, dim))
         words = -(-groups.shape[3] // 64)
         bits = rows.new_zeros(batch, groups.shape[1], number, words, dtype=torch.int64)
         if self.rows is not None and self.bits is not None:
@@ -233,13 +231,10 @@ class Past:
         self.lists.scatter_(3, place, position.int().expand_as(place))
         self.lengths.copy_(after[..., -1])
 
-    def _find_sinks(self, batch: int, device: torch.device) -> None:
-        rank = torch.arange(self.rule.sinks, device=device)
-        if self.real is None:
-            found = rank.expand(batch, -1)
-        else:
-            counted = self.real.cumsum(1)
-            found = torch.searchsorted(counted, (rank + 1).expand(batch, -1).contiguous())
+    def _find_sinks(self, rows: Tensor) -> None:
+        found = torch.arange(self.rule.sinks, device=rows.device).expand(len(rows), -1)
+        if self.real is not None:
+            found = torch.searchsorted(self.real.cumsum(1), found + 1)
         self.sinks = found.masked_fill(found >= self.seen, -1)
 
     def ordered(self) -> tuple[Tensor, Tensor]:
@@ -269,23 +264,23 @@ class Past:
                 "tokens that may be cropped"
             )
         self._file_prompt()
-        self.seen, self.real = left, None if self.real is None else self.real[:, :left]
+        self._cut(left)
         if self.lists is not None and self.lengths is not None:
             held = torch.arange(self.lists.shape[3], device=self.lists.device)
             kept = (self.lists < left) & (held < self.lengths.unsqueeze(-1))
             self.lengths = kept.sum(-1, dtype=torch.int32)
-        rows = self.filed()[0]
-        self._find_sinks(len(rows), rows.device)
 
     def undo(self, seen: int) -> None:
         """Forgets tokens that were being filed when something failed."""
         if seen == 0 or self.prompt is not None:
             self.seen = seen
             return
-        self.seen, self.lists = seen, None
-        self.real = None if self.real is None else self.real[:, :seen]
-        rows = self.filed()[0]
-        self._find_sinks(len(rows), rows.device)
+        self.lists = None
+        self._cut(seen)
+
+    def _cut(self, seen: int) -> None:
+        self.seen, self.real = seen, None if self.real is None else self.real[:, :seen]
+        self._find_sinks(self.filed()[0])
 
     def select(self, index: Tensor) -> None:
         """Keeps the sequences named, in that order; one may be named several times."""
@@ -294,31 +289,6 @@ class Past:
             held = getattr(self, name)
             if held is not None:
                 setattr(self, name, held.index_select(0, index.to(held.device)))
-
-
-def _in_large_pages(tensor: Tensor) -> Tensor:
-    """Asks Linux for large pages under a new tensor: rows far apart are then found faster."""
-    size = tensor.numel() * tensor.element_size()
-    if tensor.device.type == "cpu" and size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        whole = (tensor.data_ptr() + size - start) // mmap.PAGESIZE * mmap.PAGESIZE
-        advise = ctypes.CDLL(None).madvise
-        advise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_HUGEPAGE)
-    return tensor
-
-
-def pack(groups: Tensor) -> Tensor:
-    """(..., K) bool as bits, (..., W) int64."""
-    bit = torch.arange(groups.shape[-1], device=groups.device)
-    words = (groups.long() << bit % 64).split(64, -1)
-    return torch.stack([each.sum(-1) for each in words], -1)
-
-
-def unpack(bits: Tensor, groups: int) -> Tensor:
-    """What :func:`pack` was given, (..., K) bool."""
-    bit = torch.arange(groups, device=bits.device)
-    words = bits if bits.shape[-1] == 1 else bits.index_select(-1, bit // 64)
-    return (words >> bit % 64) & 1 != 0
 
 
 def _owned(tensor: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ import itertools
 import torch
 from torch import Tensor
 
-from focus.attention.checks import distinct
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.dense import attend, pairs_kept
+from focus.attention.extra import distinct
 from focus.attention.past import Past, Rule
 
 DIM = 8

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from focus.attention import dense_attention, focus_attention, operator
-from focus.attention.checks import validate
+from focus.attention.dense import validate
 from tests.attention.cases import Case, attention_of, draw, with_gradients
 
 PEAK = """

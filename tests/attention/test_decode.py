@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import focus.attention.decode as decode_module
 import focus.attention.past as past_module
 from focus.attention import gathered
+from focus.attention.bits import pack, unpack
 from focus.attention.dense import attend
-from focus.attention.past import Past, Rule, pack, unpack
+from focus.attention.past import Past, Rule
 from tests.attention.pasts import CHUNKS, DIM, GRID, STEPS, Case
 
 

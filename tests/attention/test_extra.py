@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from focus.attention import dense_attention, focus_attention
-from focus.attention.checks import validate
-from focus.attention.dense import pairs_kept
+from focus.attention.dense import pairs_kept, validate
 from focus.attention.past import Rule
 from focus.density import count_pairs
 from tests.attention.cases import (

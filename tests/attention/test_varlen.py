@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from focus.attention import flash, focus_attention, varlen
-from focus.attention.checks import validate
+from focus.attention.dense import validate
 from tests.attention.cases import Case, check, draw
 
 CASES = [

@@ -39,7 +39,8 @@ from experiments.kernels.synthetic import draw_membership, draw_tensors, relativ
 from experiments.kernels.timing import Shape, Timed, full
 from focus import dense_attention, focus_attention
 from focus.attention import flash, operator, varlen
-from focus.attention.checks import check_arguments, validate
+from focus.attention.checks import check_arguments
+from focus.attention.dense import validate
 from focus.config import GATES
 from tests.gpu import steps
 

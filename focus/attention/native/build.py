@@ -21,7 +21,9 @@ import warnings
 from pathlib import Path
 
 UNITS = ("forward.cpp", "backward.cpp", "gated.cpp", "step.cpp", "route.cpp")
-SOURCES = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "gated.h", *UNITS)
+HEADERS = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "cells.h", "backward.h",
+           "extra_gradient.h", "step.h", "sums.h", "gated.h")  # fmt: skip
+SOURCES = (*HEADERS, *UNITS)
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17", "-shared",
          "-fPIC")  # fmt: skip
 THREADS = "-fopenmp"  # not every compiler has it; without it one thread does all
@@ -45,6 +47,14 @@ def library() -> ctypes.CDLL | None:
         if not switched_off() and not why.told:
             warnings.warn(f"focus: slower attention on CPU is used, because {why}", stacklevel=2)
         return None
+
+
+def needed() -> ctypes.CDLL:
+    """The compiled kernel, where a caller knows that there is one."""
+    kernel = library()
+    if kernel is None:
+        raise RuntimeError("there is no compiled kernel; ask first whether it computes the call")
+    return kernel
 
 
 def load() -> ctypes.CDLL:

@@ -12,14 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from focus.attention.checks import (
-    Inputs,
-    check_contents,
-    check_finite,
-    for_query_heads,
-    real_spans,
-)
-from focus.attention.native.build import library
+from focus.attention.checks import Inputs, check_contents, check_finite, for_query_heads
+from focus.attention.native.build import library, needed
 
 DTYPES = (torch.float32, torch.bfloat16)
 AUTO, LISTS, DENSE = range(3)  # let the kernel choose; by group; every pair tested
@@ -49,7 +43,7 @@ class _Problem(ctypes.Structure):
 
 
 class _GradProblem(ctypes.Structure):
-    """As in backward.cpp."""
+    """As in backward.h."""
 
     _fields_ = (
         ("forward", _Problem),
@@ -87,13 +81,30 @@ def limits(kernel: ctypes.CDLL) -> tuple[int, ...]:
     return tuple(found)
 
 
+def real_spans(query: Tensor, real: Tensor | None) -> list[tuple[int, int]] | None:
+    """First and last + 1 real token of every sequence; None if padding stands between them.
+
+    Args:
+        query: (B, H, T, D); real: (B, T) bool or None.
+    """
+    batch, tokens = query.shape[0], query.shape[2]
+    if real is None:
+        return [(0, tokens)] * batch
+    starts, counts = real.int().argmax(1), real.sum(1)
+    position = torch.arange(tokens, device=real.device)
+    inside = (position >= starts[:, None]) & (position < (starts + counts)[:, None])
+    if not torch.equal(inside, real):
+        return None
+    return [(start, stop) for start, stop in torch.stack([starts, starts + counts], 1).tolist()]
+
+
 def check(x: Inputs) -> list[tuple[int, int]]:
     """First and last + 1 real token of every sequence, for the kernel.
 
     Raises:
         ValueError: the kernel cannot compute this call.
     """
-    spans, why = real_spans(x), refusal(x)
+    spans, why = real_spans(x.query, x.real), refusal(x)
     if spans is None:
         why = why or (
             "key_padding_mask: has padding between real tokens, which the compiled kernel does not "
@@ -111,7 +122,7 @@ def forward(
     """Output (B, H, T, D) and log-sum-exp (B, H, T) float32, 0 in padding.
 
     Args:
-        x: inputs after :func:`focus.attention.checks.settle`. Neither finite values nor a group for
+        x: inputs after :func:`focus.attention.extra.settle`. Neither finite values nor a group for
             every token need have been checked: the kernel sees them anyway.
         spans: first and last + 1 real token of every sequence.
         mode: how; the results are the same.
@@ -130,7 +141,7 @@ def forward(
     took, chosen = (ctypes.c_double * len(PARTS))(), ctypes.c_int32()
     problem, _keep = _problem(x, spans, mode, out, lse)
     problem.seconds, problem.chosen = ctypes.addressof(took), ctypes.addressof(chosen)
-    status = int(_kernel().focus_attention_forward(ctypes.byref(problem)))
+    status = int(needed().focus_attention_forward(ctypes.byref(problem)))
     if seconds is not None:
         near = "window" if chosen.value == LISTS else "every pair"
         seconds.update(zip((*PARTS[:-1], near), took, strict=True))
@@ -149,18 +160,11 @@ def backward(grad: Tensor, x: Inputs, out: Tensor, lse: Tensor, spans: list[tupl
     wide = [torch.zeros(each.shape, dtype=torch.float32) for each in kept[:3]]
     whole = _GradProblem(problem, grad.data_ptr(), (ctypes.c_int64 * 3)(*grad.stride()[:3]),
                          *(each.data_ptr() for each in wide))  # fmt: skip
-    _answer(int(_kernel().focus_attention_backward(ctypes.byref(whole))))
+    _answer(int(needed().focus_attention_backward(ctypes.byref(whole))))
     # Where query heads have key memberships of their own, keys were repeated for each.
     d_key, d_value = (each.unflatten(1, (x.key.shape[1], -1)).sum(2) if each.shape != x.key.shape
                       else each for each in wide[1:])  # fmt: skip
     return wide[0].to(x.query.dtype), d_key.to(x.key.dtype), d_value.to(x.value.dtype)
-
-
-def _kernel() -> ctypes.CDLL:
-    kernel = library()
-    if kernel is None:
-        raise RuntimeError("there is no compiled kernel; ask refusal() first")
-    return kernel
 
 
 def _answer(status: int) -> None:

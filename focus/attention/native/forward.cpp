@@ -16,15 +16,22 @@
 #include "rows.h"
 #include "tile.h"
 
-// Everything of one call; sums, most and norm are the running softmax between the phases.
+// A key head of a sequence as the tiles read it; near_values is null where the tensor serves.
+struct Panels {
+    float *near_keys, *near_values, *far_keys, *far_values;
+};
+
+struct Item {
+    int b, head, group, first;  // some queries of a list
+};
+
+// sums, most and norm are the running softmax between the phases.
 struct Forward : Call {
     using Call::Call;
-    float **near_panels = nullptr, **near_values = nullptr;  // by (sequence, key head)
-    float **far_panels = nullptr, **far_values = nullptr;
+    std::vector<Panels> panels;            // by (sequence, key head)
+    std::vector<std::vector<Item>> rounds;  // a query's groups come one after the other
     float *sums = nullptr, *most = nullptr, *norm = nullptr;
-    Item *items = nullptr;
-    int *round_end = nullptr, rounds = 0;
-    double since = 0;
+    double since = seconds_now();
 
     void stamp(int part) {
         const double now = seconds_now();
@@ -33,7 +40,7 @@ struct Forward : Call {
     }
     float *sums_at(int b, int head, int t) const {
         if (sums) return sums + state_at(b, head, t) * p.dim;
-        return (float *)row_of(p.out, p.out_strides, b, head, unit[b * per_sequence].start + t, 4);
+        return (float *)row_of(p.out, p.out_strides, b, head, start_of(b) + t, 4);
     }
 };
 
@@ -47,7 +54,7 @@ static Tile new_tile(const Problem &p, float *scratch) {
 
 static float enter(const Forward &c, Tile &tile, int i, int b, int head, int t, bool resume) {
     const Problem &p = c.p;
-    const Unit &unit = c.unit[c.unit_of(b, head)];
+    const Unit &unit = c.unit_of(b, head);
     const float base2 = p.scale / LN2;
     tile.position[i] = t, tile.groups[i] = unit.query_groups[t], tile.sinks = unit.sinks;
     const size_t at = c.state_at(b, head, t);
@@ -74,9 +81,10 @@ static void pad(Tile &tile, int rows) {
 
 static void run_far(const Forward &c, const Item &item, float *scratch) {
     const Problem &p = c.p;
-    const Unit &unit = c.unit[item.unit];
-    const int b = item.unit / c.per_sequence, key_head = c.key_head_of(item.head);
-    const int which = b * p.key_heads + key_head, slot = unit.key_offset[item.group];
+    const int b = item.b;
+    const Unit &unit = c.unit_of(b, item.head);
+    const Panels &panels = c.panels[b * p.key_heads + c.key_head_of(item.head)];
+    const ptrdiff_t slot = unit.key_offset[item.group], at = slot * p.dim;
     const int rows = min_of(TILE, unit.query_offset[item.group + 1] - item.first);
     const uint64_t earlier = ((uint64_t)1 << item.group) - 1;
     Tile tile = new_tile(p, scratch);
@@ -89,9 +97,8 @@ static void run_far(const Forward &c, const Item &item, float *scratch) {
         tile.low[i] = first ? 0 : min_of(unit.sinks, tile.high[i]);
     }
     pad(tile, rows);
-    const Keys keys = {c.far_panels[which] + (ptrdiff_t)slot * p.dim,
-                       c.far_values[which] + (ptrdiff_t)slot * p.dim, p.dim,
-                       unit.slot_words[0] + slot, unit.slot_words[1] ? unit.slot_words[1] + slot : NULL};
+    const Keys keys = {panels.far_keys + at, panels.far_values + at, p.dim,
+                       words_at(unit.slot_words[0], slot), words_at(unit.slot_words[1], slot)};
     c.repeats ? attend<FIRST>(tile, keys, rows) : attend<RANGE>(tile, keys, rows);
     for (int i = 0; i < rows; i++) {
         const size_t at = c.state_at(b, item.head, tile.position[i]);
@@ -105,11 +112,11 @@ static void run_far(const Forward &c, const Item &item, float *scratch) {
 // Further keys of the tile's queries; those of a group that a query looks into it has met already.
 static void run_extra(const Forward &c, Tile &tile, int rows, int b, int head, int first) {
     const Problem &p = c.p;
-    const Unit &unit = c.unit[c.unit_of(b, head)];
+    const Unit &unit = c.unit_of(b, head);
     const int key_head = c.key_head_of(head), size = c.row_size;
     float row[MOST_DIM];
     for (int i = 0; i < rows; i++) {
-        const int32_t *own = p.extra + ((size_t)b * p.tokens + unit.start + first + i) * p.extras;
+        const int32_t *own = c.extra_of(b, first + i);
         float *query = tile.query + i * p.dim, *sums = tile.sums + i * p.dim;
         for (int e = 0; e < p.extras; e++) {
             if (own[e] < 0 || unit.key_groups[own[e] - unit.start] & tile.groups[i]) continue;
@@ -129,9 +136,9 @@ static void run_extra(const Forward &c, Tile &tile, int rows, int b, int head, i
 
 static bool run_near(const Forward &c, int b, int head, int first, float *scratch) {
     const Problem &p = c.p;
-    const Unit &unit = c.unit[c.unit_of(b, head)];
+    const Unit &unit = c.unit_of(b, head);
     const int rows = min_of(TILE, unit.tokens - first);
-    const int which = b * p.key_heads + c.key_head_of(head);
+    const Panels &panels = c.panels[b * p.key_heads + c.key_head_of(head)];
     float bad = 0;
     Tile tile = new_tile(p, scratch);
     for (int i = 0; i < rows; i++) {
@@ -140,8 +147,8 @@ static bool run_near(const Forward &c, int b, int head, int first, float *scratc
         tile.low[i] = c.mode == DENSE ? 0 : max_of(0, t - c.window + 1), tile.high[i] = t + 1;
     }
     pad(tile, rows);
-    Keys keys = {c.near_panels[which], c.near_values[which], p.dim, unit.key_words[0],
-                 unit.key_words[1]};
+    Keys keys = {panels.near_keys, panels.near_values, p.dim, words_at(unit.key_words[0], 0),
+                 words_at(unit.key_words[1], 0)};
     if (!keys.values)
         keys.values = (const float *)row_of(p.value, p.value_strides, b, c.key_head_of(head),
                                             unit.start, 4),
@@ -163,100 +170,60 @@ static bool run_near(const Forward &c, int b, int head, int first, float *scratc
     return bad == 0;
 }
 
-static bool make_items(Forward &c) {
+static void make_items(Forward &c) {
     const Problem &p = c.p;
-    size_t count = 0;
-    for (int b = 0; b < p.batch; b++)
-        for (int h = 0; h < p.heads; h++) {
-            const Unit &unit = c.unit[c.unit_of(b, h)];
-            for (int g = 0; g < p.groups; g++)
-                count += (unit.query_offset[g + 1] - unit.query_offset[g] + TILE - 1) / TILE;
-        }
-    c.items = room<Item>(count + 1), c.round_end = room<int>(p.groups + 1);
-    if (!c.items || !c.round_end) return false;
-    // A query's groups come one after the other; the longest staircases of a round come first.
-    count = 0, c.rounds = c.single ? 1 : p.groups;
-    for (int round = 0; round < c.rounds; round++) {
+    c.rounds.resize(c.single ? 1 : p.groups);
+    for (int round = 0; round < (int)c.rounds.size(); round++) {
         const int g0 = c.single ? 0 : round, g1 = c.single ? p.groups : round + 1;
         int longest = 0;
-        for (int u = 0; u < c.units; u++)
+        for (const Unit &unit : c.unit)
             for (int g = g0; g < g1; g++)
-                longest = max_of(longest,
-                                 c.unit[u].query_offset[g + 1] - c.unit[u].query_offset[g]);
+                longest = max_of(longest, unit.query_offset[g + 1] - unit.query_offset[g]);
+        // The longest staircases of a round come first.
         for (int tile = (longest - 1) / TILE; longest && tile >= 0; tile--)
             for (int b = 0; b < p.batch; b++)
                 for (int h = 0; h < p.heads; h++)
                     for (int g = g0; g < g1; g++) {
-                        const int u = c.unit_of(b, h), *offset = c.unit[u].query_offset;
+                        const std::vector<int> &offset = c.unit_of(b, h).query_offset;
                         if (offset[g] + tile * TILE < offset[g + 1])
-                            c.items[count++] = Item{u, h, g, offset[g] + tile * TILE};
+                            c.rounds[round].push_back(Item{b, h, g, offset[g] + tile * TILE});
                     }
-        c.round_end[round] = (int)count;
     }
-    return true;
 }
 
-static bool reserve(Forward &c) {
+static void reserve(Forward &c) {
     const Problem &p = c.p;
-    const int pairs = p.batch * p.key_heads;
-    float ***tables[] = {&c.near_panels, &c.near_values, &c.far_panels, &c.far_values};
-    for (float ***table : tables) {
-        *table = room<float *>(pairs);
-        if (!*table) return false;
-        memset(*table, 0, pairs * sizeof(float *));
+    for (int i = 0; i < p.batch * p.key_heads; i++) {
+        const Unit &unit = c.keys_of(i / p.key_heads, i % p.key_heads);
+        const size_t near = (size_t)up(unit.tokens + 1, PANEL) * p.dim;
+        const size_t far = (size_t)unit.slots * p.dim + 1;
+        Panels panels = {};
+        panels.near_keys = c.take(near);
+        if (p.bfloat16) panels.near_values = c.take(near);
+        if (c.far) panels.far_keys = c.take(far), panels.far_values = c.take(far);
+        c.panels.push_back(panels);
     }
-    for (int i = 0; i < pairs; i++) {
-        const int b = i / p.key_heads, key_head = i % p.key_heads;
-        const Unit &unit = c.keys_of(b, key_head);
-        const size_t near = (size_t)(unit.tokens + PANEL) / PANEL * PANEL * p.dim;
-        c.near_panels[i] = room<float>(near);
-        if (p.bfloat16) c.near_values[i] = room<float>(near);
-        if (!c.near_panels[i] || (p.bfloat16 && !c.near_values[i])) return false;
-        if (!c.far) continue;
-        c.far_panels[i] = room<float>((size_t)unit.slots * p.dim + 1);
-        c.far_values[i] = room<float>((size_t)unit.slots * p.dim + 1);
-        if (!c.far_panels[i] || !c.far_values[i]) return false;
-    }
+    if (!c.far) return;
     const size_t rows = (size_t)p.batch * p.heads * p.tokens;
-    if (p.bfloat16 && c.far && !(c.sums = room<float>(rows * p.dim))) return false;
-    return !c.far || ((c.most = room<float>(rows)) && (c.norm = room<float>(rows)));
+    c.most = c.take(rows), c.norm = c.take(rows);
+    if (p.bfloat16) c.sums = c.take(rows * p.dim);
 }
 
-static void release(Forward &c) {
-    const int pairs = c.p.batch * c.p.key_heads;
-    for (float **table : {c.near_panels, c.near_values, c.far_panels, c.far_values}) {
-        for (int i = 0; table && i < pairs; i++) free(table[i]);
-        free(table);
-    }
-    release_units(c);
-    for (void *each : {(void *)c.sums, (void *)c.most, (void *)c.norm, (void *)c.items,
-                       (void *)c.round_end})
-        free(each);
-}
-
-static float pack_near(const Forward &c, int64_t task, int most_near) {
+// Packs a panel of a key head's tokens, and of its lists; false where a token is not finite.
+static bool pack(const Forward &c, int which, int panel) {
     const Problem &p = c.p;
-    const int which = (int)(task / most_near), panel = (int)(task % most_near);
-    const int b = which / p.key_heads, key_head = which % p.key_heads;
-    const Unit &unit = c.keys_of(b, key_head);
-    const ptrdiff_t at = (ptrdiff_t)panel * PANEL * p.dim;
+    const int b = which / p.key_heads, head = which % p.key_heads, first = panel * PANEL;
+    const Unit &unit = c.keys_of(b, head);
+    const Panels &to = c.panels[which];
+    const ptrdiff_t at = (ptrdiff_t)first * p.dim;
     float bad = 0;
-    if (panel * PANEL < unit.tokens)
-        bad = pack_panel(p, b, key_head, unit.start, NULL, panel * PANEL,
-                         unit.tokens - panel * PANEL, c.near_panels[which] + at,
-                         c.near_values[which] ? c.near_values[which] + at : NULL);
-    return bad;
-}
-
-static void pack_far(const Forward &c, int64_t task, int most_far) {
-    const Problem &p = c.p;
-    const int which = (int)(task / most_far), panel = (int)(task % most_far);
-    const int b = which / p.key_heads, key_head = which % p.key_heads;
-    const Unit &unit = c.keys_of(b, key_head);
-    const ptrdiff_t at = (ptrdiff_t)panel * PANEL * p.dim;
-    if (panel * PANEL < unit.slots)
-        pack_panel(p, b, key_head, unit.start, unit.key_at + panel * PANEL, 0, PANEL,
-                   c.far_panels[which] + at, c.far_values[which] + at);
+    if (first < unit.tokens)
+        bad = pack_panel(p, b, head, unit.start, NULL, first, unit.tokens - first, to.near_keys + at,
+                         to.near_values ? to.near_values + at : NULL);
+    if (c.far && first < unit.slots)
+        pack_panel(p, b, head, unit.start, unit.key_at.data() + first, 0, PANEL, to.far_keys + at,
+                   to.far_values + at);
+    return bad == 0;
 }
 
 static void blank_padding(const Problem &p) {
@@ -273,39 +240,32 @@ static void blank_padding(const Problem &p) {
 
 static int run(Forward &c) {
     const Problem &p = c.p;
-    int most_near = 1, most_far = 1, bad = 0, tiles = (p.tokens + TILE - 1) / TILE;
-    for (int u = 0; u < c.units; u++) {
-        most_near = max_of(most_near, (c.unit[u].tokens + PANEL - 1) / PANEL);
-        most_far = max_of(most_far, c.far ? c.unit[u].slots / PANEL : 0);
-    }
-    const int64_t heads = (int64_t)p.batch * p.key_heads, near = (int64_t)p.batch * p.heads * tiles;
+    int panels = 1, bad = 0;
+    for (const Unit &unit : c.unit)
+        panels = max_of(panels, (max_of(unit.tokens, unit.slots) + PANEL - 1) / PANEL);
+    const int64_t packed = (int64_t)p.batch * p.key_heads * panels, heads = (int64_t)p.batch * p.heads;
+    const int64_t near = heads * ((p.tokens + TILE - 1) / TILE);
     const size_t scratch_size = 2 * (size_t)TILE * p.dim + (size_t)TILE * BLOCK;
 #pragma omp parallel num_threads(p.threads) reduction(| : bad)
     {
         float *scratch = room<float>(scratch_size);
         if (!scratch) bad |= 2;
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t i = 0; i < heads * most_near; i++) bad |= !(pack_near(c, i, most_near) == 0);
-        if (c.far) {
 #pragma omp for schedule(dynamic, 1)
-            for (int64_t i = 0; i < heads * most_far; i++) pack_far(c, i, most_far);
+        for (int64_t i = 0; i < packed; i++) bad |= !pack(c, (int)(i / panels), (int)(i % panels));
 #pragma omp master
-            c.stamp(PACK);
-            for (int round = 0, from = 0; round < c.rounds; from = c.round_end[round++]) {
+        c.stamp(PACK);
+        for (const std::vector<Item> &round : c.rounds) {
 #pragma omp for schedule(dynamic, 1)
-                for (int i = from; i < c.round_end[round]; i++)
-                    if (scratch) run_far(c, c.items[i], scratch);
-            }
+            for (int i = 0; i < (int)round.size(); i++)
+                if (scratch) run_far(c, round[i], scratch);
         }
-#pragma omp barrier
 #pragma omp master
-        c.stamp(c.far ? FAR : PACK);
+        if (c.far) c.stamp(FAR);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = near - 1; i >= 0; i--) {
-            const int first = (int)(i / ((int64_t)p.batch * p.heads)) * TILE;
-            const int which = (int)(i % ((int64_t)p.batch * p.heads));
+            const int first = (int)(i / heads) * TILE, which = (int)(i % heads);
             const int b = which / p.heads, head = which % p.heads;
-            if (scratch && first < c.unit[b * c.per_sequence].tokens)
+            if (scratch && first < c.unit_of(b, head).tokens)
                 bad |= !run_near(c, b, head, first, scratch);
         }
         free(scratch);
@@ -316,20 +276,17 @@ static int run(Forward &c) {
 
 // Attention of a whole call; a Status. `out` and `lse` are filled where it is DONE.
 extern "C" int focus_attention_forward(const Problem *problem) {
-    const Problem &p = *problem;
-    if (p.dim % LANES || p.dim > MOST_DIM || p.groups > MOST_GROUPS) return UNSUPPORTED;
-    Forward c(p);
-    c.since = seconds_now();
-    int status = prepare_units(c);
-    if (status == DONE && !((!c.far || make_items(c)) && reserve(c))) status = NO_MEMORY;
-    if (status == DONE) {
-        blank_padding(p);
-        if (p.chosen) *p.chosen = c.mode;
+    return tried([&] {
+        Forward c(*problem);
+        const int status = prepare_units(c);
+        if (status != DONE) return status;
+        if (c.far) make_items(c);
+        reserve(c);
+        blank_padding(c.p);
+        if (c.p.chosen) *c.p.chosen = c.mode;
         c.stamp(READ);
-        status = run(c);
-    }
-    release(c);
-    return status;
+        return run(c);
+    });
 }
 
 // What a call must keep to: head dimensions a multiple of the first and up to the third; groups.

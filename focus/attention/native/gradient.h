@@ -26,6 +26,8 @@ struct GradTile {
     uint64_t earlier;
 };
 
+typedef Strips<GRAD_TILE / STRIP> GradStrips;
+
 // Turns logits into weights and gradients of weights into those of logits, for keys start..stop
 // (whole vectors) of a block; what else the block has of this row is cleared.
 template <Rule RULE>
@@ -79,13 +81,14 @@ static inline void add_some_keys(const float *weights, const float *values, int 
 
 // The keys' and values' gradients of keys first..last of a block.
 static inline void add_to_keys(const GradTile &tile, const GradKeys &keys, int block, int first, int last,
-                               int strips, const int *from, const int *to) {
+                               const GradStrips &strips) {
     const int dim = tile.dim;
     for (int j = first; j < last; j += STRIP) {
         const int count = min_of(STRIP, last - j);
-        int top = 0, bottom = strips;  // strips of queries that see any of these keys
-        while (top < strips && (to[top] <= j || from[top] >= j + count)) top++;
-        while (bottom > top && (to[bottom - 1] <= j || from[bottom - 1] >= j + count)) bottom--;
+        int top = 0, bottom = strips.count;  // strips of queries that see any of these keys
+        while (top < strips.count && (strips.to[top] <= j || strips.from[top] >= j + count)) top++;
+        while (bottom > top && (strips.to[bottom - 1] <= j || strips.from[bottom - 1] >= j + count))
+            bottom--;
         const int row = top * STRIP, rows = (bottom - top) * STRIP;
         const ptrdiff_t at = (ptrdiff_t)row * BLOCK + (j - block);
         for (int column = 0; rows && column < dim; column += LANES * COLUMNS) {
@@ -103,22 +106,13 @@ static inline void add_to_keys(const GradTile &tile, const GradKeys &keys, int b
 template <Rule RULE>
 static void attend_back(GradTile &tile, const GradKeys &keys, int rows) {
     static const float one[STRIP] = {1, 1, 1, 1, 1, 1};
-    const int dim = tile.dim, strips = (rows + STRIP - 1) / STRIP;
-    int from[GRAD_TILE / STRIP], to[GRAD_TILE / STRIP], lowest = INT32_MAX, last = 0;
-    for (int s = 0; s < strips; s++) {
-        from[s] = INT32_MAX, to[s] = 0;
-        for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
-            if (tile.high[i] > tile.low[i]) {
-                from[s] = min_of(from[s], down(tile.low[i], LANES));
-                to[s] = max_of(to[s], tile.high[i]);
-            }
-        lowest = min_of(lowest, from[s]), last = max_of(last, to[s]);
-    }
-    for (int block = down(lowest, PANEL); block < last; block += BLOCK) {
-        const int end = min_of(block + BLOCK, last);
+    const int dim = tile.dim;
+    const GradStrips strips(tile, rows);
+    for (int block = down(strips.lowest, PANEL); block < strips.last; block += BLOCK) {
+        const int end = min_of(block + BLOCK, strips.last);
         for (int panel = block; panel < end; panel += PANEL)
-            for (int s = 0; s < strips; s++) {
-                const int a = max_of(panel, from[s]), b = min_of(panel + PANEL, to[s]);
+            for (int s = 0; s < strips.count; s++) {
+                const int a = max_of(panel, strips.from[s]), b = min_of(panel + PANEL, strips.to[s]);
                 if (a >= b) continue;
                 const ptrdiff_t at = (ptrdiff_t)panel * dim + (a - panel);
                 const int vectors = (b - a + LANES - 1) / LANES, row = s * STRIP;
@@ -127,8 +121,8 @@ static void attend_back(GradTile &tile, const GradKeys &keys, int rows) {
                 scores_in<COLUMNS>(tile.grad + row * dim, keys.value_panels + at, dim, vectors,
                                    tile.d_logits + row * BLOCK + (a - block));
             }
-        for (int s = 0; s < strips; s++) {
-            const int a = min_of(max_of(block, from[s]), end), b = max_of(a, min_of(end, to[s]));
+        for (int s = 0; s < strips.count; s++) {
+            const int a = min_of(max_of(block, strips.from[s]), end), b = max_of(a, min_of(end, strips.to[s]));
             const int stop = a + (b - a + LANES - 1) / LANES * LANES;
             for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
                 logits_back<RULE>(tile, keys, i, block, a, stop, end);
@@ -138,6 +132,6 @@ static void attend_back(GradTile &tile, const GradKeys &keys, int rows) {
                                      b - a, one, tile.sums + s * STRIP * dim + column, dim,
                                      min_of(COLUMNS, (dim - column) / LANES));
         }
-        add_to_keys(tile, keys, block, max_of(block, lowest), end, strips, from, to);
+        add_to_keys(tile, keys, block, max_of(block, strips.lowest), end, strips);
     }
 }

@@ -14,7 +14,8 @@ static inline double seconds_now() {
 }
 #endif
 
-#include <initializer_list>
+#include <new>
+#include <vector>
 
 #include "vectors.h"
 
@@ -45,19 +46,17 @@ enum Status { DONE, NOT_FINITE, NO_GROUP, NO_MEMORY, UNSUPPORTED };
 // the choice is wrong, it costs less than 4%.
 static const double NEAR_EXTRA = 50, FAR_ROW = 20, FAR_KEY = 10, DENSE_EXTRA = 40, ASKED = 1.15;
 
+typedef std::vector<uint32_t> Words;
+
 // One routing of one sequence: who looks into which group, and what is found there.
 struct Unit {
     int start, tokens, sinks;
-    uint64_t *query_groups, *key_groups;  // of every token
-    int *key_at, *key_offset;             // slots: position of each, and first slot of each group
-    uint32_t *key_words[2], *slot_words[2];  // as the tiles read them; the second beyond WORD groups
-    int *query_at, *query_high, *query_offset;
+    std::vector<uint64_t> query_groups, key_groups;  // of every token
+    std::vector<int> key_at, key_offset;  // slots: position of each, and first slot of each group
+    Words key_words[2], slot_words[2];    // as the tiles read them; the second beyond WORD groups
+    std::vector<int> query_at, query_high, query_offset;
     int slots, entries;
     int most_groups, most_key_groups, fewest_groups, fewest_key_groups;  // of any token
-};
-
-struct Item {
-    int32_t unit, head, group, first;
 };
 
 template <class T>
@@ -65,10 +64,20 @@ static T *room(size_t count) {
     return (T *)aligned_alloc(64, (count * sizeof(T) + 127) / 64 * 64);
 }
 
-static bool read_groups(const uint8_t *rows, int64_t row_stride, int64_t group_stride, int tokens,
-                        int groups, uint64_t *bits, int *most, int *fewest) {
+// What work answers, a Status: threads let no exception out, nor does the library.
+template <class Work>
+static int tried(Work work) {
+    try {
+        return work();
+    } catch (const std::bad_alloc &) {
+        return NO_MEMORY;
+    }
+}
+
+static bool read_groups(const uint8_t *rows, int64_t row_stride, int64_t group_stride, int groups,
+                        std::vector<uint64_t> &bits, int *most, int *fewest) {
     *most = 0, *fewest = MOST_GROUPS;
-    for (int t = 0; t < tokens; t++) {
+    for (size_t t = 0; t < bits.size(); t++) {
         uint64_t x = 0;
         for (int g = 0; g < groups; g++)
             x |= (uint64_t)(rows[t * row_stride + g * group_stride] != 0) << g;
@@ -79,30 +88,30 @@ static bool read_groups(const uint8_t *rows, int64_t row_stride, int64_t group_s
     return *fewest > 0;
 }
 
-static void count_groups(const uint64_t *bits, int from, int to, int *counts) {
-    for (int t = from; t < to; t++)
+static void count_groups(const std::vector<uint64_t> &bits, int from, int *counts) {
+    for (size_t t = from; t < bits.size(); t++)
         for (uint64_t x = bits[t]; x; x &= x - 1) counts[__builtin_ctzll(x)]++;
 }
 
-// Room for the words of so many entries, all zero: no group.
-static bool make_words(uint32_t *words[2], int groups, int entries) {
-    for (int w = 0; w * WORD < groups; w++) {
-        if (!(words[w] = room<uint32_t>(entries + LANES))) return false;
-        memset(words[w], 0, (entries + LANES) * sizeof(uint32_t));
-    }
-    return true;
+// Words of so many entries, and LANES behind them for whole vectors; all zero: no group.
+static void make_words(Words words[2], int groups, int entries) {
+    for (int w = 0; w * WORD < groups; w++) words[w].assign(entries + LANES, 0);
 }
 
-static inline void put_words(uint32_t *const words[2], int at, uint64_t bits) {
+static inline void put_words(Words words[2], int at, uint64_t bits) {
     words[0][at] = (uint32_t)bits;
-    if (words[1]) words[1][at] = (uint32_t)(bits >> WORD);
+    if (!words[1].empty()) words[1][at] = (uint32_t)(bits >> WORD);
+}
+
+static inline const uint32_t *words_at(const Words &words, ptrdiff_t at) {
+    return words.empty() ? NULL : words.data() + at;
 }
 
 // What lists and the test of every pair would cost one head of a unit, in pairs.
 static void costs_of(const Unit &unit, const Problem &p, double *lists, double *dense) {
     int queries[MOST_GROUPS] = {}, keys[MOST_GROUPS] = {};
-    count_groups(unit.query_groups, 0, unit.tokens, queries);
-    count_groups(unit.key_groups, 0, unit.tokens, keys);
+    count_groups(unit.query_groups, 0, queries);
+    count_groups(unit.key_groups, 0, keys);
     double n = unit.tokens, window = p.window < n ? p.window : n, far = n > window ? 1 - window / n : 0;
     *lists = n * (window + NEAR_EXTRA);
     const double a_pair = unit.most_groups > 1 && unit.most_key_groups > 1 ? ASKED : 1;
@@ -112,13 +121,12 @@ static void costs_of(const Unit &unit, const Problem &p, double *lists, double *
     *dense = n * (n / 2 + DENSE_EXTRA);
 }
 
-static bool build_lists(Unit &unit, const Problem &p) {
+static void build_lists(Unit &unit, const Problem &p) {
     const int n = unit.tokens, groups = p.groups, sinks = unit.sinks;
     int keys[MOST_GROUPS] = {}, queries[MOST_GROUPS] = {};
-    count_groups(unit.key_groups, sinks, n, keys);
-    count_groups(unit.query_groups, 0, n, queries);
-    unit.key_offset = room<int>(groups + 1), unit.query_offset = room<int>(groups + 1);
-    if (!unit.key_offset || !unit.query_offset) return false;
+    count_groups(unit.key_groups, sinks, keys);
+    count_groups(unit.query_groups, 0, queries);
+    unit.key_offset.resize(groups + 1), unit.query_offset.resize(groups + 1);
     unit.slots = unit.entries = 0;
     for (int g = 0; g < groups; g++) {
         unit.key_offset[g] = unit.slots, unit.query_offset[g] = unit.entries;
@@ -126,11 +134,9 @@ static bool build_lists(Unit &unit, const Problem &p) {
         unit.entries += queries[g];
     }
     unit.key_offset[groups] = unit.slots, unit.query_offset[groups] = unit.entries;
-    unit.key_at = room<int>(unit.slots + LANES);
-    unit.query_at = room<int>(unit.entries + 1), unit.query_high = room<int>(unit.entries + 1);
-    if (!unit.key_at || !unit.query_at || !unit.query_high) return false;
-    if (!make_words(unit.slot_words, groups, unit.slots)) return false;
-    memset(unit.key_at, -1, (unit.slots + LANES) * sizeof(int));  // -1: padding
+    unit.key_at.assign(unit.slots + LANES, -1);  // -1: padding
+    unit.query_at.resize(unit.entries), unit.query_high.resize(unit.entries);
+    make_words(unit.slot_words, groups, unit.slots);
     int key_end[MOST_GROUPS], query_end[MOST_GROUPS], far[MOST_GROUPS];
     for (int g = 0; g < groups; g++) {
         key_end[g] = unit.key_offset[g], query_end[g] = unit.query_offset[g], far[g] = sinks;
@@ -151,28 +157,41 @@ static bool build_lists(Unit &unit, const Problem &p) {
             unit.query_high[entry] = left + 1 < sinks ? max_of(0, left + 1) : far[g];
         }
     }
-    return true;
 }
 
-// The units of a call and how it is computed.
+// The units of a call, how it is computed, and its memory.
 struct Call {
     explicit Call(const Problem &problem)
         : p(problem), per_sequence(max_of(problem.routings, problem.key_routings)),
-          units(problem.batch * per_sequence), row_size(problem.bfloat16 ? 2 : 4) {}
+          row_size(problem.bfloat16 ? 2 : 4), unit(problem.batch * per_sequence) {}
+    Call(const Call &) = delete;
+    ~Call() {
+        for (float *each : rooms) free(each);
+    }
     const Problem &p;
-    int per_sequence, units, row_size, mode = 0, window = 0;
-    Unit *unit = nullptr;
+    int per_sequence, row_size, mode = 0, window = 0;
+    std::vector<Unit> unit;
+    std::vector<float *> rooms;
     bool far = false, repeats = false, single = true;
 
-    int unit_of(int b, int head) const {
-        return b * per_sequence + (int)((int64_t)head * per_sequence / p.heads);
+    float *take(size_t count) {
+        rooms.push_back(nullptr);
+        if (!(rooms.back() = room<float>(count))) throw std::bad_alloc();
+        return rooms.back();
+    }
+    const Unit &unit_of(int b, int head) const {
+        return unit[b * per_sequence + (int)((int64_t)head * per_sequence / p.heads)];
     }
     const Unit &keys_of(int b, int key_head) const {  // the same for all its query heads
-        return unit[unit_of(b, key_head * (p.heads / p.key_heads))];
+        return unit_of(b, key_head * (p.heads / p.key_heads));
     }
     int key_head_of(int head) const { return (int)((int64_t)head * p.key_heads / p.heads); }
+    int start_of(int b) const { return unit[b * per_sequence].start; }
     size_t state_at(int b, int head, int t) const {
-        return ((size_t)b * p.heads + head) * p.tokens + unit[b * per_sequence].start + t;
+        return ((size_t)b * p.heads + head) * p.tokens + start_of(b) + t;
+    }
+    const int32_t *extra_of(int b, int t) const {
+        return p.extra + ((size_t)b * p.tokens + start_of(b) + t) * p.extras;
     }
 };
 
@@ -184,15 +203,14 @@ static int read_unit(Call &c, int u) {
     const int64_t key_routing = (int64_t)within * p.key_routings / c.per_sequence;
     unit.start = p.spans[2 * b], unit.tokens = p.spans[2 * b + 1] - unit.start;
     unit.sinks = min_of(p.sinks, unit.tokens);
-    unit.query_groups = room<uint64_t>(unit.tokens), unit.key_groups = room<uint64_t>(unit.tokens);
-    if (!unit.query_groups || !unit.key_groups) return NO_MEMORY;
-    if (!make_words(unit.key_words, p.groups, unit.tokens)) return NO_MEMORY;
+    unit.query_groups.resize(unit.tokens), unit.key_groups.resize(unit.tokens);
+    make_words(unit.key_words, p.groups, unit.tokens);
     const int64_t *s = p.membership_strides, *ks = p.key_membership_strides;
     if (!read_groups(p.membership + b * s[0] + routing * s[1] + unit.start * s[2], s[2], s[3],
-                     unit.tokens, p.groups, unit.query_groups, &unit.most_groups, &unit.fewest_groups))
+                     p.groups, unit.query_groups, &unit.most_groups, &unit.fewest_groups))
         return NO_GROUP;
     if (!read_groups(p.key_membership + b * ks[0] + key_routing * ks[1] + unit.start * ks[2], ks[2],
-                     ks[3], unit.tokens, p.groups, unit.key_groups, &unit.most_key_groups,
+                     ks[3], p.groups, unit.key_groups, &unit.most_key_groups,
                      &unit.fewest_key_groups))
         return NO_GROUP;
     for (int t = 0; t < unit.tokens; t++) put_words(unit.key_words, t, unit.key_groups[t]);
@@ -203,47 +221,37 @@ static void choose_mode(Call &c) {
     const Problem &p = c.p;
     double lists = 0, dense = 0;
     bool everything = true;  // every causal pair is kept
-    for (int u = 0; u < c.units; u++) {
+    for (const Unit &unit : c.unit) {
         double own_lists, own_dense;
-        costs_of(c.unit[u], p, &own_lists, &own_dense);
+        costs_of(unit, p, &own_lists, &own_dense);
         lists += own_lists, dense += own_dense;
-        c.single &= c.unit[u].most_groups <= 1;
-        c.repeats |= c.unit[u].most_groups > 1 && c.unit[u].most_key_groups > 1;
-        everything &= p.window >= c.unit[u].tokens ||
-                      p.sinks >= c.unit[u].tokens ||
-                      c.unit[u].fewest_groups + c.unit[u].fewest_key_groups > p.groups;
+        c.single &= unit.most_groups <= 1;
+        c.repeats |= unit.most_groups > 1 && unit.most_key_groups > 1;
+        everything &= p.window >= unit.tokens || p.sinks >= unit.tokens ||
+                      unit.fewest_groups + unit.fewest_key_groups > p.groups;
     }
     c.mode = p.mode != AUTO ? p.mode : lists < dense || everything ? LISTS : DENSE;
     c.far = c.mode == LISTS && !everything;
     c.window = everything ? p.tokens : p.window;
 }
 
-// Reads every unit, chooses the mode and makes the lists that it needs.
+// Reads every unit, chooses the mode and makes the lists that it needs; a Status.
 static int prepare_units(Call &c) {
     const Problem &p = c.p;
-    c.unit = room<Unit>(c.units);
-    if (!c.unit) return NO_MEMORY;
-    memset(c.unit, 0, c.units * sizeof(Unit));
+    if (p.dim % LANES || p.dim > MOST_DIM || p.groups > MOST_GROUPS) return UNSUPPORTED;
+    const int units = (int)c.unit.size();
     int status = DONE;
-#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (c.units > 1)
-    for (int u = 0; u < c.units; u++) status = max_of(status, read_unit(c, u));
+#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (units > 1)
+    for (int u = 0; u < units; u++)
+        status = max_of(status, tried([&] { return read_unit(c, u); }));
     if (status != DONE) return status;
     choose_mode(c);
     if (!c.far) return DONE;
-#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (c.units > 1)
-    for (int u = 0; u < c.units; u++)
-        if (!build_lists(c.unit[u], p)) status = NO_MEMORY;
+#pragma omp parallel for num_threads(p.threads) reduction(max : status) if (units > 1)
+    for (int u = 0; u < units; u++)
+        status = max_of(status, tried([&] {
+                            build_lists(c.unit[u], p);
+                            return DONE;
+                        }));
     return status;
-}
-
-static void release_units(Call &c) {
-    for (int u = 0; c.unit && u < c.units; u++) {
-        Unit &x = c.unit[u];
-        for (void *each : {(void *)x.query_groups, (void *)x.key_groups, (void *)x.key_at,
-                           (void *)x.key_offset, (void *)x.query_at, (void *)x.query_high,
-                           (void *)x.query_offset, (void *)x.key_words[0], (void *)x.key_words[1],
-                           (void *)x.slot_words[0], (void *)x.slot_words[1]})
-            free(each);
-    }
-    free(c.unit);
 }

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focus.attention.native.build import library
+from focus.attention.native.build import library, needed
 
 FEW = 16  # tokens; of more, a product of matrices makes the projections
 _PROBLEM = struct.Struct("=7Q11q")  # as in route.cpp
@@ -38,9 +38,6 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
     Raises:
         MemoryError: there is no room for the projections.
     """
-    kernel = library()
-    if kernel is None:
-        raise RuntimeError("there is no compiled kernel; ask computes() first")
     batch, tokens, width = hidden_BME.shape
     sides, heads, dim, groups = centroids.shape
     query = torch.zeros(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
@@ -55,6 +52,6 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
         *[0 if x is None else x.data_ptr() for x in held], batch, tokens, width, sides, heads, dim,
         groups, query_top, key_top, cosine, torch.get_num_threads(),
     )  # fmt: skip
-    if kernel.focus_route(problem):
+    if needed().focus_route(problem):
         raise MemoryError("routing: no memory for the projections; shorten the batch")
     return query, key

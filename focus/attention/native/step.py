@@ -7,19 +7,18 @@ K groups, E further keys of a query.
 from __future__ import annotations
 
 import ctypes
-import functools
 import struct
 
 import torch
 from torch import Tensor
 
-from focus.attention.native.build import library
+from focus.attention.native.build import library, needed
+from focus.attention.native.call import limits
 from focus.attention.past import Past
 
 DTYPES = (torch.float32, torch.bfloat16)
-MOST_DIM = 512
 DONE, NO_MEMORY, _, NOT_FINITE = range(4)
-_PROBLEM = struct.Struct("=14Q20q2d")  # as in step.cpp
+_PROBLEM = struct.Struct("=14Q20q2d")  # as in step.h
 FAR = 2**62
 
 
@@ -28,12 +27,10 @@ def computes(query: Tensor) -> bool:
     if query.device.type != "cpu" or query.dtype not in DTYPES or torch.compiler.is_compiling():
         return False
     kernel, dim = library(), query.shape[-1]
-    return kernel is not None and dim <= MOST_DIM and dim % _lanes(kernel) == 0
-
-
-@functools.cache
-def _lanes(kernel: ctypes.CDLL) -> int:
-    return int(kernel.focus_step_lanes())
+    if kernel is None:
+        return False
+    lanes, _, most = limits(kernel)
+    return dim <= most and dim % lanes == 0
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
@@ -53,9 +50,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
         ValueError: a real token's query, key or value is not finite.
         MemoryError: there is no room for the parts.
     """
-    kernel = library()
-    if kernel is None:
-        raise RuntimeError("there is no compiled kernel; ask computes() first")
     start = past.make_room(key, key_groups, real)
     rows, bits, sinks = past.filed()
     batch, heads, tokens, dim = query.shape
@@ -76,7 +70,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
         past.rule.query_groups > 1 and past.rule.key_groups > 1, query.dtype == torch.bfloat16,
         torch.get_num_threads(), scale, softcap or 0.0,
     )  # fmt: skip
-    status = kernel.focus_step(problem)
+    status = needed().focus_step(problem)
     if status == NOT_FINITE:
         raise ValueError(
             "query: holds NaN or infinity at a real token (or its key or value does); find where "

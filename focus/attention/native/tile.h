@@ -126,40 +126,50 @@ static inline void soften(Tile &tile, const Keys &keys, int row, int block, int 
     tile.norm[row] = tile.norm[row] * tile.faded[row] + total(sum);
 }
 
+// Which keys each strip of a tile's rows sees, from whole vectors on, and which any of them sees.
+template <int MOST>
+struct Strips {
+    int count, from[MOST], to[MOST], lowest = INT32_MAX, last = 0;
+
+    template <class AnyTile>
+    Strips(const AnyTile &tile, int rows) : count((rows + STRIP - 1) / STRIP) {
+        for (int s = 0; s < count; s++) {
+            from[s] = INT32_MAX, to[s] = 0;
+            for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
+                if (tile.high[i] > tile.low[i]) {
+                    from[s] = min_of(from[s], down(tile.low[i], LANES));
+                    to[s] = max_of(to[s], tile.high[i]);
+                }
+            lowest = min_of(lowest, from[s]), last = max_of(last, to[s]);
+        }
+    }
+};
+
 template <Rule RULE>
 static void attend(Tile &tile, const Keys &keys, int rows) {
-    const int dim = tile.dim, strips = (rows + STRIP - 1) / STRIP;
-    int from[TILE / STRIP], to[TILE / STRIP], lowest = INT32_MAX, last = 0;
-    for (int s = 0; s < strips; s++) {
-        from[s] = INT32_MAX, to[s] = 0;
-        for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
-            if (tile.high[i] > tile.low[i]) {
-                from[s] = min_of(from[s], down(tile.low[i], LANES));
-                to[s] = max_of(to[s], tile.high[i]);
-            }
-        lowest = min_of(lowest, from[s]), last = max_of(last, to[s]);
-    }
-    for (int block = down(lowest, PANEL); block < last; block += BLOCK) {
-        const int end = min_of(block + BLOCK, last);
+    const int dim = tile.dim;
+    const Strips<TILE / STRIP> strips(tile, rows);
+    for (int block = down(strips.lowest, PANEL); block < strips.last; block += BLOCK) {
+        const int end = min_of(block + BLOCK, strips.last);
         for (int panel = block; panel < end; panel += PANEL)
-            for (int s = 0; s < strips; s++) {
-                int a = max_of(panel, from[s]), b = min_of(panel + PANEL, to[s]);
+            for (int s = 0; s < strips.count; s++) {
+                int a = max_of(panel, strips.from[s]), b = min_of(panel + PANEL, strips.to[s]);
                 if (a < b)
                     scores_in<COLUMNS>(
                         tile.query + s * STRIP * dim,
                         keys.panels + (ptrdiff_t)panel * dim + (a - panel), dim,
                         (b - a + LANES - 1) / LANES, tile.weights + s * STRIP * BLOCK + (a - block));
             }
-        for (int s = 0; s < strips; s++) {
-            int a = max_of(block, from[s]), b = min_of(end, to[s]);
+        for (int s = 0; s < strips.count; s++) {
+            int a = max_of(block, strips.from[s]), b = min_of(end, strips.to[s]);
             if (a >= b) continue;
             int stop = a + (b - a + LANES - 1) / LANES * LANES;
             for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
                 soften<RULE>(tile, keys, i, block, a, stop);
         }
         for (int column = 0; column < dim; column += LANES * COLUMNS)
-            for (int s = 0; s < strips; s++) {
-                int a = max_of(block, from[s]), b = min_of(end, to[s]);
+            for (int s = 0; s < strips.count; s++) {
+                int a = max_of(block, strips.from[s]), b = min_of(end, strips.to[s]);
                 if (a < b)
                     add_columns<COLUMNS>(
                         tile.weights + s * STRIP * BLOCK + (a - block),

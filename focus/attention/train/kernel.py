@@ -10,8 +10,8 @@ import ctypes
 import torch
 from torch import Tensor
 
-from focus.attention.native.build import library
-from focus.attention.native.call import limits
+from focus.attention.native.build import library, needed
+from focus.attention.native.call import limits, real_spans
 from focus.attention.train.blocks import Inputs, Rule
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -23,7 +23,7 @@ _NUMBERS = ("batch", "heads", "key_heads", "query_routings", "key_routings", "to
 
 
 class _Problem(ctypes.Structure):
-    """As in gated.cpp."""
+    """As in gated.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _TENSORS),
@@ -35,7 +35,7 @@ class _Problem(ctypes.Structure):
 def spans_of(x: Inputs, rule: Rule) -> Tensor | None:
     """First and last + 1 real token of every sequence, (B, 2) int32, where the kernel can compute
     the call; else None."""
-    batch, _, tokens, dim = x.query.shape
+    tokens, dim = x.query.shape[2:]
     plain = rule.gate == "log" and rule.softcap is None and not rule.dropout
     unmasked = x.further is None and (rule.limit is None or rule.limit >= tokens)
     on_cpu = x.query.device.type == "cpu" and x.query.dtype in DTYPES
@@ -44,14 +44,8 @@ def spans_of(x: Inputs, rule: Rule) -> Tensor | None:
     kernel = library()
     if kernel is None or dim % limits(kernel)[0]:
         return None
-    if x.real is None:
-        return torch.tensor([[0, tokens]], dtype=torch.int32).repeat(batch, 1)
-    first, count = x.real.int().argmax(1), x.real.sum(1)
-    position = torch.arange(tokens)
-    inside = (position >= first[:, None]) & (position < (first + count)[:, None])
-    if not torch.equal(inside, x.real):
-        return None
-    return torch.stack([first, first + count], 1).to(torch.int32)
+    spans = real_spans(x.query, x.real)
+    return None if spans is None else torch.tensor(spans, dtype=torch.int32)
 
 
 def forward(x: Inputs, rule: Rule, spans: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,5 +96,5 @@ def _run(name: str, tensors: dict[str, Tensor], rule: Rule) -> None:
                rule.window, rule.sinks, torch.get_num_threads())  # fmt: skip
     places = (tensors[each].data_ptr() if each in tensors else None for each in _TENSORS)
     problem = _Problem(*places, *(min(number, 2**31 - 1) for number in numbers), rule.scale)
-    if int(getattr(library(), name)(ctypes.byref(problem))) != DONE:
+    if int(getattr(needed(), name)(ctypes.byref(problem))) != DONE:
         raise MemoryError("the gate: no memory for its tiles; shorten the batch or the texts")
