@@ -50,6 +50,14 @@ def empty(real_BT: Tensor) -> Tensor:
     return ~real_BT.any(-1, keepdim=True)
 
 
+def mean_of_texts(found_BSHrK: Tensor, real_BT: Tensor | None) -> Tensor:
+    """Mean potentials (S, Hr, K) of a batch, over the sequences that are not padding alone."""
+    if real_BT is None:
+        return found_BSHrK.mean(0)
+    texts = (~empty(real_BT)).sum().clamp(min=1)
+    return found_BSHrK.sum(0) / texts  # those of padding alone are zero
+
+
 def balance_statistics(membership_BHrTK: Tensor, real_BT: Tensor | None = None) -> dict[str, float]:
     """How evenly tokens spread over groups, averaged over batch and routers.
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from focus.attention.native import route
-from focus.balance import empty, sinkhorn_potentials
+from focus.balance import mean_of_texts, sinkhorn_potentials
 from focus.config import FocusConfig
 
 
@@ -246,14 +246,6 @@ class Router(nn.Module):
         # A plain mean for the first batches, then one over about the last twenty: centroids move.
         weight = torch.clamp(1.0 / self.batches.to(found.dtype), min=0.05)
         self.potentials.lerp_(found, weight)
-
-
-def mean_of_texts(found_BSHrK: Tensor, real_BT: Tensor | None) -> Tensor:
-    """Mean potentials (S, Hr, K) of a batch, over the sequences that are not padding alone."""
-    if real_BT is None:
-        return found_BSHrK.mean(0)
-    texts = (~empty(real_BT)).sum().clamp(min=1)
-    return found_BSHrK.sum(0) / texts  # those of padding alone are zero
 
 
 def normalised(hidden: Tensor) -> Tensor:
