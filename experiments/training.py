@@ -44,7 +44,7 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
     for cell in asked.values():
         refuse(cell)
     for (_, its_seed), cell in asked.items():
-        if record.first_process() or cell.regime.devices > 1:  # those beside it sit others out
+        if record.first_process() or cell.regime.processes > 1:  # those beside it sit others out
             one(cell, its_seed, chosen, results, checkpoints)
     if not record.first_process():
         return
