@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments import imports, plans, record, regimes, texts, trained
+from experiments import imports, plans, record, regimes, trained
 from experiments.record import Run
 from experiments.regimes.base import Regime
 from experiments.regimes.fitting import fit, refuse
 from experiments.settings import Experiment, Settings
+from experiments.texts import streaming
 
 CHECKPOINTS = Path("checkpoints")
 TAIL = 10  # steps of the loss that metrics.json has
@@ -44,7 +45,7 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
     for cell in asked.values():
         refuse(cell)
     for (_, its_seed), cell in asked.items():
-        if record.first_process() or cell.regime.devices > 1:  # those beside it sit others out
+        if record.first_process() or cell.regime.processes > 1:  # those beside it sit others out
             one(cell, its_seed, chosen, results, checkpoints)
     if not record.first_process():
         return
@@ -75,11 +76,14 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
         with Run(folder, known, [seed], cell.dtype) as run:
             regime = regimes.find(cell.regime.name)(cell, seed, chosen, results)
             checkpoint = place / trained.fingerprint(known, inputs)
-            resumed = fit(regime, texts.TrainingData(cell, seed, chosen), checkpoint)
+            data = streaming.data_of(cell, seed, chosen)
+            resumed = fit(regime, data, checkpoint)
             if record.first_process():
                 shutil.rmtree(folder / "adapter", ignore_errors=True)
             regime.save(folder / "adapter")
             note(run, regime, resumed)
+            if isinstance(data, streaming.StreamedData):
+                run.table(data.seen(), "documents.csv")
             run.note("inputs", inputs)
             run.note("code", imports.code(plans.trainers(cell, chosen)))
         if record.first_process():

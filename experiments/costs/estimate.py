@@ -90,12 +90,12 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     step = tracing.training(model, 1, context, precision=how.precision,
                             checkpointed=how.checkpoint_activations)  # fmt: skip
     read = tracing.inference(shapes.build(shape, dtype), 1, context)
-    strategy = "ddp" if how.strategy == "auto" and how.devices > 1 else how.strategy
-    windows = max(1, how.batch_size // how.devices)
-    parts = sizes.parts(strategy, how.devices) | {"activations": windows * step.activations}
+    strategy = "ddp" if how.strategy == "auto" and how.processes > 1 else how.strategy
+    windows = max(1, how.batch_size // how.processes)
+    parts = sizes.parts(strategy, how.processes) | {"activations": windows * step.activations}
     return {
         "model": name, "scale": chosen.scale, "experiment": block, **counts,
-        "strategy": strategy, "devices": how.devices, "precision": how.precision,
+        "strategy": strategy, "devices": how.processes, "precision": how.precision,
         "batch_size": how.batch_size, "context": context, "steps": how.steps,
         "checkpoint_activations": how.checkpoint_activations,
         **{f"train_{part}": round(value) for part, value in parts.items()},
@@ -138,7 +138,7 @@ def _inference(sizes: Sizes, read: Traced) -> dict[str, int]:
 def _course(step: Traced, how: Centroids, hardware: Hardware) -> dict[str, Any]:
     """Operations of a step and of the run, and its hours on the hardware."""
     of_step = step.flops * how.batch_size * how.accumulate
-    speed = how.devices * hardware.share * hardware.tflops * 1e12
+    speed = how.processes * hardware.share * hardware.tflops * 1e12
     return {"step_flops": of_step, "run_flops": of_step * how.steps,
             "hours": of_step * how.steps / speed / 3600, "tflops": hardware.tflops,
             "share": hardware.share}  # fmt: skip

@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.strategies import ModelParallelStrategy
 
 from experiments.regimes.base import Regime
-from experiments.settings import Experiment, Training
+from experiments.settings import Experiment, Joint, Training
 
 
 def fit(regime: Regime, data: pl.LightningDataModule, folder: Path) -> int | None:
@@ -59,7 +59,7 @@ def trainer(how: Training, folder: Path) -> pl.Trainer:
     return pl.Trainer(
         max_steps=how.steps, accumulate_grad_batches=how.accumulate, precision=how.precision,
         gradient_clip_val=how.gradient_clip, strategy=strategy(how), devices=how.devices,
-        accelerator="auto", callbacks=[saver, Bar()], logger=False,
+        num_nodes=how.nodes, accelerator="auto", callbacks=[saver, Bar()], logger=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
         plugins=None if how.strategy == "fsdp2" else [Whole()], **parts,
     )  # fmt: skip
@@ -68,8 +68,8 @@ def trainer(how: Training, folder: Path) -> pl.Trainer:
 def strategy(how: Training) -> Any:
     """Lightning's strategy of that name."""
     if how.strategy == "fsdp2":
-        return ModelParallelStrategy(how.devices, 1, save_distributed_checkpoint=False)
-    return "ddp" if how.strategy == "ddp" or how.devices > 1 else "auto"
+        return ModelParallelStrategy(how.processes, 1, save_distributed_checkpoint=False)
+    return "ddp" if how.strategy == "ddp" or how.processes > 1 else "auto"
 
 
 def refuse(cell: Experiment) -> None:
@@ -89,11 +89,18 @@ def reasons(cell: Experiment) -> Iterator[tuple[str, str]]:
     cards = torch.cuda.device_count()
     if cards and how.devices > cards:
         yield "regime.devices", f"{how.devices} asked for, {cards} there"
-    if how.devices > 1 and not cards and not torch.distributed.is_gloo_available():
+    if how.processes > 1 and not cards and not torch.distributed.is_gloo_available():
         yield "regime.devices", "without a GPU several processes need gloo"
-    if how.batch_size % how.devices:
+    started = int(os.environ.get("WORLD_SIZE", how.devices))  # torchrun's; Lightning starts its own
+    if how.processes > 1 and started != how.processes:
+        field = "nodes" if how.nodes > 1 else "devices"
+        yield f"regime.{field}", (f"nodes = {how.nodes} with devices = {how.devices} are "
+                                  f"{how.processes} processes, not {started}; scales/slurm.sbatch "
+                                  "starts them on each node by torchrun")  # fmt: skip
+    if how.batch_size % how.processes:
         shared = f"cannot be shared by devices = {how.devices}"
-        yield "regime.batch_size", f"{how.batch_size} windows {shared}"
+        many = f" on nodes = {how.nodes}" if how.nodes > 1 else ""
+        yield "regime.batch_size", f"{how.batch_size} windows {shared}{many}"
     if how.precision == "16-mixed" and (not cards or how.strategy == "fsdp2"):
         yield "regime.precision", "16-mixed needs a GPU and no fsdp2; take bf16-mixed"
     if how.validate_every > how.steps:
@@ -105,6 +112,8 @@ def reasons(cell: Experiment) -> Iterator[tuple[str, str]]:
             yield "regime.strategy", f"fsdp2 {only}"
         if how.checkpoint_activations:
             yield "regime.checkpoint_activations", only
+    if how.strategy == "fsdp2" and isinstance(how, Joint):
+        yield "regime.strategy", f"regime {how.name} looks at whole routers: fsdp2 has parts alone"
     if how.name == "scratch" and cell.start is not None:
         yield "start", "regime scratch starts from random weights"
 

@@ -25,7 +25,11 @@ class Texts(Frozen):
             every document (null: all).
         development: sides of the source that were looked at while choosing: they are validation.
         apart: texts whose held-out documents its training side must not hold, in any edition.
+        streamed: the source is shards (:mod:`experiments.texts.shards`), whose training side is
+            read as it is trained on, packed, short documents too; it may be larger than memory.
     """
+
+    LATER = ("streamed",)
 
     source: str
     test_every: Annotated[int, Field(ge=2)] = 4
@@ -36,6 +40,13 @@ class Texts(Frozen):
     piece: Count = 2048
     development: bool = False
     apart: Listed[str] = ()
+    streamed: bool = False
+
+    @model_validator(mode="after")
+    def _whole(self) -> Texts:
+        if self.streamed and self.train_tokens is not None:
+            raise ValueError("train_tokens: of a streamed text steps take what they need: null")
+        return self
 
 
 class Windows(Frozen):

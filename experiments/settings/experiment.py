@@ -76,9 +76,11 @@ class Training(Frozen):
         checkpoint_every: steps between checkpoints: what a killed run loses at most.
         validate_every: steps between losses on validation windows (0: none).
         copies: share of windows in which a passage comes twice, far apart.
-        strategy, devices, precision: of the Lightning trainer.
+        strategy, precision: of the Lightning trainer; ``nodes``: machines; ``devices``: of each.
         checkpoint_activations: computes activations again in the backward pass, to save memory.
     """
+
+    LATER = ("nodes",)
 
     steps: Count
     batch_size: Count = 1
@@ -93,8 +95,14 @@ class Training(Frozen):
     copies: Annotated[float, Field(ge=0, le=1)] = 0.0
     strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
     devices: Count = 1
+    nodes: Count = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     checkpoint_activations: bool = False
+
+    @property
+    def processes(self) -> int:
+        """How many train together."""
+        return self.nodes * self.devices
 
 
 class Centroids(Training):

@@ -153,10 +153,13 @@ def _check(settings: Settings) -> None:
             _check_readings(path, cell, settings)
     for name, reading in settings.readings.items():
         _known(f"readings.{name}.texts", reading.texts, settings.texts)
+        if reading.side == "train":
+            _whole(f"readings.{name}.texts", reading.texts, settings)
     for name, texts in settings.texts.items():
         _known(f"texts.{name}.apart", texts.apart, settings.texts)
     for name in ("prefill", "continuation"):
         _known(f"{name}.texts", [getattr(settings, name).texts], settings.texts)
+        _whole(f"{name}.texts", [getattr(settings, name).texts], settings)
 
 
 def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
@@ -178,6 +181,12 @@ def _models() -> dict[str, Any]:
     from experiments.sources.catalogue import sources
 
     return {name: row for name, row in sources().items() if row.role == "model"}
+
+
+def _whole(path: str, names: Any, settings: Settings) -> None:
+    for name in names:
+        if settings.texts[name].streamed:
+            raise ValueError(f"{path}: {name} is streamed; this needs whole training documents")
 
 
 def _starts(path: str, cell: Experiment, settings: Settings) -> list[Experiment]:
@@ -215,6 +224,7 @@ def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
 
 def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
     from experiments import methods  # methods are built from settings
+    from experiments.methods.base import Method
     from experiments.selection.learned import Learned
 
     kind = methods.find(cell.method.name, f"{path}.method.name")
@@ -226,6 +236,9 @@ def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
         raise ValueError(f"{path}.regime.name: distil trains networks that choose keys; method "
                          f"{kind.name} has none")  # fmt: skip
     kind.check_cell(own, cell, _starts(path, cell, settings), path)
+    # Both look at training documents before anything is trained.
+    if kind.calibrate is not Method.calibrate or cell.method.fields.get("heavy_hitters"):
+        _whole(f"{path}.texts", [cell.texts], settings)
     for number, budget in enumerate(cell.budgets):
         kind.check(own, cell.aim(budget), f"{path}.budgets[{number}]")
     if not cell.budgets:

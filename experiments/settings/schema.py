@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -23,13 +31,25 @@ Limit = Annotated[float, Field(ge=0)]
 
 
 class Frozen(BaseModel):
-    """An immutable block: unknown fields are refused, a text is no number."""
+    """An immutable block: unknown fields are refused, a text is no number.
+
+    Attributes:
+        LATER: fields that came after there were results. Where they have their default they stand
+            in no record, so that what was made without them still counts as made so.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    LATER: ClassVar[tuple[str, ...]] = ()
 
     def plain(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
         return self.model_dump(mode="json")
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        usual = {name: type(self).model_fields[name].default for name in self.LATER}
+        return {name: value for name, value in dump(self).items()
+                if name not in usual or value != usual[name]}  # fmt: skip
 
 
 def once(values: Sequence[Item]) -> Sequence[Item]:

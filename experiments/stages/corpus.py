@@ -23,8 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"corpus: {error}", file=sys.stderr)
         return 1
     for side, part in manifest["sides"].items():
-        print(f"corpus: {name}: {side}: {part['documents']} documents, "
-              f"{part['characters']:,} characters")  # fmt: skip
+        (count, many), (size, much) = list(part.items())[:2]
+        print(f"corpus: {name}: {side}: {many} {count}, {much:,} {size}")
     print(f"corpus: {name}: left out {manifest['too_short']} documents that are too short")
     for item in manifest["left_out"]:
         print(f"corpus: {name}: left out {item['title']}: {item['reason']}")

@@ -25,7 +25,8 @@ from experiments.texts import corpus
 
 FOLDER = Path("data/ready")
 CODE = tuple(
-    Path(corpus.__file__).with_name(f"{name}.py") for name in ("cleaning", "corpus", "overlap")
+    Path(corpus.__file__).with_name(f"{name}.py")
+    for name in ("cleaning", "corpus", "overlap", "shards")
 )
 MADE = "made.json"  # beside the sides of a text: what it was made from
 

@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments import record, sources
 from experiments.settings import Settings, Texts
+from experiments.sources.files import sha256
+from experiments.texts import shards
 from experiments.texts.cleaning import Text, read
-from experiments.texts.overlap import Dropped, distinct, without
+from experiments.texts.overlap import Dropped, HeldOut, distinct, without
 
 ROOT = Path("data/texts")
 SIDES = ("train", "validation", "test")
+HELD_OUT = "held_out.npz"  # of a streamed text: what its training documents are compared with
 Sides = dict[str, list[Text]]
 
 
@@ -36,7 +41,8 @@ class Cut:
 
 def build(name: str, chosen: Settings, root: Path = sources.ROOT,
           folder: Path | None = None) -> dict[str, Any]:  # fmt: skip
-    """Writes a text's sides as train.jsonl, validation.jsonl and test.jsonl, and texts.json.
+    """Writes a text's sides as train.jsonl, validation.jsonl and test.jsonl, and texts.json. Of a
+    streamed text train.jsonl lists the shards, and held_out.npz has marks of what it must not hold.
 
     Args:
         name: under ``texts`` in params.yaml.
@@ -51,7 +57,8 @@ def build(name: str, chosen: Settings, root: Path = sources.ROOT,
     """
     how = named(name, chosen)
     found = cut(name, chosen, root)
-    train, twins = apart(found.sides["train"], how, chosen, root)
+    held = held_out(how, chosen, root)
+    train, twins = apart(found.sides["train"], held, how.max_overlap)
     sides = {**found.sides, "train": train}
     if not any(sides.values()):
         raise ValueError(f"texts.{name}.min_characters: no document of {how.source} has as many as "
@@ -60,6 +67,9 @@ def build(name: str, chosen: Settings, root: Path = sources.ROOT,
     rows = {side: [describe(text) for text in texts] for side, texts in sides.items()}
     for side, texts in sides.items():
         record.write_text(folder / f"{side}.jsonl", "".join(map(as_line, texts)))
+    if how.streamed:
+        held = {name: [*found.sides["validation"], *found.sides["test"]], **held}
+        rows["train"] = list_shards(folder, root / how.source, held)
     manifest = {
         "source": how.source,
         "licence": found.source.licence,
@@ -89,7 +99,8 @@ def cut(name: str, chosen: Settings, root: Path) -> Cut:
             f"texts.{name}.source: {source.name} is not there: run `python -m "
             f"experiments.stages.fetch {name}` first"
         )
-    found = read(root / source.name, source.layout)
+    place = root / source.name
+    found = list(shards.held_out(place)) if how.streamed else read(place, source.layout)
     # Length first: what is too short to be read at all makes no collection of what holds it.
     long = [text for text in found if len(text.text) >= how.min_characters]
     stay, dropped, overlap = distinct(long, how.max_overlap)
@@ -118,16 +129,35 @@ def split(documents: list[Text], how: Texts) -> Sides:
     return sides
 
 
-def apart(train: list[Text], how: Texts, chosen: Settings,
-          root: Path) -> tuple[list[Text], list[Dropped]]:  # fmt: skip
-    """The training documents that no text of ``how.apart`` holds out, and those that one does."""
+def held_out(how: Texts, chosen: Settings, root: Path) -> dict[str, list[Text]]:
+    """What the texts of ``how.apart`` hold out, by their names."""
+    sides = {other: cut(other, chosen, root).sides for other in how.apart}
+    return {other: [*found["validation"], *found["test"]] for other, found in sides.items()}
+
+
+def apart(train: list[Text], held: dict[str, list[Text]],
+          max_overlap: float) -> tuple[list[Text], list[Dropped]]:  # fmt: skip
+    """The training documents that no other text holds out, and those that one does."""
     gone: list[Dropped] = []
-    for other in how.apart:
-        sides = cut(other, chosen, root).sides
-        stay = without(train, [*sides["validation"], *sides["test"]], how.max_overlap)
+    for other, documents in held.items():
+        stay = without(train, documents, max_overlap)
         gone += [Dropped(text.title, f"held out by {other}") for text in train if text not in stay]
         train = stay
     return train, gone
+
+
+def list_shards(folder: Path, source: Path, held: dict[str, list[Text]]) -> list[dict[str, Any]]:
+    """Writes train.jsonl of a streamed text, a line a shard and one for what must not be seen, and
+    its marks; the lines of the shards. Texts are read as they are trained on, not here."""
+    marks = HeldOut.of(text for documents in held.values() for text in documents)
+    with (folder / HELD_OUT).open("wb") as file:
+        np.savez(file, **vars(marks))
+    rows = [{"shard": name, "bytes": (source / name).stat().st_size,
+             "sha256": sha256(source / name)}
+            for name in shards.by_side(source)["train"]]  # fmt: skip
+    lines = [*rows, {"held_out": sha256(folder / HELD_OUT), "documents": len(marks.sizes)}]
+    record.write_text(folder / "train.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    return rows
 
 
 def fingerprint_of(text: Text) -> str:
@@ -149,9 +179,11 @@ def describe(text: Text) -> dict[str, Any]:
 
 def summary(rows: list[dict[str, Any]], path: Path) -> dict[str, Any]:
     """A side's entry in texts.json."""
+    count = "shards" if rows and "shard" in rows[0] else "documents"
+    size = "bytes" if count == "shards" else "characters"
     return {
-        "documents": len(rows),
-        "characters": sum(row["characters"] for row in rows),
+        count: len(rows),
+        size: sum(row[size] for row in rows),
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "list": rows,
     }

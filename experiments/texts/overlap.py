@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,15 +30,10 @@ def shingles(text: str) -> np.ndarray:
     return np.unique(mixed)
 
 
-_hashes: dict[str, int] = {}
-
-
+@lru_cache(maxsize=1_000_000)  # a large corpus has more distinct words than memory should hold
 def _word_hash(word: str) -> int:
     """A hash that is the same in every process (Python's own is not)."""
-    if word not in _hashes:
-        known = hashlib.blake2b(word.encode(), digest_size=8).digest()
-        _hashes[word] = int.from_bytes(known, "little")
-    return _hashes[word]
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
 def shared(first: np.ndarray, second: np.ndarray) -> float:
@@ -87,27 +83,41 @@ def distinct(texts: list[Text], max_overlap: float) -> tuple[list[Text], list[Dr
     return [texts[index] for index in stay], gone, rest
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """What held-out documents are known by, without their texts: all their shingles, sorted
+    (uint64), the number of the document that each is of (int64), and how many each has (int64)."""
+
+    flat: np.ndarray
+    owner: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Iterable[Text]) -> HeldOut:
+        """Of these documents."""
+        marks = [shingles(text.text) for text in texts]
+        sizes = np.array([len(mark) for mark in marks], dtype=np.int64)
+        flat = np.concatenate([np.zeros(0, dtype=np.uint64), *marks])
+        order = np.argsort(flat, kind="stable")
+        return cls(flat[order], np.repeat(np.arange(len(marks)), sizes)[order], sizes)
+
+    def has(self, text: str, max_overlap: float) -> bool:
+        """Whether a text is the same book as one of them, as in :func:`distinct`."""
+        own = shingles(text)
+        first, last = (np.searchsorted(self.flat, own, side) for side in ("left", "right"))
+        there = last > first
+        if not there.any():
+            return False
+        places = zip(first[there], last[there], strict=True)
+        owners = np.concatenate([self.owner[start:end] for start, end in places])
+        common = np.bincount(owners, minlength=len(self.sizes))
+        return bool(np.any(common / np.minimum(self.sizes, len(own)) > max_overlap))
+
+
 def without(found: list[Text], held_out: list[Text], max_overlap: float) -> list[Text]:
     """The documents of which none is the same book as a held-out one, as in :func:`distinct`."""
-    marks = [shingles(text.text) for text in held_out]
-    if not marks:
-        return list(found)
-    flat = np.concatenate(marks)
-    order = np.argsort(flat, kind="stable")
-    flat, owner = (
-        flat[order],
-        np.repeat(np.arange(len(marks)), [len(mark) for mark in marks])[order],
-    )
-    sizes = np.array([len(mark) for mark in marks])
-
-    def strange(text: Text) -> bool:
-        own = shingles(text.text)
-        # Every held-out shingle that the document has, by whose it is.
-        place = np.minimum(np.searchsorted(own, flat), len(own) - 1)
-        common = np.bincount(owner[own[place] == flat], minlength=len(marks))
-        return bool(np.all(common / np.minimum(sizes, len(own)) <= max_overlap))
-
-    return [text for text in found if strange(text)]
+    known = HeldOut.of(held_out)
+    return [text for text in found if not known.has(text.text, max_overlap)]
 
 
 def _overlaps(marks: list[np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:

@@ -19,7 +19,7 @@ import torch
 import torch.multiprocessing as mp
 
 from experiments import settings, trained, training
-from experiments.regimes.fitting import Whole, refuse
+from experiments.regimes.fitting import Whole, refuse, trainer
 from focus.hub import FocusAdapter
 from tests.experiments.training import CENTROIDS, LORA, ROOT
 
@@ -28,6 +28,7 @@ from tests.experiments.training import CENTROIDS, LORA, ROOT
     ("changes", "message"),
     [
         ({"batch_size": 3, "devices": 2}, r"regime\.batch_size: 3 windows.*devices = 2"),
+        ({"batch_size": 6, "devices": 2, "nodes": 2}, r"regime\.nodes: .* 4 processes, not 2"),
         ({"precision": "16-mixed", "strategy": "fsdp2"}, r"regime\.precision: 16-mixed needs"),
         ({"validate_every": 9}, r"regime\.validate_every: 9 is above steps = 4"),
     ],
@@ -50,6 +51,9 @@ def test_what_changes_modules_within_a_step_is_not_sharded_nor_run_again(
         usual={"base": "routed", "regime": {**CENTROIDS, **changes}},
     )
     refuse(chosen.cell("usual"))
+    joint = {**CENTROIDS, "name": "joint", "strategy": "fsdp2"}
+    with pytest.raises(ValueError, match=r"both\.regime\.strategy: regime joint looks at whole"):
+        refuse(work(both={"base": "routed", "regime": joint}).cell("both"))
     for name in ("near", "control"):
         with pytest.raises(ValueError, match=rf"{name}\.regime\.{next(iter(changes))}: .*alone"):
             refuse(chosen.cell(name))
@@ -60,6 +64,30 @@ def test_more_devices_than_there_are_cards(work: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match=r"experiments\.many\.regime\.devices: 2 asked for, 1"):
         refuse(chosen.cell("many"))
+
+
+def test_as_many_processes_as_nodes_have_devices(
+    work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = {**CENTROIDS, "batch_size": 4, "devices": 2}
+    chosen = work(
+        four={"base": "routed", "regime": {**how, "nodes": 2}},
+        two={"base": "routed", "regime": how},
+        odd={"base": "routed", "regime": {**how, "nodes": 2, "batch_size": 6}},
+    )
+    refuse(chosen.cell("two"))
+    refuse(chosen.cell("routed"))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    refuse(chosen.cell("four"))
+    refuse(chosen.cell("routed"))  # the first process trains it, while the others wait
+    with pytest.raises(
+        ValueError, match=r"two\.regime\.devices: .* 2 processes, not 4; scales/slurm"
+    ):
+        refuse(chosen.cell("two"))
+    with pytest.raises(ValueError, match=r"batch_size: 6 .* shared by devices = 2 on nodes = 2"):
+        refuse(chosen.cell("odd"))
+    made = trainer(chosen.cell("two").regime, Path("checkpoints"))
+    assert (made.num_nodes, made.num_devices, made.world_size) == (1, 2, 2)
 
 
 def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -37,6 +37,18 @@ BAD = [
     ("threads", "2", "threads: Input should be a valid integer, got '2'"),
     ("texts.plays.sauce", "x", "texts.plays.sauce: unknown field"),
     ("texts.plays.max_overlap", 0.0, "texts.plays.max_overlap: Input should be greater than 0"),
+    (
+        "texts.books.streamed",
+        True,
+        "texts.books.train_tokens: of a streamed text steps take what they need: null",
+    ),
+    ("texts.plays.streamed", "yes", "texts.plays.streamed: Input should be a valid boolean"),
+    ("prefill.texts", "web", "prefill.texts: web is streamed; this needs whole training docu"),
+    (
+        "readings.validation",
+        {"kind": "perplexity", "texts": ["web"], "side": "train"},
+        "readings.validation.texts: web is streamed; this needs whole training documents",
+    ),
     ("readings.final.final", False, "readings.final.side: test documents are opened by a final"),
     ("readings.final.score_from", 9999, "readings.final.score_from: must be below context"),
     ("readings.final.kind", "luck", "readings.final.kind: must be one of 'perplexity', 'posi"),
@@ -103,6 +115,12 @@ BAD_CELLS = [
     (fitted(steps=1.5), "regime.steps: Input should be a valid integer"),
     (fitted(stepz=3), "regime.stepz: unknown field"),
     (fitted(devices=0), "regime.devices: Input should be greater"),
+    (fitted(nodes=0), "regime.nodes: Input should be greater"),
+    ({"texts": "web", **routed(heavy_hitters=0.02)}, "texts: web is streamed; this needs whole"),
+    (
+        {"texts": "web", "method": {"name": "token"}, "regime": None, "budgets": [0.5]},
+        "texts: web is streamed; this needs whole training documents",
+    ),
     (fitted(strategy="luck"), "regime.strategy: Input should be 'auto', 'ddp' or 'fsdp2'"),
     (fitted(hard_from=1.0), "regime.hard_from: Input should be less than 1"),
     (fitted(hard_top_ks=[0]), "regime.hard_top_ks[0]: Input should be greater"),
@@ -189,6 +207,18 @@ KEPT = [control("full"), control("window"), control("window", 0.001, 1.0), contr
 @pytest.mark.parametrize("cell", KEPT, ids=str)
 def test_budgets_that_methods_keep(file: Any, cell: dict[str, Any]) -> None:
     assert settings.parse(file(one=cell)).cell("one").method.name == cell["method"]["name"]
+
+
+def test_what_came_later_stands_in_no_record_where_it_is_as_before(file: Any) -> None:
+    read = settings.parse(file(one={}, two={"texts": "web", "regime": {"nodes": 2}}))
+    one, two = read.cell("one"), read.cell("two")
+    assert "nodes" not in one.regime.plain()
+    assert "nodes" not in one.plain()["regime"]  # as what is read says
+    assert two.plain()["regime"]["nodes"] == 2
+    assert two.regime.plain() == {**one.regime.plain(), "nodes": 2}
+    assert "streamed" not in read.texts[one.texts].plain()
+    assert read.texts[two.texts].plain()["streamed"] is True
+    assert (one.regime.processes, two.regime.processes) == (1, 2)
 
 
 def test_two_groups_work(file: Any) -> None:

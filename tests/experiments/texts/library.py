@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,23 @@ def fill(folder: Path, seeds: range, words: int = 400) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         (folder / f"book{seed:02}.txt").write_text(prose(seed, words))
+    return folder
+
+
+def jsonl(path: Path, texts: list[str]) -> Path:
+    """A shard of these documents."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def shelf(folder: Path, shards: int = 4, documents: int = 5, words: int = 60) -> Path:
+    """A source of shards, with four books of each held-out side."""
+    for number in range(shards):
+        seeds = range(100 * number, 100 * number + documents)
+        jsonl(folder / f"train/{number}.jsonl", [prose(seed, words) for seed in seeds])
+    for side, first in (("validation", 10_000), ("test", 20_000)):
+        jsonl(folder / f"{side}/0.jsonl", [prose(first + n) for n in range(4)])
     return folder
 
 
