@@ -46,8 +46,21 @@ def draw(results: Results) -> Figure | None:
         axis.set_xticks(list(TICKS), list(TICKS.values()))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.set_xlabel("parameters")
-    style.legend(figure, [gaps, share], 3)
+    keys(gaps, results)
+    style.legend(figure, [gaps, share], 4)
     return figure
+
+
+def keys(axis: Axes, results: Results) -> None:
+    """What a dashed line, a hollow mark and a cross stand for, where there are any."""
+    there = set(ladder.table(results)["place"])
+    for place, label, look in (
+        ("ladder", "law of the rungs, 95% for a further model", {"linestyle": "--"}),
+        ("next rung", "135M, the same masks", {"marker": "o", "markerfacecolor": "white"}),
+        ("another window and text", "135M, a window of 128", {"marker": "x"}),
+    ):
+        if place in there:
+            axis.plot([], [], color=style.GREY, label=label, **{"linestyle": "", **look})
 
 
 def masks(axis: Axes, results: Results, budget: str, colour: str, marker: str) -> None:
