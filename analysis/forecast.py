@@ -29,8 +29,9 @@ LAW = "y = at_1M + slope * log10(parameters / 1e6), least squares over the rungs
 INTERVAL = "prediction interval of one further model, Student's t with rungs - 2 degrees of freedom"
 DIFFERS = (
     "The rungs read about a million tokens of encyclopedia articles each; the 135M model read two "
-    "trillion of many kinds, and the larger ones are any like it. Its tokens are longer, so a "
-    "window of 8 holds more text. Only the masks, the test articles and the retrofit are the same."
+    "trillion of many kinds, perhaps the test articles among them, and the larger ones are any "
+    "like it. Its tokens are longer, so a window of 8 holds more text. Only the masks, the test "
+    "articles and the retrofit are the same."
 )
 
 
@@ -43,6 +44,7 @@ class Law:
         scatter: of the rungs about the line (root of the residual mean square).
         centre, squares: mean of the rungs' logarithms, and their squares about it.
         rungs: how many; ``confidence``: of the intervals.
+        least, most: what a value can be; forecasts are cut off there.
     """
 
     slope: float
@@ -52,6 +54,8 @@ class Law:
     squares: float
     rungs: int
     confidence: float
+    least: float = -math.inf
+    most: float = math.inf
 
     def at(self, parameters: float) -> tuple[float, float, float]:
         """What a further model of that size will show: the value, and the ends of its interval."""
@@ -59,7 +63,9 @@ class Law:
         value = self.start + self.slope * x
         share = 1 + 1 / self.rungs + (x - self.centre) ** 2 / self.squares
         half = self._t * self.scatter * math.sqrt(share)
-        return value, value - half, value + half
+        value, low, high = (min(max(each, self.least), self.most)
+                            for each in (value, value - half, value + half))  # fmt: skip
+        return value, low, high
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -72,7 +78,8 @@ class Law:
         return float(stats.t.ppf(0.5 + self.confidence / 2, self.rungs - 2))
 
 
-def fitted(parameters: Sequence[float], values: Sequence[float], confidence: float) -> Law:
+def fitted(parameters: Sequence[float], values: Sequence[float], confidence: float,
+           limits: tuple[float, float] = (-math.inf, math.inf)) -> Law:  # fmt: skip
     """The law of some rungs.
 
     Raises:
@@ -86,24 +93,27 @@ def fitted(parameters: Sequence[float], values: Sequence[float], confidence: flo
     start = float(y.mean()) - slope * float(x.mean())
     rest = float(((y - start - slope * x) ** 2).sum())
     scatter = math.sqrt(rest / (len(x) - 2))
-    return Law(slope, start, scatter, float(x.mean()), squares, len(x), confidence)
+    return Law(slope, start, scatter, float(x.mean()), squares, len(x), confidence, *limits)
 
 
 def gap(results: Results, budget: str) -> Law | None:
     """The law of one mask's gap in percent, None where too few rungs were read."""
-    return _law(ladder.of(results, "ladder", budget), "change", results.confidence)
+    rungs = ladder.of(results, "ladder", budget)
+    return _law(rungs, "change", results.confidence, (-100.0, math.inf))
 
 
 def density(results: Results) -> Law | None:
     """The law of the density needed, in percent of the distant pairs."""
     frame = ladder.needed(results)
-    return _law(frame[frame["place"] == "ladder"], "density", results.confidence)
+    rungs = frame[frame["place"] == "ladder"]
+    return _law(rungs, "density", results.confidence, (0.0, 100.0))
 
 
-def _law(rows: pd.DataFrame, column: str, confidence: float) -> Law | None:
+def _law(rows: pd.DataFrame, column: str, confidence: float,
+         limits: tuple[float, float]) -> Law | None:  # fmt: skip
     if rows["parameters"].nunique() < FEWEST:
         return None
-    return fitted(list(rows["parameters"]), list(100 * rows[column]), confidence)
+    return fitted(list(rows["parameters"]), list(100 * rows[column]), confidence, limits)
 
 
 def content(results: Results) -> dict[str, Any]:
@@ -118,7 +128,7 @@ def content(results: Results) -> dict[str, Any]:
         "read": _dates(results, rungs),
         "gap_percent": laws,
         "density_needed_percent": [] if needed is None else [
-            {"gap_at_most_percent": 100 * ladder.SMALL, **_said(needed, 0.0, 100.0)}
+            {"gap_at_most_percent": 100 * ladder.SMALL, **_said(needed)}
         ],
     }  # fmt: skip
 
@@ -132,17 +142,15 @@ def _gaps(results: Results, rungs: pd.DataFrame) -> Iterator[dict[str, Any]]:
             yield {**known, **_said(law)}
 
 
-def _said(law: Law, least: float = -math.inf, most: float = math.inf) -> dict[str, Any]:
-    """A law and its forecasts, cut off where a value cannot be."""
-    ahead = {name: [min(max(each, least), most) for each in law.at(size)]
-             for name, size in AHEAD.items()}  # fmt: skip
+def _said(law: Law) -> dict[str, Any]:
+    """A law and its forecasts."""
     ends = ("value", "low", "high")
     return {
         "at_1M": _round(law.start), "slope": _round(law.slope),
         "slope_interval": [_round(each) for each in law.slopes], "scatter": _round(law.scatter),
-        "forecasts": {name: {"parameters": AHEAD[name],
-                             **dict(zip(ends, map(_round, each), strict=True))}
-                      for name, each in ahead.items()},
+        "forecasts": {name: {"parameters": size,
+                             **dict(zip(ends, map(_round, law.at(size)), strict=True))}
+                      for name, size in AHEAD.items()},
     }  # fmt: skip
 
 

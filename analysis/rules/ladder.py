@@ -19,7 +19,7 @@ from analysis.rules.registry import Outcome, Verdict, facts, rule
 from analysis.settings import LedgerSettings
 
 ONE = "k1.symmetric.sinkhorn"
-MASKS = {"k1": ONE, "k2": "k2.symmetric.sinkhorn"}
+MASKS = {"k1": ONE, "k2": "k2.symmetric.sinkhorn", "k3": "k3.multi_probe.sinkhorn"}
 PLACE = "next rung"
 
 

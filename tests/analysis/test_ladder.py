@@ -89,6 +89,13 @@ def test_intervals_hold_what_a_further_model_shows_as_often_as_they_say() -> Non
     assert 0.93 < held / 1000 < 0.97
 
 
+def test_a_forecast_ends_where_its_values_do() -> None:
+    law = forecast.fitted(SIZES, [40.0, 75.0, 94.0, 87.0], 0.95, (0.0, 100.0))
+    value, low, high = law.at(1e10)
+    assert (value, high) == (100, 100)
+    assert 0 <= low < 100
+
+
 @pytest.mark.parametrize("sizes", [SIZES[:2], [10**6] * 4])
 def test_too_few_sizes_make_no_law(sizes: list[int]) -> None:
     with pytest.raises(ValueError, match="needs 3 rungs of different size"):
