@@ -130,6 +130,6 @@ def test_the_figure_has_a_line_a_mask_and_few_of_them(results: Results) -> None:
     drawn = figure.draw(Results(results.base))
     assert drawn is not None
     named = [text.get_text() for text in drawn.legends[0].get_texts()]
-    lines = ["near tokens alone", "1 of 4 groups", "2 of 4 groups", "density for 2%"]
-    keys = ["law of the rungs, 95% for a further model", "135M, the same masks"]
+    lines = [ladder.MASKS[budget] for budget in figure.SHOWN]
+    keys = ["law of the rungs, and its forecasts", "135M, the same masks"]
     assert sorted(named) == sorted([*lines, *keys])
