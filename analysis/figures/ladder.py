@@ -33,6 +33,7 @@ SHOWN = {ladder.WINDOW: (style.ORANGE, "v", 0.72), "k1.symmetric.sinkhorn": (sty
 SIZES = np.logspace(5.7, 10.1, 60)  # parameters
 TICKS = {10.0**n: f"{10 ** (n - 6):g}M" if n < 9 else f"{10 ** (n - 9):g}B" for n in range(6, 11)}
 LOWEST = -10.0  # percent: further down lies no gap
+CHANGES = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 def draw(results: Results) -> Figure | None:
@@ -43,8 +44,10 @@ def draw(results: Results) -> Figure | None:
     for budget, (colour, marker, aside) in SHOWN.items():
         masks(gaps, results, budget, {"color": colour, "marker": marker}, aside)
     gaps.axhline(0, color=style.INK, linewidth=1.2)
-    style.changes(gaps, LOWEST, gaps.get_ylim()[1])
-    gaps.set_ylim(bottom=LOWEST)
+    top = 1.5 * gaps.get_ylim()[1]
+    style.changes(gaps, LOWEST, top)
+    gaps.set_yticks([tick for tick in CHANGES if tick <= top])
+    gaps.set_ylim(LOWEST, top)
     gaps.set_ylabel("change of perplexity (%)")
     density(share, results)
     for axis in (gaps, share):
