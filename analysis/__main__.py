@@ -1,4 +1,4 @@
-"""`python -m analysis`: tables, figures, ledger, metrics, page from `results/<scale>/`."""
+"""`python -m analysis`: tables, figures, forecast, ledger, metrics, page from result files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from analysis import claims, figures, readme, report, settings, tables
+from analysis import claims, figures, forecast, readme, report, settings, tables
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = loaded.results(out)
     written = tables.write(results, out / "tables")  # first: rules read what was counted there
     written += figures.write(results, out / "figures")
+    written.append(forecast.write(results, out / "forecast.json"))
     rows = claims.build(results, loaded)
     written += claims.write(rows, out)
     numbers = {"experiments": tables.metrics(results), "claims": claims.totals(rows)}

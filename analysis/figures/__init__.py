@@ -20,6 +20,7 @@ from analysis.figures import (
     equal,
     finetuning,
     information,
+    ladder,
     leak,
     lengths,
     plan,
@@ -54,6 +55,7 @@ FIGURES = {
     "architectures": Shown(
         architectures.draw, "The paper's way on five attention types", architectures.CAPTION
     ),
+    "ladder": Shown(ladder.draw, "Cost against size, and a forecast", ladder.CAPTION),
     "finetuning": Shown(
         finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
     ),

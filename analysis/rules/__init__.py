@@ -13,6 +13,7 @@ from analysis.rules import (
     finetuning,
     headline,
     identity,
+    ladder,
     leak,
     lengths,
     lora,

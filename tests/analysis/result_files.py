@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import ladder
+
 TOKENS = 1000
 LOSS = 3.0  # nats a token of the pretrained model
 FULL = {"name": "full"}
@@ -390,6 +392,32 @@ def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
                 method={"name": "window"},
                 **how,
             )
+
+
+def write_ladder(root: Path, costs: Sequence[float], ahead: float | None = None, *,
+                 wobble: float = 3e-4, window: float = 0.5) -> None:  # fmt: skip
+    """The paper's way on models of four sizes: what one group of four costs each, with a quarter of
+    the distant pairs, two groups a tenth of that; and what it costs the next rung."""
+    models = dict(zip(ladder.RUNGS, costs, strict=False))
+    next_rung = {name: cost for name in ladder.NEXT if (cost := ahead) is not None}
+    for place, own in (("ladder", models), ("next_rung", next_rung)):
+        for model, cost in own.items():
+            how = {"model": model, "reading": "ladder", "texts": "articles", "context": 512}
+            names = {part: f"{place}{part}" for part in ("", "_paper", "_window")}
+            cells = {part: f"{name}-model{model}" for part, name in names.items()}
+            regime = SCRATCH if place == "ladder" else NOTHING
+            write_read(root, names[""], losses("full"), cell=cells[""], regime=regime, **how)
+            known = {**PAPER_MASK, "wobble": wobble, "window": 8}
+            rows = [
+                row for k, change, kept in ((1, cost, 0.25), (2, cost / 10, 0.85))
+                for row in losses("hard", f"k{k}.symmetric.sinkhorn", change,
+                                  **known | {"top_k": k, "distant_density": kept})
+            ]  # fmt: skip
+            write_read(root, names["_paper"], rows, cell=cells["_paper"], method=PAPER,
+                       regime=ROUTERS, against=[names[""]], **how)  # fmt: skip
+            near = losses("hard", change=window, window=8, distant_density=0.0)
+            write_read(root, names["_window"], near, cell=cells["_window"], against=[names[""]],
+                       method={"name": "window"}, **how)  # fmt: skip
 
 
 def write_tuned(root: Path, change: float, *, texts: str = "plays", full: float = -0.1,

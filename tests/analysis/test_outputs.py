@@ -27,6 +27,7 @@ from tests.analysis.result_files import (
     write_copying,
     write_cure,
     write_information,
+    write_ladder,
     write_leak,
     write_lengths,
     write_masks,
@@ -89,6 +90,7 @@ def filled(results):
                 method=RECIPE | {"window": 64}, **search)  # fmt: skip
     write_types(root, 0.01, 0.1, models=["small-gpt2", "small-gemma2"])
     write_tuned(root, 0.01)
+    write_ladder(root, [0.02, 0.03, 0.04], 0.3)
     write_lengths(root, 0.05)
     write_chat(root, 0.3, 0.2, costs=False)
     write_positions(root, 0.1)
@@ -240,7 +242,7 @@ def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
     rows = json.loads((filled.base / "claims.json").read_text())
-    assert sum(metrics["claims"].values()) == len(rows) == 404
+    assert sum(metrics["claims"].values()) == len(rows) == 409
     assert "recipe" in metrics["experiments"]
     page = (filled.base / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -28,6 +28,7 @@ from tests.analysis.result_files import (
     write_contents,
     write_copying,
     write_cure,
+    write_ladder,
     write_leak,
     write_lengths,
     write_lora,
@@ -322,6 +323,15 @@ def longer(change: float, **how: Any) -> Writer:
     return lambda results: write_lengths(results.root, change, **how)
 
 
+GROWING = (0.02, 0.0305, 0.0355, 0.04)  # nearly a straight line in the logarithm of the size
+SHRINKING = (0.04, 0.0295, 0.0245, 0.02)
+DENSER = (0.031, 0.0352, 0.0381, 0.041)  # what they need for a small gap is
+
+
+def rungs(costs: Sequence[float], ahead: float | None = None, **how: Any) -> Writer:
+    return lambda results: write_ladder(results.root, costs, ahead, **how)
+
+
 SCRATCH_NAMES = ("before", "scratch", "scratch_focus")
 TOP2 = {"density": 0.45, "distant_density": 0.4}
 IN_SETTING = {**GPT2, "regime": TRAINED}
@@ -421,6 +431,12 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("ours.ruler.window", beside_window(0.0), REPRODUCED, beside_window(1.0)),
     ],
     "answers_found": [("ours.ruler", asked(1.0), REPRODUCED, asked(0.0))],
+    "grows": [("ours.ladder.grows", rungs(GROWING), REPRODUCED, rungs(SHRINKING))],
+    "forecasts": [
+        ("ours.ladder.135m.k1", rungs(GROWING, 0.065), REPRODUCED, rungs(GROWING, 0.4)),
+        ("ours.ladder.135m.k2", rungs(GROWING, 0.065), REPRODUCED, rungs(GROWING, 0.4)),
+        ("ours.ladder.135m.density", rungs(DENSER, 0.0655), REPRODUCED, rungs(DENSER, 0.8)),
+    ],
     "found_again": [("ours.copying", copied(0.6), REPRODUCED, copied(2.0))],
     "whole_model": [
         ("ours.whole.forward", table("prefill", {}), REPRODUCED,
@@ -643,6 +659,9 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("groups.g4.purity", holds(0.6)),
         ("groups.notes.full-finetuning.persists", persisting(0.6)),
         ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
+        ("ours.ladder.grows", rungs((0.02, 0.05, 0.01, 0.03))),
+        ("ours.ladder.135m.k1", rungs(GROWING, 0.065, wobble=0.2)),
+        ("ours.ladder.135m.k1", rungs((0.02, 0.2, 0.05, 0.1), 0.15)),  # too wide to say anything
     ],
 )
 def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, writer):
