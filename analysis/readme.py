@@ -171,7 +171,7 @@ def beside(results: Results) -> str:
         lines.append(f"| {name} | {row['distant_density']:.1%} | {chosen} | {percent(row)} | "
                      f"{lost.get(row['role'], (0, NONE))[1]} |")  # fmt: skip
     lines += [f"| {ROLES[role]} | {kept:.1%} | {NONE} | {NONE} | {told} |"
-              for role, (kept, told) in lost.items() if role not in set(own["role"])]  # fmt: skip
+              for role, (kept, told) in lost.items() if role == "window"]  # fmt: skip
     return "\n".join(lines)
 
 
