@@ -23,7 +23,7 @@ ROLES = {
     "token": "groups by token",
     "ngram": "n-gram keys alone",
     "shuffled": "routers trained with shuffled gates",
-    "trained_window": "window, adapted under it",
+    "trained_window": "window, LoRA trained under it",
     "masked": "ours, LoRA under the mask",
     "streaming": "StreamingLLM",
     "longformer": "Longformer's window",
