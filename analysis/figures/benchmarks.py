@@ -49,6 +49,7 @@ def draw(results: Results) -> Figure | None:
                       **look, **style.BAR)  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.2, label="without a mask")
     axis.set_xticks(list(order.values()), [told(own, *place) for place in order])
+    axis.set_xlim(-0.6, len(order) - 0.4)
     axis.set_ylabel("change of the score (points)")
     axis.set_xlabel("window of the mask, worked examples, questions within its reach")
     style.legend(figure, [axis], 4)
