@@ -144,7 +144,7 @@ def test_equal_results_give_equal_files(filled):
 def test_quality_stands_against_density_between_the_full_models(filled):
     figure = quality_figure.draw(filled)
     assert labels(figure) == {
-        "ours: trained groups", "wider window", "adapted model, full attention",
+        "ours: trained groups", "wider window, n-gram keys", "adapted model, full attention",
         "pretrained model, full attention",
     }  # fmt: skip
     drawn = lines(figure.axes[0])["ours: trained groups"]
