@@ -80,7 +80,7 @@ def sentence(results: Results) -> str:
         cell = results.cells[least["cell"]]
         text += (f" With heavy hitters ({cell.method['heavy_hitters']:.0%} of the tokens, visible "
                  f"to every query) and {cell.steps} more training steps it is "
-                 f"**{percent(least)}**.")  # fmt: skip
+                 f"**{percent(least)}** ({tables.plural(least['seeds'], 'seed')}).")  # fmt: skip
     return f"{text} Intervals are 95%, over documents and {seeds}."
 
 
