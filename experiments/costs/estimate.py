@@ -16,6 +16,7 @@ from torch import nn
 import focus
 from experiments.costs import shapes, tracing
 from experiments.costs.tracing import Traced
+from experiments.methods.focus import FocusSettings
 from experiments.regimes.tensors import layers
 from experiments.settings import Centroids, Experiment, Settings
 
@@ -84,7 +85,7 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     shape, dtype = shapes.config(name), DTYPES[cell.dtype]
     longest = getattr(shape, "max_position_embeddings", how.context)
     context = min(how.context, longest)
-    model = shapes.build(shape, dtype, focus.FocusConfig(**cell.method.fields))
+    model = shapes.build(shape, dtype, FocusSettings(**cell.method.fields).config)
     counts, sizes = _counts(model, shape), Sizes.of(model)
     # Everything is proportional to the windows: one says it all.
     step = tracing.training(model, 1, context, precision=how.precision,

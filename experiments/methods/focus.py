@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any
 
+import torch
 from pydantic import create_model, model_validator
+from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus as library
 from experiments.methods.base import Counting, Method, groups_within
 from experiments.settings.experiment import Budget, Centroids, Experiment, Mask, Training
-from experiments.settings.schema import Frozen
+from experiments.settings.schema import Count, Frozen, Size
 from focus.density import PairCounts
 from focus.named import Adapter
+from focus.routing import Memberships, Router
 from focus.state import attached, transformers_model
+
+CERTAIN = 1e4  # logits apart by which a softmax is one or zero in float32
 
 
 class _Base(Frozen):
+    """Fields that the library has not, for ablations: see :func:`by_layer`."""
+
+    dense_every: Size = 0
+    shared_layers: Count = 1
+
     @property
     def config(self) -> library.FocusConfig:
         """The library's own."""
-        return library.FocusConfig(**self.model_dump())
+        return library.FocusConfig(**self.model_dump(exclude=set(_Base.model_fields)))
 
     @model_validator(mode="after")
     def _valid(self) -> Any:
@@ -78,18 +88,28 @@ class Focus(Method):
         """Soft mode, cooled and in its last steps by the hard mask; hard mode where the routers
         are not what is trained."""
         if not isinstance(regime, Centroids):
-            return library.mode(model, "hard", **mask_of(self.config, None))
-        return library.mode(model, "soft", **gate_at(step, regime, self.config.temperature))
+            return self._mode(model, "hard", mask_of(self.config, None))
+        return self._mode(model, "soft", gate_at(step, regime, self.config.temperature))
 
     @contextmanager
     def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
         """Hard mode."""
-        with library.mode(model, "hard", **mask_of(self.config, budget)):
+        with self._mode(model, "hard", mask_of(self.config, budget)):
             yield lambda: PairCounts.total(library.pair_counts(model).values())
 
     def soft(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
         """The soft gate at its last temperature, under the config's own balance."""
-        return library.mode(model, "soft", balance=self.config.balance)
+        return self._mode(model, "soft", {"balance": self.config.balance})
+
+    @contextmanager
+    def _mode(self, model: PreTrainedModel, name: str, how: dict[str, Any]) -> Iterator[None]:
+        own = self.settings
+        routers = attached(model).routers
+        with (
+            library.mode(model, name, **how),
+            by_layer(routers, own.dense_every, own.shared_layers),
+        ):
+            yield
 
     def mask(self, budget: Budget | None) -> dict[str, Any]:
         """What a budget overrides of the config."""
@@ -126,8 +146,46 @@ class Focus(Method):
             raise ValueError(f"{path}.regime.name: {regime.name} trains no routers, and start "
                              "names no experiment that does")  # fmt: skip
         if routed is not None:
-            theirs = library.FocusConfig(**routed.method.fields)
+            theirs = FocusSettings(**routed.method.fields).config
             refuse_other_routing(f"{path}.method", theirs, settings.config)
+
+
+@contextmanager
+def by_layer(routers: Mapping[int, Router], dense_every: int, shared_layers: int) -> Iterator[None]:
+    """Forward passes in which the last of every ``dense_every`` layers keeps every pair (0: none),
+    and each run of ``shared_layers`` layers routes as its first does, from that one's hidden states
+    (IndexCache reuses the keys that it has chosen so)."""
+    first: dict[str, Any] = {}
+
+    def lead(router: Router, args: Any, found: Tensor | Memberships) -> None:
+        first["answer"] = found
+
+    def follow(router: Router, args: Any, found: Tensor | Memberships) -> Any:
+        return first["answer"]
+
+    with ExitStack() as hooks:
+        for place, (index, router) in enumerate(routers.items()):
+            hook = follow if place % shared_layers else lead
+            if dense_every and (index + 1) % dense_every == 0:
+                hook = all_together
+            if dense_every or shared_layers > 1:
+                hooks.callback(router.register_forward_hook(hook).remove)
+        yield
+
+
+def all_together(router: Router, args: Any, found: Tensor | Memberships) -> Tensor | Memberships:
+    """A router's answer, (..., K), with every token in the first group: all pairs are kept."""
+    if isinstance(found, Memberships):
+        key = None if found.key is None else in_first(found.key)
+        return Memberships(in_first(found.query), key)
+    return CERTAIN * in_first(found).to(found.dtype)
+
+
+def in_first(like: Tensor) -> Tensor:
+    """(..., K) bool, True in the first column."""
+    where = torch.zeros_like(like, dtype=torch.bool)
+    where[..., 0] = True
+    return where
 
 
 def refuse_other_routing(path: str, theirs: library.FocusConfig, ours: library.FocusConfig) -> None:

@@ -106,8 +106,10 @@ def reasons(cell: Experiment) -> Iterator[tuple[str, str]]:
     if how.validate_every > how.steps:
         yield "regime.validate_every", f"{how.validate_every} is above steps = {how.steps}"
     # Modules must be the same before, in and after a step, where other code runs the model again.
-    if cell.method.name not in ("full", "focus") or getattr(how, "shuffled", False):
-        only = "is for methods full and focus alone, without shuffled gates"
+    shared = cell.method.fields.get("shared_layers", 1) > 1
+    shuffled = getattr(how, "shuffled", False)
+    if cell.method.name not in ("full", "focus") or shuffled or shared:
+        only = "is for methods full and focus alone, without shuffled gates or shared layers"
         if how.strategy == "fsdp2":
             yield "regime.strategy", f"fsdp2 {only}"
         if how.checkpoint_activations:
