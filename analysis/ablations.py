@@ -12,7 +12,7 @@ from analysis.cells import Cell
 from analysis.comparisons import quality, versus
 from analysis.results import Results
 from experiments import statistics
-from focus.config import FocusConfig
+from experiments.methods.focus import FocusSettings
 
 # The paper's name of a setting, and ours; a setting that the paper leaves alone has ours.
 SETTINGS = {"k": "num_groups", "window": "window", "tau": "temperature",
@@ -20,17 +20,19 @@ SETTINGS = {"k": "num_groups", "window": "window", "tau": "temperature",
 THEIRS = {ours: name for name, ours in SETTINGS.items()}
 # The default of each column of Table 9: routers alone, and with all weights.
 DEFAULTS = {"centroids": "ablate", "joint": "tuned"}
-LIBRARY = FocusConfig().to_dict()
+LIBRARY = FocusSettings().model_dump()
 COLUMNS = ["trained", "setting", "value", "default", "cell", "change", "low", "high", "ppl",
+           "hard_change", "hard_low", "hard_high", "distant_density",
            "largest", "largest_low", "largest_high", "points", "points_low", "points_high",
            "documents", "seeds", "evidence"]  # fmt: skip
 
 
 @cache
 def table(results: Results) -> pd.DataFrame:
-    """A row a way to train, setting and value: change of the perplexity under the training gate
-    against the default (of the default: against the pretrained model), tokens in the largest group
-    (percent) and the difference, in points, to the default's."""
+    """A row a way to train, setting and value: change of the perplexity under the training gate and
+    under the hard mask against the default (of the default: against the pretrained model), the
+    share of distant pairs that the mask keeps, tokens in the largest group (percent) and the
+    difference, in points, to the default's."""
     rows = [row for trained, name in DEFAULTS.items() if (default := results.cells.get(name))
             for row in _of_default(results, trained, default)]  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -38,12 +40,14 @@ def table(results: Results) -> pd.DataFrame:
 
 def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[str, Any]]:
     swept = [(changed(cell, default), cell) for cell in results.cells.values()]
-    fields = dict.fromkeys([*SETTINGS.values(), *(field for field, _ in swept if field)])
+    found = {field for field, _ in swept if field}
+    fields = sorted(found, key=lambda field: [*THEIRS, *LIBRARY].index(field))
     for field in fields:
         for cell in (default, *(cell for own, cell in swept if own == field)):
             yield {"trained": trained, "setting": THEIRS.get(field, field),
                    "value": whole(cell)[field], "default": whole(default)[field],
                    "cell": cell.name, **perplexity(results, cell, default),
+                   **masked(results, cell, default),
                    **largest(results, cell, default)}  # fmt: skip
 
 
@@ -67,17 +71,25 @@ def changed(cell: Cell, default: Cell) -> str | None:
     return apart[0] if len(apart) == 1 else None
 
 
-def perplexity(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
+def masked(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
+    """The same under the hard mask, and what the mask keeps."""
+    own = perplexity(results, cell, default, "hard")
+    named = {f"hard_{name}": own.get(name) for name in ("change", "low", "high")}
+    return {**named, "distant_density": own.get("distant_density")}
+
+
+def perplexity(results: Results, cell: Cell, default: Cell,
+               condition: str = "soft") -> dict[str, Any]:  # fmt: skip
     """Against the default, or the default against the pretrained model."""
     frame = quality(results)
     if cell.name == default.name:
         own = frame[(frame["cell"] == cell.name) & (frame["base_role"] == "pretrained")]
     else:
         own = pd.DataFrame(versus(results, cell, default))
-    own = own[own["condition"] == "soft"] if len(own) else own
+    own = own[own["condition"] == condition] if len(own) else own
     if own.empty:
         return {}
-    names = ["change", "low", "high", "ppl", "documents", "seeds", "evidence"]
+    names = ["change", "low", "high", "ppl", "distant_density", "documents", "seeds", "evidence"]
     return {name: own.iloc[0][name] for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Ablations of the paper's way: one setting changed at a time, ours beside the paper's."""
+"""Ablations of the paper's way: one of its settings changed at a time, ours beside the paper's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw(results: Results) -> Figure | None:
     """Two rows of panels, one a setting; None where nothing was ablated."""
     frame = ablations.table(results)
     known = frame["change"].notna() | (frame["value"] == frame["default"])
-    frame = frame[known]
+    frame = frame[known & frame["setting"].isin(list(TITLES))]
     shown = [str(name) for name, own in frame.groupby("setting", sort=False)
              if len(set(own["value"])) > 1]  # fmt: skip
     if not shown:
@@ -47,18 +47,13 @@ def draw(results: Results) -> Figure | None:
             panel(above, below, rows, values, str(trained), setting)
         above.axhline(0, color=style.INK, linewidth=1.2)
         for axis in (above, below):
-            axis.set_xticks(range(len(values)), [named(value) for value in values])
-        above.set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
+            axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        above.set_title(TITLES[setting], loc="left")
     every[0].set_ylabel("change of perplexity (%)")
     every[len(shown)].set_ylabel("tokens in the largest group (%)")
     every[len(shown)].set_ylim(0, 100)
     style.legend(figure, every, 4)
     return figure
-
-
-def named(value: float | str) -> str:
-    """A setting's value as it stands below the axis."""
-    return value.replace("_", "\n") if isinstance(value, str) else f"{value:g}"
 
 
 def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], trained: str,
@@ -67,12 +62,7 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], train
     colour, marker, name = LOOKS[trained]
     side = -0.08 if trained == "centroids" else 0.08
     places = [values.index(value) + side for value in rows["value"]]
-    ours: dict[str, Any] = {
-        "color": colour,
-        "marker": marker,
-        "linestyle": "" if isinstance(values[0], str) else "-",
-        **style.BAR,
-    }
+    ours: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "-", **style.BAR}
     moved = rows.assign(**{
         each: rows[each].where(rows["value"] != rows["default"], 0.0)
         for each in ("change", "low", "high")
@@ -81,7 +71,7 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], train
                    yerr=style.spread(moved, "change", "low", "high", 100), **ours)  # fmt: skip
     below.errorbar(places, rows["largest"], yerr=style.spread(
         rows, "largest", "largest_low", "largest_high"), **ours)  # fmt: skip
-    theirs = paper(setting, trained, rows["default"].iloc[0]) if setting in TITLES else []
+    theirs = paper(setting, trained, rows["default"].iloc[0])
     there = [row for row in theirs if row["value"] in values]
     hollow: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": ":",
                               "markerfacecolor": "white", "markersize": 5.5}  # fmt: skip

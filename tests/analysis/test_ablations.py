@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from analysis import ablations
-from analysis.figures.ablations import draw
+from analysis.figures.further import draw
 from analysis.results import Results
 from experiments.settings import Settings
 from experiments.stages import read
@@ -39,8 +39,10 @@ def test_a_new_block_is_a_row_and_a_panel(
     own = frame[(frame["setting"] == "gate") & (frame["value"] == "log")]
     assert own["cell"].tolist() == ["mine-gatelog"]
     assert own["change"].notna().all()
+    assert own["hard_change"].notna().all()
+    assert own["distant_density"].between(0, 1).all()
     titles = [axis.get_title(loc="left") for axis in draw(results).axes]
-    assert "gate" in titles
+    assert "training gate" in titles
 
 
 def test_what_differs_in_two_settings_is_no_ablation(results: Results) -> None:
@@ -48,5 +50,6 @@ def test_what_differs_in_two_settings_is_no_ablation(results: Results) -> None:
     write_ablation(results.root, "both", 0.1, 24.0, against=["ablate"], gate="log",
                    window=64)  # fmt: skip
     write_ablation(results.root, "apart", 0.1, 24.0, against=["tuned"], gate="log")
+    write_ablation(results.root, "one", 0.1, 24.0, against=["ablate"], gate="log")
     frame = ablations.table(results)
-    assert set(frame["cell"]) == {"ablate"}
+    assert set(frame["cell"]) == {"ablate", "one"}

@@ -1,0 +1,75 @@
+"""Ablations of the paper's way in settings that the paper leaves alone."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import ablations
+from analysis.figures import style
+from analysis.results import Results
+
+CAPTION = (
+    "The paper's way with one setting changed that the paper leaves alone (routers alone trained, "
+    "SmolLM2, plays, 24 steps). Above: change of perplexity against the default, with 95% "
+    "intervals over seeds and documents. Below: distant pairs that the hard mask keeps. Dense: one "
+    "layer in so many keeps full attention. Shared: so many layers use the groups of the first."
+)
+TITLES = {"sinks": "sinks", "gate": "training gate", "routers": "routers",
+          "dense_every": "dense: one layer in", "shared_layers": "layers that share groups",
+          "probe": "probe", "num_groups": "groups"}  # fmt: skip
+CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
+              "hard_": ("hard mask", style.RED, "s", 0.08)}  # fmt: skip
+
+
+def draw(results: Results) -> Figure | None:
+    """Two rows of panels, one a setting; None where no such setting was changed."""
+    frame = ablations.table(results)
+    frame = frame[(frame["trained"] == "centroids") & ~frame["setting"].isin(ablations.SETTINGS)]
+    frame = frame[frame["change"].notna() | (frame["value"] == frame["default"])]
+    shown = [(str(name), own) for name, own in frame.groupby("setting", sort=False)
+             if len(own) > 1]  # fmt: skip
+    if not shown:
+        return None
+    figure, every = style.axes(len(shown), 0.8 + 2.5 * len(shown), 5.6, rows=2, share=True)
+    for column, (setting, own) in enumerate(shown):
+        above, below = every[column], every[column + len(shown)]
+        panel(above, below, own.sort_values("value", key=lambda x: x.map(rank)))
+        above.set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
+    every[0].set_ylabel("change of perplexity (%)")
+    every[len(shown)].set_ylabel("distant pairs kept (%)")
+    every[len(shown)].set_ylim(0, 104)
+    style.legend(figure, every, 2)
+    return figure
+
+
+def panel(above: Axes, below: Axes, rows: pd.DataFrame) -> None:
+    """One setting: a place a value, the default's at zero."""
+    places = pd.Series(range(len(rows)), rows.index)
+    default = rows["value"] == rows["default"]
+    for prefix, (label, colour, marker, side) in CONDITIONS.items():
+        names = [f"{prefix}{name}" for name in ("change", "low", "high")]
+        own = rows[names].astype(float).mask(default, 0.0)
+        above.errorbar(
+            places + side, 100 * own[names[0]], yerr=style.spread(own, *names, 100), label=label,
+            color=colour, marker=marker, linestyle="", **style.BAR,
+        )  # fmt: skip
+    above.axhline(0, color=style.INK, linewidth=1.2)
+    below.bar(places, 100 * rows["distant_density"].astype(float), 0.5, color=style.GREY)
+    for axis in (above, below):
+        axis.set_xticks(list(places), [named(row) for row in rows.itertuples()])
+        axis.set_xlim(-0.6, len(rows) - 0.4)
+
+
+def rank(value: object) -> tuple[str, float]:
+    """Numbers from small to large, words by the alphabet."""
+    return ("", float(value)) if isinstance(value, int | float) else (str(value), 0.0)
+
+
+def named(row: object) -> str:
+    """A value as it stands below the axis."""
+    value, setting = row.value, row.setting  # type: ignore[attr-defined]
+    if setting == "dense_every" and value == 0:
+        return "none"
+    return value.replace("_", "\n") if isinstance(value, str) else f"{value:g}"
