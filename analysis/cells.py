@@ -12,6 +12,7 @@ ROLES = {
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
     "heavy": "ours, with heavy hitters",
+    "heavy_untrained": "ours, heavy hitters, not trained on",
     "ours_keys": "ours, 16 n-gram keys",
     "heavy_keys": "ours, heavy hitters, 16 n-gram keys",
     "paper": "the paper's way",
@@ -39,6 +40,7 @@ ROLES = {
     "trained_indexer": "lightning indexer",
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
+UNTRAINED = "heavy_untrained"  # the experiment whose routers did not learn beside heavy hitters
 MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
@@ -116,6 +118,8 @@ class Cell:
         if self.method.get("routers") != "query_head":
             return "groups"
         role = "heavy" if self.method.get("heavy_hitters") else "ours"
+        if UNTRAINED in (self.block, self.start):
+            return UNTRAINED
         return f"{role}_keys" if self.method.get("ngram_keys", 0) >= MORE_KEYS else role
 
 

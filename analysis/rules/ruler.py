@@ -21,7 +21,7 @@ def answers_found(claim: Claim, results: Results, settings: LedgerSettings) -> O
     own = frame[(frame["role"] == "heavy") & (frame["task"] == ruler.EVERY)]
     if own.empty:
         return None
-    row, limit = own.sort_values("points").iloc[0], settings.tolerances.same_score
+    row, limit = own.sort_values("points_high").iloc[0], settings.tolerances.same_score
     verdict = judged(-row["points_high"], -row["points_low"], limit)
     why = f"{points(own)} (limit -{limit:.0f})"
     return Outcome(verdict, why, **known(row, results), same_setting=True)
@@ -37,7 +37,7 @@ def beyond_control(claim: Claim, results: Results, settings: LedgerSettings,
     own = own[own["task"] == ruler.EVERY]
     if own.empty:
         return None
-    row = own.sort_values("points").iloc[-1]
+    row = own.sort_values("points_low").iloc[-1]
     verdict = judged(row["points_low"], row["points_high"], 0.0)
     return Outcome(verdict, f"{control} against the recipe: {points(own)}", **known(row, results),
                    same_setting=True)  # fmt: skip
