@@ -11,6 +11,7 @@ ROLES = {
     "pretrained": "pretrained model, full attention",
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
+    "longer": "ours, three times the steps",
     "heavy": "ours, with heavy hitters",
     "heavy_untrained": "ours, heavy hitters, not trained on",
     "ours_keys": "ours, 16 n-gram keys",
@@ -41,6 +42,7 @@ ROLES = {
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
 UNTRAINED = "heavy_untrained"  # the experiment whose routers did not learn beside heavy hitters
+LONGER = 200  # training steps; the recipe has 90
 MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
@@ -117,6 +119,8 @@ class Cell:
             return "paper" if own else "ablation"
         if self.method.get("routers") != "query_head":
             return "groups"
+        if (self.steps or 0) >= LONGER:
+            return "longer"
         role = "heavy" if self.method.get("heavy_hitters") else "ours"
         if UNTRAINED in (self.block, self.start):
             return UNTRAINED

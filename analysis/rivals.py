@@ -12,6 +12,7 @@ from analysis.results import Results
 
 READING, TEXTS = "rivals", "unseen"
 OURS = "recipe"
+BESIDE = ("heavy", "heavy_untrained", "longer", "masked")  # roles of ours beside the recipe
 BUDGET = "0.125"  # the recipe's own
 EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
 
@@ -62,7 +63,7 @@ def rows(results: Results) -> pd.DataFrame:
     own = frame[(frame["reading"] == READING) & (frame["texts"] == TEXTS)]
     own = own[(own["base_role"] == "adapted") & (own["condition"] == "hard")]
     base = own.loc[own["experiment"] == OURS, "against"].head(1)
-    ours = own["experiment"].eq(OURS) | own["role"].isin(["heavy", "masked"])
+    ours = own["experiment"].eq(OURS) | own["role"].isin(BESIDE)
     return own[(own["role"].isin(list(ABOUT)) | ours) & own["against"].isin(base)]
 
 

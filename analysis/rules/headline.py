@@ -16,7 +16,8 @@ from analysis.settings import LedgerSettings
 
 # Where each statement is read: experiment, reading, texts.
 PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
-          "heavy": ("heavy", "final", "unseen")}  # fmt: skip
+          "heavy": ("heavy", "final", "unseen"), "longer": ("longer", "final", "unseen"),
+          "heavy_untrained": ("heavy_untrained", "rivals", "unseen")}  # fmt: skip
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 
