@@ -39,6 +39,7 @@ NEEDED = {
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
     "decode": ("device", "context", "dtype", "method", "speedup"),
+    "masks": ("method", "K", "k", "heavy", "budget", "time", "time_low", "time_high"),
     "prefill": ("length", "speedup", "speedup_low", "speedup_high", "density"),
     "continuation": ("length", "speedup", "speedup_low", "speedup_high"),
 }

@@ -22,6 +22,7 @@ from analysis import (
     rivals,
     ruler,
     stability,
+    timed,
 )
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
@@ -128,6 +129,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "leak": leak,
     "training": training,
     "speed": speed,
+    "timed": timed.table,
     "decode": lambda results: results.decode,
     "whole": lambda results: results.whole,
     "exactness": exactness,

@@ -14,8 +14,8 @@ from experiments.benchmarks import files
 from experiments.ruler import material
 from experiments.settings import Experiment, Joint, Reading, Settings
 
-MEASUREMENTS = ("exactness", "speed", "decode", "prefill", "continuation")
-TIMED = ("speed", "decode", "prefill", "continuation")
+MEASUREMENTS = ("exactness", "speed", "decode", "masks", "prefill", "continuation")
+TIMED = ("speed", "decode", "masks", "prefill", "continuation")
 WHOLE = ("prefill", "continuation")  # of a model that reads texts
 STAGES = "experiments.stages"
 

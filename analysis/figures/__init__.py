@@ -32,6 +32,7 @@ from analysis.figures import (
     speech,
     speed,
     style,
+    timed,
     training,
     whole,
 )
@@ -51,6 +52,7 @@ FIGURES = {
     "quality_core": Shown(quality.core, "The same on the core's texts", quality.CAPTION),
     "kinds": Shown(quality.kinds, "By kind of text", quality.KINDS),
     "rivals": Shown(rivals.draw, "Rivals at equal density", rivals.CAPTION),
+    "timed": Shown(timed.draw, "Quality against time", timed.CAPTION),
     "controls": Shown(equal.draw, "At equal density", equal.CAPTION),
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
     "architectures": Shown(

@@ -43,6 +43,8 @@ from experiments.settings.measurements import (
     Decode,
     DecodeRouting,
     Exactness,
+    MaskRouting,
+    Masks,
     Prefill,
     Speed,
     Whole,

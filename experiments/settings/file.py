@@ -17,7 +17,7 @@ from experiments.settings.blocks import (
     Tolerances,
 )
 from experiments.settings.experiment import Experiment
-from experiments.settings.measurements import Continuation, Decode, Exactness, Prefill, Speed
+from experiments.settings.measurements import Continuation, Decode, Exactness, Masks, Prefill, Speed
 from experiments.settings.resolve import inherited, laid, near, started, swept
 from experiments.settings.schema import Count, Distinct, Frozen, Size, read_yaml
 from experiments.settings.schema import parse as parse_block
@@ -45,6 +45,7 @@ class _File(Frozen):
     exactness: Exactness
     speed: Speed
     decode: Decode
+    masks: Masks
     prefill: Prefill
     continuation: Continuation
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from experiments.settings.schema import Count, Distinct, Dtype, Frozen, ModelDtype, Size
+from experiments.settings.schema import Count, Distinct, Dtype, Frozen, ModelDtype, Share, Size
 from focus.config import PROBES
 
 GroupKind = Literal["balanced", "unbalanced", "empty", "one", "ragged"]
@@ -122,6 +122,31 @@ class Decode(Heads):
     sinks: Size = 4
     repetitions: Annotated[int, Field(ge=5)] = 60
     megabytes: Count = 200
+
+
+class MaskRouting(DecodeRouting):
+    """A mask of groups; ``heavy``: share of the tokens that are keys for everyone beside them."""
+
+    heavy: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+
+
+class Masks(Heads):
+    """Attention of one length under the masks whose quality is read.
+
+    Attributes:
+        length: tokens; routings: masks of groups.
+        windows: shares of the pairs beyond ``window`` that a wider window keeps instead.
+        extra_keys: of each query, beside those windows.
+        repetitions: rounds, in which all take turns.
+    """
+
+    length: Count
+    routings: Distinct[MaskRouting]
+    windows: Distinct[Share] = ()
+    extra_keys: Size = 4
+    sinks: Size = 4
+    dtype: Dtype = "float32"
+    repetitions: Annotated[int, Field(ge=3)] = 5
 
 
 class Whole(Frozen):

@@ -201,6 +201,11 @@ BASES: dict[str, dict[str, Any]] = {
         "routers": "layer", "extra_keys": 0, "method": "ours", "median_s": 1.0, "low_s": 0.9,
         "high_s": 1.2, "speedup": 2.0, "bound": 4.0, "error": 1e-7, "repetitions": 9,
     },
+    "masks": {
+        "device": "cpu", "length": 16384, "method": "groups", "K": 18, "k": 2, "heavy": 0.0,
+        "budget": None, "density": 0.13, "time": 0.2, "time_low": 0.18, "time_high": 0.22,
+        "repetitions": 5,
+    },
     "prefill": WHOLE | {"outside_s": 0.5, "density": 0.2, "bound": 2.5, "share_of_bound": 0.8},
     "continuation": WHOLE | {"new_tokens": 48},
 }  # fmt: skip

@@ -80,6 +80,7 @@ def filled(results):
         write_answers(root, shots=shots, exposure=0.1 * shots, task=task)
     write_ablation(root, "ablate", 0.1, 24.0)
     write_ablation(root, "ablate_groups", 0.1, 24.0, num_groups=32, against=["ablate"])
+    write_ablation(root, "ablate_gate", 0.1, 24.0, gate="log", against=["ablate"])
     for mitigation in ("none", "sinkhorn"):
         write_cure(root, mitigation, 20.0)
     write_contents(root, 0.9)
@@ -102,6 +103,8 @@ def filled(results):
     write_table(root, "speed", *({"length": t, "speedup": s} for t, s in ((1024, 0.5), (4096, 2))))
     write_table(root, "exactness", {}, {"method": "subtraction", "output_cosine": 0.8})
     write_table(root, "decode", {"context": 512}, {}, {"method": "full_copy", "speedup": 0.5})
+    write_table(root, "masks", {"method": "full", "time": 1.0}, {},
+                {"method": "window", "K": None, "k": None, "budget": 0.125})  # fmt: skip
     write_table(root, "prefill", {}, {"length": 64, "speedup": 0.9, "bound": 1.0})
     write_table(root, "continuation", {"length": 512})
     write_plan(results.base)

@@ -1,0 +1,46 @@
+"""Quality against the time of attention: the paper's Figure 1, for what has a fast path here."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from analysis import timed
+from analysis.cells import ROLES
+from analysis.comparisons import headline
+from analysis.figures import style
+from analysis.figures.quality import counted_against
+from analysis.results import Results
+
+CAPTION = (
+    "Change of perplexity at 2,048 tokens, against the time of attention at 16,384 tokens as a "
+    "share of full attention's (two CPU cores, all masks in turn in one run; random groups of the "
+    "same sizes). Routing and the search for n-grams are not in it; the figure of the whole model "
+    "has them. Bars: 95% intervals of the quality, the range over rounds of the time. Methods "
+    "without a fast path here (SparQ, Quest and others) are left out."
+)
+ORDER = ("ours", "heavy", "window", "paper")
+
+
+def draw(results: Results) -> Figure | None:
+    """None where masks were not timed, or not read."""
+    frame, known = timed.table(results), headline(results)
+    if frame.empty or known is None:
+        return None
+    figure, (axis,) = style.axes(1, 8.0, 5.0)
+    for number, role in enumerate(each for each in ORDER if each in set(frame["role"])):
+        own = frame[frame["role"] == role].sort_values("time")
+        axis.errorbar(
+            100 * own["time"], 100 * own["change"],
+            style.spread(own, "change", "low", "high", 100),
+            style.spread(own, "time", "time_low", "time_high", 100),
+            label=ROLES[role], **style.look(role, number), **style.BAR,
+        )  # fmt: skip
+    axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
+    axis.plot([100], [0], color=style.INK, marker="D", markersize=7)
+    style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
+    axis.set_xlim(0, 104)
+    length = int(frame["length"].iloc[0])
+    axis.set_xlabel(f"time of attention at {length:,} tokens (% of full attention's)")
+    axis.set_ylabel("change of perplexity (%)")
+    style.legend(figure, [axis], 2)
+    return figure

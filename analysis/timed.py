@@ -1,0 +1,48 @@
+"""Quality of masks beside the time that their attention takes (the paper's Figure 1)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pandas as pd
+
+from analysis.comparisons import headline, quality
+from analysis.results import Results
+
+COLUMNS = ["role", "method", "K", "k", "budget", "length", "time", "time_low", "time_high",
+           "density", "cell", "change", "low", "high", "distant_density", "documents", "seeds",
+           "evidence", "read"]  # fmt: skip
+RECIPE_GROUPS = 18
+
+
+@cache
+def table(results: Results) -> pd.DataFrame:
+    """A row a mask that was both timed and read on the headline's texts: its attention's time as a
+    share of full attention's, and the change of perplexity."""
+    known, timed = headline(results), results.table("masks")
+    if known is None or timed.empty:
+        return pd.DataFrame(columns=COLUMNS)
+    frame = known.family.of(quality(results))
+    rows = []
+    for mask in timed[timed["method"] != "full"].to_dict("records"):
+        role = role_of(mask)
+        own = frame[frame["role"] == role]
+        if role == "window":
+            own = own[own["budget"] == mask["budget"]]
+        else:
+            own = own[(own["K"] == mask["K"]) & (own["top_k"] == mask["k"])]
+            own = own[(own["balance"] == "sinkhorn") | (role != "paper")]
+        if len(own):
+            read = own.iloc[0]
+            told = {name: read[name] for name in COLUMNS if name in read and name not in mask}
+            rows.append({**mask, **told, "role": role, "read": read["evidence"]})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def role_of(mask: dict[str, object]) -> str:
+    """What reads under such a mask."""
+    if mask["method"] == "window":
+        return "window"
+    if mask["K"] != RECIPE_GROUPS:
+        return "paper"
+    return "heavy" if mask["heavy"] else "ours"

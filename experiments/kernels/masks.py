@@ -1,0 +1,99 @@
+"""Attention under masks of random groups, and under wider windows, as the library runs them.
+
+Shape suffixes: B batch, T tokens, H query heads, Hk key heads, K groups, E further keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.kernels.synthetic import draw_membership
+from experiments.kernels.timing import Method, full
+from experiments.settings.measurements import MaskRouting, Masks
+from focus.attention import focus_attention
+from focus.density import PairCounts, count_pairs
+
+Mask = tuple[Tensor, Tensor, Tensor | None]  # memberships of queries and keys, further keys
+
+
+@dataclass
+class Masked:
+    """One mask: its columns in the table, how it is run, the pairs that it keeps, its seconds."""
+
+    told: dict[str, Any]
+    run: Method
+    pairs: PairCounts | None
+    seconds: list[float]
+
+
+def every(plan: Masks, device: torch.device, seed: int) -> Iterator[Masked]:
+    """Full attention, and then all masks of the plan."""
+    yield Masked({"method": "full"}, full, None, [])
+    generator = torch.Generator().manual_seed(seed)
+    for routing in plan.routings:
+        query, key = drawn(plan, routing, generator)
+        further = further_keys(plan, routing.extra_keys, plan.window, generator)
+        told = {"method": "groups", "K": routing.groups, "k": routing.top_k, "probe": routing.probe,
+                "routers": routing.routers, "heavy": routing.heavy}  # fmt: skip
+        yield masked(plan, told, plan.window, (query, key, further), device)
+    apart = torch.tensor([True, False]).expand(1, 1, plan.length, 2)
+    for share in plan.windows:
+        wide = window_of(share, plan.window, plan.length)
+        further = further_keys(plan, plan.extra_keys, wide, generator)
+        told = {"method": "window", "budget": share, "window": wide}
+        yield masked(plan, told, wide, (apart, ~apart, further), device)
+
+
+def masked(plan: Masks, told: dict[str, Any], window: int, mask: Mask,
+           device: torch.device) -> Masked:  # fmt: skip
+    """A mask ready to be timed, its pairs counted."""
+    counted = count_pairs(mask[0], mask[1], window, plan.sinks, None, mask[2])
+    query, key = mask[0].to(device), mask[1].to(device)
+    further = None if mask[2] is None else mask[2].to(device)
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return focus_attention(q, k, v, query, window=window, sinks=plan.sinks,
+                               key_membership=key, extra_keys=further)  # fmt: skip
+
+    return Masked(told, run, counted, [])
+
+
+def drawn(plan: Masks, routing: MaskRouting, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random memberships of queries (1, R, T, K) and keys (1, Rk, T, K); with heavy hitters K + 1,
+    which are in the last group alone, and every query with them."""
+    heads = {"layer": 1, "key_head": plan.key_heads, "query_head": plan.heads}[routing.routers]
+    keys = 1 if routing.routers == "layer" else plan.key_heads
+    query = draw_membership((1, heads, plan.length, routing.groups), routing.top_k, generator)
+    key = query
+    if routing.probe == "multi_probe" or keys != heads:
+        size = (1, keys, plan.length, routing.groups)
+        key = draw_membership(size, routing.key_groups, generator)
+    if not routing.heavy:
+        return query, key
+    heavy = torch.rand(1, keys, plan.length, 1, generator=generator) < routing.heavy
+    key = torch.cat([key & ~heavy, heavy], -1)
+    return torch.cat([query, torch.ones_like(query[..., :1])], -1), key
+
+
+def further_keys(plan: Masks, count: int, window: int, generator: torch.Generator) -> Tensor | None:
+    """Random places (1, T, E) before each query's window, -1 where there are none; None: none."""
+    if not count:
+        return None
+    before = (torch.arange(plan.length) - window + 1).clamp(min=0)
+    place = torch.rand(plan.length, count, generator=generator) * before[:, None]
+    return place.long().masked_fill(before[:, None] == 0, -1)[None]
+
+
+def window_of(share: float, window: int, tokens: int) -> int:
+    """The window that keeps a share of the causal pairs beyond a narrower one, of so many
+    tokens."""
+    far = max(0, tokens - window)
+    # Of the far * (far + 1) / 2 pairs beyond the window, all but those beyond the wider one.
+    left = (1 - share) * far * (far + 1) / 2
+    return tokens - math.floor((math.sqrt(8 * left + 1) - 1) / 2)
