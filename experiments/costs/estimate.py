@@ -1,4 +1,5 @@
-"""Memory, operations and hours of an experiment that trains routers, for any model.
+"""Memory, operations and hours of an experiment that trains routers, or routers and all weights,
+for any model.
 
 Memory of a process is that of its weights, gradients, optimiser and activations, and of what
 ``fully_shard`` gathers; what an allocator, a CUDA context and communication need comes on top.
@@ -7,11 +8,14 @@ Memory of a process is that of its weights, gradients, optimiser and activations
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 import focus
 from experiments.costs import shapes, tracing
@@ -23,6 +27,8 @@ from experiments.settings import Centroids, Experiment, Settings
 MOST = 1024  # devices that a search for what fits goes up to
 DTYPES = {"auto": torch.bfloat16, "float32": torch.float32, "bfloat16": torch.bfloat16,
           "float16": torch.float16}  # fmt: skip
+
+Activations = Callable[[int], int]  # bytes that a step of so many windows makes
 
 
 @dataclass(frozen=True)
@@ -37,34 +43,37 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of a model with routers: frozen weights, its routers, its root (what stands outside of
-    all layers) and its largest layer, each with what is in it."""
+    """Bytes of a model with routers: its weights without them, its routers, its root (what stands
+    outside of all layers) and its largest layer, each with what is in it; and whether its weights
+    are trained, too."""
 
     weights: int
     routers: int
     root: int
     layer: int
+    all_weights: bool = False
 
     @classmethod
-    def of(cls, model: nn.Module) -> Sizes:
+    def of(cls, model: nn.Module, all_weights: bool = False) -> Sizes:
         """Of a model from :func:`experiments.costs.shapes.build`."""
-        trained, units = shapes.size(shapes.routers(model)), layers(model)
+        own, units = shapes.size(shapes.routers(model)), layers(model)
         whole = [shapes.size(unit.parameters()) for unit in units]
         total = shapes.size(model.parameters())
-        return cls(total - trained, trained, total - sum(whole), max(whole))
+        return cls(total - own, own, total - sum(whole), max(whole), all_weights)
 
     def parts(self, strategy: str, devices: int) -> dict[str, float]:
         """Bytes of a training process beside its activations. Under fsdp2 two layers are whole at a
-        time, one that runs and the next, and the root from its first use on."""
+        time, one that runs and the next, and the root from its first use on; and so, until they are
+        reduced, are the gradients of weights that are trained."""
+        kept, gathered = 1.0, 0.0
         if strategy == "fsdp2":
             kept = 1 / devices
-            gathered = (1 - kept) * (self.root + 2 * self.layer)
-        else:
-            kept, gathered = 1.0, 0.0
+            gathered = (1 - kept) * (self.root + 2 * self.layer) * (1 + self.all_weights)
+        trained = self.routers + self.all_weights * self.weights
         buckets = 2 if strategy == "ddp" else 1  # DDP reduces copies
         return {"weights": kept * (self.weights + self.routers), "gathered": gathered,
-                "gradients": buckets * kept * self.routers,
-                "optimiser": 2 * kept * self.routers}  # fmt: skip
+                "gradients": buckets * kept * trained,
+                "optimiser": 2 * kept * trained}  # fmt: skip
 
 
 def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dict[str, Any]:
@@ -85,15 +94,15 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     shape, dtype = shapes.config(name), DTYPES[cell.dtype]
     longest = getattr(shape, "max_position_embeddings", how.context)
     context = min(how.context, longest)
-    model = shapes.build(shape, dtype, FocusSettings(**cell.method.fields).config)
-    counts, sizes = _counts(model, shape), Sizes.of(model)
-    # Everything is proportional to the windows: one says it all.
-    step = tracing.training(model, 1, context, precision=how.precision,
-                            checkpointed=how.checkpoint_activations)  # fmt: skip
+    routed = FocusSettings(**cell.method.fields).config
+    model = shapes.build(shape, torch.float32 if how.all_weights else dtype, routed)
+    counts, sizes = _counts(model, shape), Sizes.of(model, how.all_weights)
+    step, activations = _step(model, how, context)
     read = tracing.inference(shapes.build(shape, dtype), 1, context)
+    reading = _inference(Sizes.of(shapes.build(shape, dtype, routed)), read)
     strategy = "ddp" if how.strategy == "auto" and how.processes > 1 else how.strategy
     windows = max(1, how.batch_size // how.processes)
-    parts = sizes.parts(strategy, how.processes) | {"activations": windows * step.activations}
+    parts = sizes.parts(strategy, how.processes) | {"activations": activations(windows)}
     return {
         "model": name, "scale": chosen.scale, "experiment": block, **counts,
         "strategy": strategy, "devices": how.processes, "precision": how.precision,
@@ -102,12 +111,22 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
         **{f"train_{part}": round(value) for part, value in parts.items()},
         "train_total": round(sum(parts.values())),
         "train_host": _host(sizes, cell, chosen, strategy),
-        **_inference(sizes, read), **_course(step, how, hardware),
-        "train_devices_needed": needed(sizes, step.activations, how, hardware),
-        "infer_devices_needed": math.ceil(
-            (sizes.weights + sizes.routers + read.cache + read.activations)
-            / (hardware.gibibytes * 2**30)),
+        **reading, **_course(step, how, hardware),
+        "train_devices_needed": needed(sizes, activations, how, hardware),
+        "infer_devices_needed": math.ceil(reading["infer_total"] / (hardware.gibibytes * 2**30)),
     }  # fmt: skip
+
+
+def _step(model: PreTrainedModel, how: Centroids, context: int) -> tuple[Traced, Activations]:
+    """What a step of one window takes, and the bytes of any number of them."""
+    traced = cache(partial(tracing.training, model, context=context, precision=how.precision,
+                           checkpointed=how.checkpoint_activations))  # fmt: skip
+    if how.all_weights:
+        model.requires_grad_()
+        # Not proportional: beside windows there are copies of weights in bfloat16.
+        return traced(1), lambda windows: traced(windows).activations
+    step = traced(1)  # everything is proportional to the windows: one says it all
+    return step, lambda windows: windows * step.activations
 
 
 def _counts(model: nn.Module, shape: Any) -> dict[str, Any]:
@@ -122,9 +141,10 @@ def _counts(model: nn.Module, shape: Any) -> dict[str, Any]:
 
 def _host(sizes: Sizes, cell: Experiment, chosen: Settings, strategy: str) -> int:
     """Bytes of the machine's own memory before weights are spread: each process has all of them, in
-    float32 where LoRA is merged into them first."""
+    float32 where LoRA is merged into them first; twice where they are drawn in place of others."""
     merges = cell.start is not None and chosen.cell(cell.start).regime.name == "lora"
-    wide = 4 / DTYPES[cell.dtype].itemsize if merges else 1
+    wide = 4 / DTYPES[cell.dtype].itemsize if merges and not sizes.all_weights else 1.0
+    wide *= 2 if cell.regime.name == "scratch_joint" else 1
     processes = cell.regime.devices if strategy == "fsdp2" else 0  # type: ignore[union-attr]
     return round(processes * (wide * sizes.weights + sizes.routers))
 
@@ -145,14 +165,16 @@ def _course(step: Traced, how: Centroids, hardware: Hardware) -> dict[str, Any]:
             "share": hardware.share}  # fmt: skip
 
 
-def needed(sizes: Sizes, activations: int, how: Centroids, hardware: Hardware) -> int | None:
+def needed(sizes: Sizes, activations: Activations, how: Centroids,
+           hardware: Hardware) -> int | None:  # fmt: skip
     """The fewest devices, a power of two, on which the training fits: one whole, several by fsdp2;
     None where no number up to :data:`MOST` does."""
     devices = 1
     while devices <= MOST:
         parts = sizes.parts("fsdp2" if devices > 1 else "auto", devices)
         windows = math.ceil(how.batch_size / devices)
-        if sum(parts.values()) + windows * activations <= hardware.gibibytes * 2**30:
+        left = hardware.gibibytes * 2**30 - sum(parts.values())
+        if left >= 0 and activations(windows) <= left:
             return devices
         devices *= 2
     return None

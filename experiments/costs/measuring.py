@@ -1,5 +1,5 @@
 """`python -m experiments.costs.measuring MODEL BATCH CONTEXT`: peak memory of real training steps
-of routers on the CPU, in a process of its own; prints bytes.
+of routers (`--all-weights`: and of weights) on the CPU, in a process of its own; prints bytes.
 
 What is printed is the most that the process ever held (resident, as the kernel counts it) above
 what it held before there was a model. The allocator's own waste is in it. Weights are random.
@@ -26,13 +26,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("model")
     parser.add_argument("batch", type=int)
     parser.add_argument("context", type=int)
+    parser.add_argument("--all-weights", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     # Whatever is freed goes back at once, as it would into the caching allocator of a GPU.
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
     steps(focus.FocusConfig.recipe(), "tiny-llama", 1, 32)  # builds and loads what is compiled
     before = psutil.Process().memory_info().rss
-    steps(focus.FocusConfig.recipe(), options.model, options.batch, options.context)
+    steps(focus.FocusConfig.recipe(), options.model, options.batch, options.context,
+          options.all_weights)  # fmt: skip
     print(peak() - before)
 
 
@@ -44,14 +46,18 @@ def peak() -> int:
     return 1024 * int(line.split()[1])
 
 
-def steps(routed: focus.FocusConfig, name: str, batch: int, context: int) -> None:
-    """Two steps of AdamW on the routers under the log gate, in float32: the optimiser's state is
-    there from the second on."""
+def steps(routed: focus.FocusConfig, name: str, batch: int, context: int,
+          all_weights: bool = False) -> None:  # fmt: skip
+    """Two steps of AdamW on the routers, or all parameters, under the log gate, in float32: the
+    optimiser's state is there from the second on."""
     model = AutoModelForCausalLM.from_config(shapes.config(name)).eval()
     focus.attach(model, routed)
     for router in focus.state.attached(model).routers.values():
         router.train()
-    optimizer = torch.optim.AdamW(focus.trainable_parameters(model))
+    trained = focus.trainable_parameters(model)
+    if all_weights:
+        trained = list(model.requires_grad_().parameters())
+    optimizer = torch.optim.AdamW(trained)
     ids = torch.randint(model.config.vocab_size, (batch, context))
     for _ in range(2):
         with focus.mode(model, "soft"):

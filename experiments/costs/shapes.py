@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 import focus
+from experiments.regimes.tensors import ROUTER
 from experiments.settings import read_yaml
 from experiments.sources import catalogue
 from experiments.sources.models import TINY
@@ -78,6 +79,11 @@ def materialise(model: nn.Module) -> None:
 
 def routers(model: nn.Module) -> list[nn.Parameter]:
     """The routers' parameters."""
+    return [p for name, p in model.named_parameters() if ROUTER in f".{name}"]
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that are trained: the routers', and where asked all others."""
     return [p for p in model.parameters() if p.requires_grad]
 
 

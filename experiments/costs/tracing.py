@@ -40,7 +40,7 @@ class Traced:
     """Bytes and operations of one step on one device.
 
     Attributes:
-        gradients: bytes of the routers' gradients (0 without training).
+        gradients: bytes of the gradients of what is trained (0 without training).
         activations: highest sum of bytes of all that the step makes, gradients and cache aside.
         cache: bytes of the key/value cache at the end of the context (0 in training).
         flops: a multiplication and an addition are two.
@@ -156,7 +156,8 @@ FLOPS = {
 
 def training(model: PreTrainedModel, batch: int, context: int, *, precision: str = "32-true",
              checkpointed: bool = False, blocked: bool = True) -> Traced:  # fmt: skip
-    """One step of the routers under the log gate, with ``batch`` windows of ``context`` tokens.
+    """One step of the parameters that require gradients under the log gate, with ``batch`` windows
+    of ``context`` tokens.
 
     Args:
         model: from :func:`experiments.costs.shapes.build`, with routers.
@@ -175,7 +176,7 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
         ids = torch.zeros(batch, context, dtype=torch.int64)
         real = torch.ones(batch, context, dtype=torch.bool)
         watch = _watched(model, blocked)
-        for parameter in shapes.routers(model):
+        for parameter in shapes.trained(model):
             parameter.register_post_accumulate_grad_hook(lambda each: watch.keep([each.grad]))
         # Without a mask transformers looks for packed texts, by numbers that are not there.
         hook = model.register_forward_pre_hook(
@@ -187,7 +188,7 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
                 loss = next_token_loss(model, ids)
             loss.backward()
         hook.remove()
-        gradients = shapes.size(p.grad for p in shapes.routers(model) if p.grad is not None)
+        gradients = shapes.size(p.grad for p in shapes.trained(model) if p.grad is not None)
     return Traced(gradients, watch.peak, 0, watch.flops)
 
 

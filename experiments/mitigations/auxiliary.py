@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from experiments.mitigations.seen import Seen
+from experiments.mitigations.seen import Seen, everywhere
 from experiments.regimes.base import Auxiliary
 
 ENTROPY, BALANCE = 0.01, 0.01  # weights; the paper gives none, Switch Transformer takes 0.01
@@ -28,10 +28,12 @@ def losses(seen: Seen, entropy: float = ENTROPY, balance: float = BALANCE) -> Au
 
 
 def parts(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Entropy, nats, and balance of logits (..., T, K)."""
+    """Entropy, nats, and balance of logits (..., T, K). Shares are those of all processes' tokens:
+    then the mean of the processes' losses is the loss of all their tokens."""
     flat = logits.flatten(0, -2)
     probability = flat.softmax(-1)
     entropy = -(probability * flat.log_softmax(-1)).sum(-1).mean()
     groups = flat.shape[-1]
-    share = torch.nn.functional.one_hot(flat.argmax(-1), groups).to(flat.dtype).mean(0)
+    own = torch.nn.functional.one_hot(flat.argmax(-1), groups).to(flat.dtype).mean(0)
+    share = everywhere(own[None]).mean(0)
     return entropy, groups * (share * probability.mean(0)).sum()

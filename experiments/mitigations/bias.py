@@ -3,6 +3,7 @@ for groups with too few tokens and down for those with too many."""
 
 import torch
 
+from experiments.mitigations.seen import everywhere
 from experiments.regimes.joint import Joint
 
 BALANCE = "causal"
@@ -21,7 +22,8 @@ def move(regime: Joint, step: int) -> None:
     """One step of the bias."""
     for router in regime.routers:
         groups = router.config.num_groups
-        counts = torch.bincount(regime.seen.assigned(router).flatten(), minlength=groups)
+        logits = everywhere(regime.seen.logits[router])
+        counts = torch.bincount(logits.argmax(-1).flatten(), minlength=groups)
         short = counts.float().mean() - counts
-        spread = regime.seen.logits[router].detach().std() * router.config.temperature
+        spread = logits.std() * router.config.temperature
         router.potentials[0, 0] += SPEED * spread * short.sign()

@@ -3,6 +3,7 @@ generate, here in training, too."""
 
 import torch
 
+from experiments.mitigations.seen import everywhere
 from experiments.regimes.joint import Joint
 
 BALANCE = "causal"
@@ -22,5 +23,5 @@ def follow(regime: Joint, step: int) -> None:
     for router in regime.routers:
         logits = regime.seen.logits[router].detach()
         scores = logits * router.config.temperature - router.potentials.unsqueeze(-2)
-        found = router.balanced(scores).mean(0)
+        found = everywhere(router.balanced(scores)).mean(0)
         router.potentials.lerp_(found, NEW if step > 1 else 1.0)

@@ -3,6 +3,7 @@
 import torch
 
 from experiments.mitigations import softmax
+from experiments.mitigations.seen import everywhere, gathered, means, put
 from experiments.regimes.joint import Joint
 
 BALANCE = "softmax"
@@ -13,6 +14,7 @@ ROUNDS = 5  # of Lloyd's, from the centroids as they are
 def install(regime: Joint) -> None:
     """Adds the losses and the clustering."""
     softmax.install(regime)
+    regime.seen.inputs = True
     regime.after_step.append(cluster)
 
 
@@ -23,14 +25,14 @@ def cluster(regime: Joint, step: int) -> None:
     if step % max(1, regime.settings.steps // TIMES):
         return
     for router in regime.routers:
-        points = regime.seen.projected(router)
-        centroids = router.centroids[0, 0].clone()
+        points = everywhere(regime.seen.projected(router))
+        centroids = gathered(router.centroids)[0, 0]
         for _ in range(ROUNDS):
             distances = torch.cdist(points, centroids)
             nearest = distances.min(-1)
-            means, counts = regime.seen.means(router, nearest.indices)
+            middle, counts = means(points, nearest.indices, len(centroids))
             empty = counts == 0
             far = nearest.values.topk(int(empty.sum())).indices
-            centroids = torch.where(empty[:, None], centroids, means)
+            centroids = torch.where(empty[:, None], centroids, middle)
             centroids[empty] = points[far]
-        router.centroids[0, 0] = centroids
+        put(router.centroids, centroids[None, None])

@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.strategies import ModelParallelStrategy
 
 from experiments.regimes.base import Regime
-from experiments.settings import Experiment, Joint, Training
+from experiments.settings import Experiment, Training
 
 
 def fit(regime: Regime, data: pl.LightningDataModule, folder: Path) -> int | None:
@@ -114,8 +114,6 @@ def reasons(cell: Experiment) -> Iterator[tuple[str, str]]:
             yield "regime.strategy", f"fsdp2 {only}"
         if how.checkpoint_activations:
             yield "regime.checkpoint_activations", only
-    if how.strategy == "fsdp2" and isinstance(how, Joint):
-        yield "regime.strategy", f"regime {how.name} looks at whole routers: fsdp2 has parts alone"
     if how.name == "scratch" and cell.start is not None:
         yield "start", "regime scratch starts from random weights"
 

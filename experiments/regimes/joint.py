@@ -7,6 +7,7 @@ Shapes: B batch, T tokens, E model dimension, R routing dimension, K groups.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import mitigations
-from experiments.mitigations.seen import Seen
+from experiments import mitigations, trained
+from experiments.methods.base import Method
+from experiments.mitigations.seen import Seen, gathered
 from experiments.record import first_process, write_text
 from experiments.regimes import full
 from experiments.regimes.base import warmup_cosine
 from experiments.regimes.centroids import Centroids, routers
-from experiments.regimes.tensors import ROUTER, save_bfloat16
+from experiments.regimes.tensors import ROUTER, reshard, save_bfloat16
 from experiments.settings import Joint as JointSettings
 from focus.balance import balance_statistics
 from focus.routing import Router
@@ -37,9 +39,17 @@ class Joint(Centroids):
         routers: of the model.
         seen: their inputs and logits in the last forward pass.
         trace: a row a step and layer.
+        after_backward: called when a backward pass has left its gradients.
     """
 
     settings: JointSettings
+
+    def begin(self) -> tuple[PreTrainedModel, Method]:
+        """In float32 where weights are trained, whatever they are read in: small updates are lost
+        on others."""
+        cell = self.cell.model_copy(update={"dtype": "float32"} if self.settings.weights else {})
+        return trained.begin(cell, self.seed, self.chosen, self.results,
+                             sharded=self.device_mesh is not None)  # fmt: skip
 
     def prepared(self, model: PreTrainedModel) -> PreTrainedModel:
         """Routers in training mode, the mitigation installed; weights that require gradients."""
@@ -48,6 +58,7 @@ class Joint(Centroids):
         self.seen = Seen(self.routers)
         chosen = mitigations.find(self.settings.mitigation)
         self._refuse(chosen.BALANCE)
+        self.after_backward: list[Callable[[Joint], None]] = []
         warnings.filterwarnings("ignore", ".*routers are in evaluation mode.*")  # as some want it
         for name, parameter in model.named_parameters():
             if ROUTER not in f".{name}":
@@ -84,6 +95,16 @@ class Joint(Centroids):
         return {"optimizer": optimizer,
                 "lr_scheduler": {"scheduler": schedule, "interval": "step"}}  # fmt: skip
 
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """As ever; what was seen is the forward pass's."""
+        with self.seen.closed():
+            super().backward(loss, *args, **kwargs)
+
+    def on_after_backward(self) -> None:
+        """The callbacks: a hook on a parameter would not outlive its sharding."""
+        for call in self.after_backward:
+            call(self)
+
     def save(self, folder: Path) -> None:
         """Routers as an adapter, the weights beside them, and the trace."""
         super().save(folder)
@@ -111,15 +132,18 @@ class Joint(Centroids):
 
 
 def watch(regime: Joint, step: int) -> None:
-    """Notes every layer's groups on the first training window, each ``watch_every`` steps."""
+    """Notes every layer's groups on the first training window, each ``watch_every`` steps; that of
+    the first process in all, so that they hold the same trace."""
     if step % regime.settings.watch_every and step != 1:
         return
-    ids = regime.trainer.train_dataloader.dataset[0]["input_ids"][None].to(regime.device)
+    own = regime.trainer.train_dataloader.dataset[0]["input_ids"][None]
+    ids = regime.trainer.strategy.broadcast(own).to(regime.device)
     before = dict(regime.seen.hidden), dict(regime.seen.logits)
     with torch.no_grad(), focus.mode(regime.model, "soft", balance=regime.method.config.balance):
         regime.model(input_ids=ids, use_cache=False)
     for layer, router in enumerate(regime.routers):
         regime.trace.append({"step": step, "layer": layer, **state(regime, router)})
+    reshard(regime.model)  # no backward pass follows, which would
     regime.seen.hidden, regime.seen.logits = before
 
 
@@ -129,7 +153,7 @@ def state(regime: Joint, router: Router) -> dict[str, float | None]:
     collapses."""
     logits, groups = regime.seen.logits[router].float(), regime.seen.assigned(router)
     members = torch.nn.functional.one_hot(groups[:, 0], router.config.num_groups).bool()
-    now = {"centroids": router.centroids.detach().clone(),
+    now = {"centroids": gathered(router.centroids).clone(),
            "hidden": regime.seen.hidden[router].detach().clone()}  # fmt: skip
     first, former = regime.first.setdefault(router, now), regime.former.get(router)
     regime.former[router] = groups

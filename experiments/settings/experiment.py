@@ -125,6 +125,11 @@ class Centroids(Training):
     loss: Literal["next_token", "distil"] = "next_token"
     shuffled: bool = False
 
+    @property
+    def all_weights(self) -> bool:
+        """Whether all weights of the model are trained beside them."""
+        return False
+
 
 class Joint(Centroids):
     """Routers, and with them all weights, while a mitigation keeps groups of one size.
@@ -147,6 +152,11 @@ class Joint(Centroids):
         if name not in mitigations.names():
             raise ValueError(f"must be one of {mitigations.names()}")
         return name
+
+    @property
+    def all_weights(self) -> bool:
+        """As the settings say."""
+        return self.weights
 
 
 class ScratchJoint(Joint):

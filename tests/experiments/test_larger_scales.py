@@ -17,8 +17,8 @@ from tests.experiments.training import one_thread, work
 
 __all__ = ["one_thread", "work"]
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = ("types_paper", "adapted", "recipe", "lora4", "plays_adapted",
-          "plays_recipe", "tuned", "finetuned", "scratch")  # fmt: skip
+BLOCKS = ("types_paper", "adapted", "recipe", "lora4", "plays_adapted", "plays_recipe", "tuned",
+          "finetuned", "finetuned_focus", "scratch", "scratch_focus")  # fmt: skip
 ALIKE = {"gpt2": "tiny-gpt2", "mistral": "tiny-mistral", "qwen": "tiny-qwen2",
          "olmo": "tiny-olmo2", "gemma": "tiny-gemma2", "llama": "tiny-llama"}  # fmt: skip
 SHORT = {"steps": 2, "context": 64, "batch_size": 1, "warmup_steps": 1, "devices": 1,

@@ -44,15 +44,23 @@ def test_sizes_are_those_the_ledger_counts_with(name: str, parameters: int) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what a process holds")
-@pytest.mark.parametrize(("name", "batch", "context"), [("tiny-gpt2", 4, 1024),
-                                                        ("tiny-llama", 2, 2048)])  # fmt: skip
-def test_memory_is_what_a_real_training_step_holds(name: str, batch: int, context: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "batch", "context", "all_weights"),
+    [("tiny-gpt2", 4, 1024, False), ("tiny-llama", 2, 2048, False), ("tiny-llama", 2, 1024, True)],
+)
+def test_memory_is_what_a_real_training_step_holds(
+    name: str, batch: int, context: int, all_weights: bool
+) -> None:
     routed = focus.FocusConfig.recipe()
     model = shapes.build(shapes.config(name), routed=routed)
-    parts = Sizes.of(model).parts("auto", 1)
+    parts = Sizes.of(model, all_weights).parts("auto", 1)
+    model.requires_grad_(all_weights)
+    for parameter in shapes.routers(model):
+        parameter.requires_grad_()
     # The CPU's kernel forms no block of pairs: `blocked` is what a GPU runs.
     step = tracing.training(model, batch, context, blocked=False)
-    command = [sys.executable, "-m", "experiments.costs.measuring", name, str(batch), str(context)]
+    command = [sys.executable, "-m", "experiments.costs.measuring", name, str(batch), str(context),
+               *["--all-weights"] * all_weights]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert sum(parts.values()) + step.activations == pytest.approx(int(done.stdout), rel=0.15)
 
@@ -92,6 +100,24 @@ def test_more_devices_hold_less_each() -> None:
     assert spread["weights"] == 275
     assert spread["gathered"] == 0.75 * 210
     assert sizes.parts("ddp", 4)["gradients"] == 200
+
+
+def test_weights_that_are_trained_have_gradients_and_an_optimiser() -> None:
+    sizes = Sizes(weights=1000, routers=100, root=50, layer=80, all_weights=True)
+    assert sizes.parts("auto", 1) == {"weights": 1100, "gathered": 0, "gradients": 1100,
+                                      "optimiser": 2200}  # fmt: skip
+    assert sizes.parts("fsdp2", 4) == {"weights": 275, "gathered": 0.75 * 2 * 210,
+                                       "gradients": 275, "optimiser": 550}  # fmt: skip
+
+
+def test_routers_with_all_weights_are_planned_as_they_are_trained() -> None:
+    chosen = settings.load(scale="cluster")
+    row = estimate("tiny-llama", chosen, "scratch_focus", Hardware())
+    assert (row["strategy"], row["devices"], row["batch_size"]) == ("fsdp2", 16, 256)
+    whole = 4 * (row["parameters"] + row["routers"])  # float32, whatever the model is read in
+    assert row["train_gradients"] == pytest.approx(whole / 16, abs=1)
+    assert row["train_optimiser"] == pytest.approx(2 * whole / 16, abs=1)
+    assert row["infer_weights"] == 2 * row["parameters"] + 4 * row["routers"]
 
 
 def test_the_row_has_what_the_scale_says(capsys: pytest.CaptureFixture[str]) -> None:

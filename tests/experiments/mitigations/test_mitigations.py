@@ -66,6 +66,7 @@ def test_ema_keeps_gradients_from_centroids(work: Any) -> None:
     regime.configure_model()
     with regime.method.training(regime.model, 0, regime.settings):
         regime.model(input_ids=torch.arange(40)[None] % 20, use_cache=False).logits.sum().backward()
+    regime.on_after_backward()
     assert all((router.centroids.grad == 0).all() for router in regime.routers)
     assert any((router.projection.grad != 0).any() for router in regime.routers)
 

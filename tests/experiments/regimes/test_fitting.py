@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +15,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-import torch.multiprocessing as mp
 
-from experiments import settings, trained, training
+from experiments import trained, training
 from experiments.regimes.fitting import Whole, refuse, trainer
 from focus.hub import FocusAdapter
+from tests.experiments.regimes.processes import free_port, train_in_two
 from tests.experiments.training import CENTROIDS, LORA, ROOT
 
 
@@ -51,9 +50,6 @@ def test_what_changes_modules_within_a_step_is_not_sharded_nor_run_again(
         usual={"base": "routed", "regime": {**CENTROIDS, **changes}},
     )
     refuse(chosen.cell("usual"))
-    joint = {**CENTROIDS, "name": "joint", "strategy": "fsdp2"}
-    with pytest.raises(ValueError, match=r"both\.regime\.strategy: regime joint looks at whole"):
-        refuse(work(both={"base": "routed", "regime": joint}).cell("both"))
     for name in ("near", "control"):
         with pytest.raises(ValueError, match=rf"{name}\.regime\.{next(iter(changes))}: .*alone"):
             refuse(chosen.cell(name))
@@ -99,13 +95,6 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["step=3.ckpt"]
 
 
-def rank(number: int, port: int, names: tuple[str, ...]) -> None:
-    os.environ |= {"LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    for name in names:
-        training.train(name, 0, settings.load())
-
-
 @pytest.mark.slow
 def test_two_processes_train_the_routers_that_one_does(work: Any) -> None:
     how = {**CENTROIDS, "steps": 4, "batch_size": 2, "validate_every": 2}
@@ -113,10 +102,7 @@ def test_two_processes_train_the_routers_that_one_does(work: Any) -> None:
     blocks = {name: {"base": "routed", "regime": {**how, "devices": 2, "strategy": name}}
               for name in two}  # fmt: skip
     chosen = work(one={"base": "routed", "regime": how}, **blocks)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(rank, (port, two), nprocs=2)
+    train_in_two(two)
     training.train("one", 0, chosen)
     wanted = adapter(chosen, "one")
     start = trained.begin(chosen.cell("one"), 0, chosen)[0].focus_state.routers[0].projection
@@ -156,9 +142,7 @@ def test_a_killed_rank_ends_the_run_which_goes_on_when_started_again(
 
 def launched(folder: Path, block: str) -> tuple[subprocess.Popen[bytes], Path]:
     """torchrun with two processes that train a block, and the file that they write to."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = folder / f"{port}.log"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",

@@ -11,8 +11,9 @@ import torch
 
 import focus
 from experiments import mitigations, trained, training
+from experiments.regimes.base import next_token_loss
 from experiments.regimes.joint import alive, rank
-from tests.experiments.regimes.test_base import fitted
+from tests.experiments.regimes.test_base import fitted, new
 from tests.experiments.training import ROUTED
 from tests.models import tiny, token_ids
 
@@ -80,6 +81,31 @@ def test_routers_of_several_sides_are_refused_by_field(work: Any, tmp_path: Path
 def test_unknown_mitigations_are_refused_and_the_known_listed(work: Any) -> None:
     with pytest.raises(ValueError, match=r"mitigation: must be one of .*recluster.*'hope'"):
         work(both={**block("softmax"), "regime": {**HOW, "mitigation": "hope"}})
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_weights_that_are_trained_are_float32(work: Any, weights: bool) -> None:
+    chosen = work(both={**block("sinkhorn", weights=weights), "dtype": "bfloat16"})
+    regime = new(chosen, "both")
+    regime.configure_model()
+    wanted = torch.float32 if weights else torch.bfloat16
+    assert regime.model.get_input_embeddings().weight.dtype == wanted
+
+
+@pytest.mark.parametrize(("mitigation", "kept"), [("sinkhorn", 0), ("ema", 2)])
+def test_what_is_computed_again_is_not_kept(work: Any, mitigation: str, kept: int) -> None:
+    chosen = work(both=block(mitigation, checkpoint_activations=True))
+    regime = new(chosen, "both")
+    regime.configure_model()
+    calls: list[Any] = []
+    regime.routers[0].register_forward_hook(lambda *_: calls.append(0))
+    with regime.method.training(regime.model, 0, regime.settings):
+        loss = next_token_loss(regime.model, token_ids(1, 40))
+    seen = dict(regime.seen.logits)
+    regime.backward(loss)
+    assert len(calls) == 2
+    assert all(regime.seen.logits[router] is logits for router, logits in seen.items())
+    assert len(regime.seen.hidden) == kept  # without need they are as large as what is saved
 
 
 def test_a_group_lives_from_a_hundredth_of_the_tokens_on() -> None:

@@ -1,0 +1,44 @@
+"""Two gloo processes that train blocks of the present folder's params.yaml together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+from experiments import settings, training
+from experiments.regimes.base import Regime
+from experiments.regimes.fitting import fit
+
+
+def free_port() -> int:
+    """One that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def train_in_two(names: Sequence[str], kill_at: int = 0) -> None:
+    """Trains the blocks, one after the other.
+
+    Args:
+        kill_at: a step at whose end both processes are gone (0: none).
+    """
+    mp.spawn(_rank, (free_port(), tuple(names), kill_at), nprocs=2)
+
+
+def _rank(number: int, port: int, names: tuple[str, ...], kill_at: int) -> None:
+    os.environ |= {"LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+
+    def killed(regime: Regime, *rest: Any) -> int | None:
+        regime.after_step.append(lambda _, step: os._exit(1) if step == kill_at else None)
+        return fit(regime, *rest)
+
+    training.fit = killed
+    for name in names:
+        training.train(name, 0, settings.load())
