@@ -17,7 +17,7 @@ from focus.attention.past import Past, Rule
 from focus.call import running
 from focus.config import FocusConfig
 from focus.ngrams import NgramIndex
-from focus.routing import Prepared, Router
+from focus.routing import Memberships, Prepared, Router
 from focus.unrouted import Unrouted
 
 CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"
@@ -85,12 +85,13 @@ class FocusCacheLayer(CacheLayerMixin):
                 self._ready = router.prepared()
         return self._ready
 
-    def defers(self, hidden: Tensor, window: int) -> bool:
-        """Whether these tokens (B, M, E) need no groups yet; they are then taken down."""
-        if self.unrouted is None or self.seen + hidden.shape[1] > window:
-            return False
+    def defers(self, hidden: Tensor, router: Router, config: FocusConfig) -> Memberships | None:
+        """Where these tokens (B, M, E) need no groups yet, memberships in none; they are then taken
+        down."""
+        if self.unrouted is None or self.seen + hidden.shape[1] > config.window:
+            return None
         self.unrouted.extend(hidden, self.seen)
-        return True
+        return self.unrouted.groups(hidden, router, config)
 
     def catch_up(self, router: Router, config: FocusConfig) -> None:
         """Finds the groups of the tokens so far, where that was put off."""

@@ -20,7 +20,7 @@ from focus.routing import Router
 from focus.state import FocusState
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class LayerCall:
     """A call as one attention layer gets it: its index, router, hidden states (B, M, E), cache."""
 
