@@ -122,7 +122,7 @@ def refuse_packed(kwargs: Mapping[str, Any]) -> None:
 
 def _start_anew(positions: Any, mask: Any) -> bool:
     # A step of one token is not looked at: on a device the host would wait for it.
-    if not isinstance(positions, Tensor) or positions.dim() != 2 or positions.shape[1] == 1:
+    if not isinstance(positions, Tensor) or positions.dim() != 2 or positions.shape[1] < 2:
         return False
     tokens, mask = positions.shape[1], torch.ones_like(positions) if mask is None else mask
     if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < tokens:
