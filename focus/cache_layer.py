@@ -86,8 +86,7 @@ class FocusCacheLayer(CacheLayerMixin):
         return self._ready
 
     def defers(self, hidden: Tensor, router: Router, config: FocusConfig) -> Memberships | None:
-        """Where these tokens (B, M, E) need no groups yet, memberships in none; they are then taken
-        down."""
+        """Memberships in none, where these tokens (B, M, E) need no groups yet: they are noted."""
         if self.unrouted is None or self.seen + hidden.shape[1] > config.window:
             return None
         self.unrouted.extend(hidden, self.seen)
@@ -134,11 +133,16 @@ class FocusCacheLayer(CacheLayerMixin):
         Raises:
             ValueError: it is another.
         """
-        if self.past is not None and self.past.seen and self.past.rule != rule:
-            raise ValueError(
-                f"past_key_values: the keys in this cache were routed by {self.past.rule}, not by "
-                f"{rule}; start with a new cache"
-            )
+        if self.past is None or not self.past.seen or self.past.rule == rule:
+            return
+        both = zip(rule._fields, self.past.rule, rule, strict=True)
+        told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both if a != b]
+        if self.past.rule.router != rule.router:
+            told = ["another router (of another adapter or model)"]
+        raise ValueError(
+            f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go on "
+            "with the same, or start with a new cache"
+        )
 
     def new_real(self, real_BT: Tensor | None) -> Tensor | None:
         """Which of the new tokens are real, (B, M) bool or None, from the mask over all.
