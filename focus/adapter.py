@@ -194,6 +194,9 @@ def _check_sizes(adapter: FocusAdapter, here: Mapping[str, Any]) -> None:
     if isinstance(saved.get("key_heads"), int):  # format 1: of the first layer, for all
         saved["key_heads"] = [saved["key_heads"]] * len(here["key_heads"])
         saved.setdefault("query_heads", here["query_heads"])
+    if isinstance(saved.get("routed_layers"), list):
+        saved["number of routed layers"] = len(saved["routed_layers"])
+        here = {"number of routed layers": len(here["routed_layers"]), **here}
     for name, value in here.items():
         if saved.get(name) != value:
             raise ValueError(

@@ -17,7 +17,7 @@ from focus.attention.past import Past, Rule
 from focus.call import running
 from focus.config import FocusConfig
 from focus.ngrams import NgramIndex
-from focus.routing import Prepared, Router
+from focus.routing import Memberships, Prepared, Router
 from focus.unrouted import Unrouted
 
 CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"
@@ -85,12 +85,12 @@ class FocusCacheLayer(CacheLayerMixin):
                 self._ready = router.prepared()
         return self._ready
 
-    def defers(self, hidden: Tensor, window: int) -> bool:
-        """Whether these tokens (B, M, E) need no groups yet; they are then taken down."""
-        if self.unrouted is None or self.seen + hidden.shape[1] > window:
-            return False
+    def defers(self, hidden: Tensor, router: Router, config: FocusConfig) -> Memberships | None:
+        """Memberships in none, where these tokens (B, M, E) need no groups yet: they are noted."""
+        if self.unrouted is None or self.seen + hidden.shape[1] > config.window:
+            return None
         self.unrouted.extend(hidden, self.seen)
-        return True
+        return self.unrouted.groups(hidden, router, config)
 
     def catch_up(self, router: Router, config: FocusConfig) -> None:
         """Finds the groups of the tokens so far, where that was put off."""
@@ -133,11 +133,16 @@ class FocusCacheLayer(CacheLayerMixin):
         Raises:
             ValueError: it is another.
         """
-        if self.past is not None and self.past.seen and self.past.rule != rule:
-            raise ValueError(
-                f"past_key_values: the keys in this cache were routed by {self.past.rule}, not by "
-                f"{rule}; start with a new cache"
-            )
+        if self.past is None or not self.past.seen or self.past.rule == rule:
+            return
+        both = zip(rule._fields, self.past.rule, rule, strict=True)
+        told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both if a != b]
+        if self.past.rule.router != rule.router:
+            told = ["another router (of another adapter or model)"]
+        raise ValueError(
+            f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go on "
+            "with the same, or start with a new cache"
+        )
 
     def new_real(self, real_BT: Tensor | None) -> Tensor | None:
         """Which of the new tokens are real, (B, M) bool or None, from the mask over all.

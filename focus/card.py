@@ -23,7 +23,7 @@ routers alone ({parameters:,} values).
 import focus
 from transformers import AutoModelForCausalLM
 
-model = AutoModelForCausalLM.from_pretrained({base!r})
+model = AutoModelForCausalLM.from_pretrained({source})
 model = focus.load_adapter(model, "<this repository>")
 ```
 
@@ -50,15 +50,16 @@ def model_card(config: FocusConfig, base: Mapping[str, Any], parameters: int,
     Raises:
         ValueError: the file is not there or is not JSON.
     """
-    name = base.get("base_model_name_or_path") or "a model without a name"
+    name = base.get("base_model_name_or_path")
     front = ["library_name: focus-attention", "tags: [focus, sparse-attention]"]
-    if is_hub_id(name):
+    if name and is_hub_id(name):
         front.append(f"base_model: {name}")
-    facts = {key: value for key, value in base.items() if key != "fingerprint"}
+    facts = {k: each for k, each in base.items() if k != "fingerprint" and each is not None}
     read = _read_run(run)
     training = f"\n## Training\n\n{_table(read)}\n" if read else ""
     return TEMPLATE.format(
-        front="\n".join(front) + "\n", base=name, parameters=parameters,
+        front="\n".join(front) + "\n", source=repr(name or "<the base model>"),
+        base=name or f"a {base.get('model_type', 'model')} without a name", parameters=parameters,
         config=_table(config.to_dict()), facts=_table(facts), training=training,
     )  # fmt: skip
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from focus.cache import adopt, release
 from focus.cache_layer import FocusCacheLayer
 from focus.call import KEYWORD, Call, running, set_running
+from focus.masks import refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class LayerCall:
     """A call as one attention layer gets it: its index, router, hidden states (B, M, E), cache."""
 
@@ -48,6 +49,8 @@ class DecoderHook:
                 "DataParallel: its threads do not see the mode that another has entered; use "
                 "DistributedDataParallel, or one device"
             )
+        if settings.mode != "full":
+            refuse_packed(kwargs)
         call = Call(settings, ids, self.state.implementation, self.state.interleaved, running())
         if module.training and torch.is_grad_enabled() and settings.mode != "soft":
             self.state.warn_without_gate(module, settings.mode)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +34,7 @@ from focus.ngrams import keys_after_ngrams
 from focus.routing import Memberships, Prepared, Router, assignments_of
 
 
-@dataclass(frozen=True, eq=False)
-class Inputs:
+class Inputs(NamedTuple):
     """One attention call: query (B, H, M, D), key and value (B, Hk, M, D) of one dtype; real (B, T)
     bool of all tokens so far or None; own_window: tokens of the model's own sliding window, or
     None; limit: the same where it removes a pair."""
@@ -220,17 +218,16 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     cache.check(rule)
     real = cache.new_real(x.real)
     find = partial(_route, layer, router, None, cache.ready(router))
-    late = cache.defers(layer.hidden, config.window)
-    if not late:
+    late = cache.defers(layer.hidden, router, config)
+    if late is None:
         cache.catch_up(router, config)
-    found = router.unasked(layer.hidden, config) if late else find()
+    found = find() if late is None else late
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
     )  # fmt: skip
-    layer.call.record.layers[layer.index] = LayerRecord(
-        find if late else found, partial(_counted, kept)
-    )
+    told = found if late is None else find
+    layer.call.record.layers[layer.index] = LayerRecord(told, partial(_counted, kept))
     return out
 
 
@@ -251,19 +248,20 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
     config, call, cache = layer.call.settings.config, layer.call, layer.cache
     if not config.ngram:
         return None
+    if call.record.further is not None:
+        return call.record.further.to(x.query.device)  # layers may be on several
     if call.ids is None or call.ids.shape != (len(x.query), x.query.shape[2]):
         raise ValueError(
             "ngram: n-grams are matched by token ids, and this forward pass was given none; pass "
             "input_ids instead of inputs_embeds, or set ngram=0"
         )
-    if call.record.further is None:
-        how = config.ngram, config.ngram_keys, config.window
-        if cache is None:
-            found = keys_after_ngrams(call.ids, *how, x.query.shape[2], real)
-        else:
-            found = cache.further_keys(call.ids, real, *how)
-        call.record.further = found
-    return call.record.further.to(x.query.device)  # layers may be on several
+    how = config.ngram, config.ngram_keys, config.window
+    if cache is None:
+        found = keys_after_ngrams(call.ids, *how, x.query.shape[2], real)
+    else:
+        found = cache.further_keys(call.ids, real, *how)
+    call.record.further = found
+    return found.to(x.query.device)
 
 
 def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:

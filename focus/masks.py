@@ -5,7 +5,7 @@ Shape suffixes: B batch, Tq queries, Tk keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -88,8 +88,8 @@ def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | No
         real (B, Tk) bool or None (all real); the tokens of the window or None (plain causal).
 
     Raises:
-        ValueError: the mask is neither causal nor causal with a sliding window (packed
-            sequences, prefix language models, custom 4D masks), or a bias on the logits.
+        ValueError: the mask is neither causal nor causal with a sliding window (prefix language
+            models, custom 4D masks), or a bias on the logits.
     """
     if mask is None:
         return None, None
@@ -103,6 +103,33 @@ def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | No
     # Keys before the first query (a cached prefix) are real if any query sees them.
     real = torch.cat([mask[:, 0, :, :offset].any(-2), query_real], -1)
     return (None if bool(real.all()) else real), _window_of(mask, real, queries, offset)
+
+
+def refuse_packed(kwargs: Mapping[str, Any]) -> None:
+    """Before a forward pass with these arguments. Whether transformers keeps texts in one row apart
+    depends on the cache, the mask and the attention implementation; Focus never does.
+
+    Raises:
+        ValueError: positions do not rise from one real token to the next, or bounds are given.
+    """
+    positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
+    if kwargs.get("cu_seq_lens_q") is not None or _start_anew(positions, mask):
+        raise ValueError(
+            "position_ids: start anew (or cu_seq_lens_q is given), so there are several texts in "
+            "one row, which Focus does not tell apart; pad them into a batch"
+        )
+
+
+def _start_anew(positions: Any, mask: Any) -> bool:
+    # A step of one token is not looked at: on a device the host would wait for it.
+    if not isinstance(positions, Tensor) or positions.dim() != 2 or positions.shape[1] < 2:
+        return False
+    tokens, mask = positions.shape[1], torch.ones_like(positions) if mask is None else mask
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < tokens:
+        return False
+    real = mask[:, -tokens:].to(positions.device).bool()
+    positions = positions.masked_fill(~real, -1)
+    return bool((real[:, 1:] & (positions[:, 1:] <= positions.cummax(-1).values[:, :-1])).any())
 
 
 def _as_bool(mask: Tensor) -> Tensor:
@@ -126,8 +153,7 @@ def _window_of(mask: Tensor, real: Tensor, queries: int, offset: int) -> int | N
     width = int(torch.where(seen, distance, -1).amax()) + 1
     if not torch.equal(seen, (causal & (distance < width)).expand_as(seen)):
         raise ValueError(
-            "attention_mask: this mask is neither causal nor causal with a sliding window (packed "
-            "sequences or a custom mask); Focus does not support it: pad the sequences into a "
-            "batch, and pass a (batch, tokens) mask without position_ids that start anew"
+            "attention_mask: this mask is neither causal nor causal with a sliding window; Focus "
+            "does not support it: pass a (batch, tokens) mask"
         )
     return width

@@ -36,6 +36,8 @@ def keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, que
         queries: M.
         real_BT: bool, False for padding, which is in no n-gram; None: all are real.
     """
+    if ids_BT.shape[1] <= window:
+        return ids_BT.new_full((len(ids_BT), queries, count), NONE)
     real = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
     if queries > FEW:
         found = _of_many(ids_BT, real, longest, count, window, queries)
@@ -136,7 +138,7 @@ class NgramIndex:
         if self.ids is None:
             raise RuntimeError("nothing was appended")
         batch, queries = ids_BM.shape
-        if queries > FEW or ids_BM.device.type != "cpu":
+        if queries > FEW or ids_BM.device.type != "cpu" or self.seen <= window:
             return keys_after_ngrams(self.ids, longest, count, window, queries, self.real)
         if not self.rows or self.rows[0].longest < longest:
             self.rows = [_Row(longest) for _ in range(batch)]

@@ -148,7 +148,7 @@ class Router(nn.Module):
                 gradients, on a CPU by a compiled call (the same to rounding).
 
         Raises:
-            ValueError: Sinkhorn is to balance more groups than the sequence has tokens.
+            ValueError: Sinkhorn is to balance more groups than there are tokens, with padding.
         """
         if mask is not None:
             routed = self._memberships(hidden_BTE, real_BT, mask, ready)
@@ -223,13 +223,13 @@ class Router(nn.Module):
         """Sinkhorn's potentials (B, S, Hr, K) of scores (B, S, Hr, T, K); zero for query heads of
         their own, which look where they want."""
         temperature = temperature or self.config.temperature
-        groups, tokens = scores.shape[-1], scores.shape[-2]
+        iterations, (tokens, groups) = self.config.sinkhorn_iterations, scores.shape[-2:]
         if tokens < groups:
+            padding = "" if real_BT is None else ", padding among them"
             raise ValueError(
-                f"num_groups: {groups} groups cannot be balanced over {tokens} tokens; give longer "
-                "sequences, fewer groups or another balance"
+                f"num_groups: {groups} groups cannot be balanced over {tokens} tokens{padding}; "
+                "give longer sequences, fewer groups or another balance"
             )
-        iterations = self.config.sinkhorn_iterations
         if self.config.routers != "query_head":
             return sinkhorn_potentials(scores, temperature, iterations, real_BT)
         keys = sinkhorn_potentials(scores[:, -1:], temperature, iterations, real_BT)

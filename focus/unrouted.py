@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from focus.config import FocusConfig
+from focus.routing import Memberships, Router
+
 
 class Unrouted:
     """Hidden states of a cache's tokens, from its first on, while the window holds them all: until
@@ -16,6 +19,14 @@ class Unrouted:
     def __init__(self) -> None:
         self.parts: list[Tensor] = []  # (B, M, E) each
         self.count = 0
+        self.none: Memberships | None = None
+
+    def groups(self, hidden: Tensor, router: Router, config: FocusConfig) -> Memberships:
+        """Of tokens (B, M, E), in the place of their groups: the last ones again where they fit."""
+        none = self.none
+        if none is None or none.query.shape[::2] != hidden.shape[:2]:
+            self.none = none = router.unasked(hidden, config)
+        return none
 
     def extend(self, hidden: Tensor, seen: int) -> None:
         """Tokens that follow the first ``seen``; of a pass that failed, some may be here."""

@@ -165,6 +165,11 @@ def test_another_kind_of_model(folder: Path) -> None:
     refused(folder, "key_heads", tiny("tiny-llama", num_key_value_heads=1))
 
 
+def test_a_model_of_another_depth(folder: Path) -> None:
+    message = r"^adapter: .* with number of routed layers = 2, this one has 3; load the base model"
+    refused(folder, message, tiny("tiny-llama", num_hidden_layers=3))
+
+
 def test_another_model_of_the_same_shape(tmp_path: Path) -> None:
     model = trained()
     attached_base, other = model, build("llama")

@@ -375,8 +375,14 @@ class TestErrors:
     def test_other_settings_than_the_cache_was_made_with(self) -> None:
         model, cache = attached("tiny-llama"), DynamicCache()
         model(self.ids, past_key_values=cache)
-        for changes in ({"top_k": 2}, {"balance": "softmax"}):
-            with focus.mode(model, "hard", **changes), pytest.raises(ValueError, match="routed"):
+        told = {
+            r"window = 16 where it is 20 now; ": {"window": 20},
+            r"balance = 'causal' where it is 'softmax' now; ": {"balance": "softmax"},
+            r"query_groups = 1 where it is 2 now, key_groups = 1 where it is 2 now; ": {"top_k": 2},
+        }
+        for message, changes in told.items():
+            whole = rf"^past_key_values: the keys in this cache were routed with {message}go on"
+            with focus.mode(model, "hard", **changes), pytest.raises(ValueError, match=whole):
                 model(self.ids, past_key_values=cache)
 
     def test_training_mode_and_gradients(self) -> None:

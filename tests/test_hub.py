@@ -228,6 +228,15 @@ def test_a_folder_is_no_base_model_on_the_hub(tmp_path: Path) -> None:
     assert "## Training" not in card
 
 
+@pytest.mark.parametrize("base", [{}, {"base_model_name_or_path": None}])
+def test_a_model_without_a_name(base: dict[str, None]) -> None:
+    card = model_card(FocusConfig(), {**base, "model_type": "llama"}, 1)
+    assert "# Focus adapter for a llama without a name\n" in card
+    assert "from_pretrained('<the base model>')" in card
+    assert "None" not in card
+    assert "base_model:" not in card
+
+
 def test_a_run_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"card: .*run\.json cannot be read"):
         focus.save_adapter(trained(), tmp_path, card=tmp_path / "run.json")

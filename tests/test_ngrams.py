@@ -245,6 +245,14 @@ class TestIndex:
                 found = index.extend(own_ids[:, t : t + 1], mask, 3, 3, 5)
                 assert torch.equal(found, (expected[rows] if left else expected)[:, t : t + 1])
 
+    def test_nothing_is_looked_up_while_the_window_holds_every_token(self) -> None:
+        ids, index = token_ids(1, 12).fill_(3), NgramIndex()
+        steps = [index.extend(ids[:, i : i + 1], None, 3, 2, 10) for i in range(12)]
+        assert torch.equal(torch.cat(steps, 1), keys_after_ngrams(ids, 3, 2, 10, 12))
+        assert all(bool((step == -1).all()) for step in steps[:11])
+        assert steps[11].tolist() == [[[1, -1]]]
+        assert index.rows[0].seen == 12
+
     def test_longer_ngrams_than_before_and_copies(self) -> None:
         ids = repeating() % 4
         index = NgramIndex()

@@ -227,8 +227,18 @@ def test_scores_are_float32_or_wider_under_any_cast() -> None:
 
 
 def test_more_groups_than_tokens_cannot_be_balanced() -> None:
-    with pytest.raises(ValueError, match=r"^num_groups:"):
+    with pytest.raises(ValueError, match=r"^num_groups:.* over 8 tokens; "):
         router(num_groups=32, balance="sinkhorn")(hidden(tokens=8))
+
+
+def test_a_short_text_of_a_long_batch_is_balanced_as_evenly_as_it_can_be() -> None:
+    real = torch.ones(2, 40, dtype=torch.bool)
+    real[1, 5:] = False
+    found = router(num_groups=8, balance="sinkhorn", sinkhorn_iterations=200)(hidden(2, 40), real)
+    shares = found.softmax(-1)[1, ..., :5, :].sum(-2)
+    torch.testing.assert_close(shares, torch.full_like(shares, 5 / 8), rtol=0.05, atol=0)
+    with pytest.raises(ValueError, match=r"^num_groups:.* over 8 tokens, padding among them; "):
+        router(num_groups=9, balance="sinkhorn")(hidden(2, 8), real[:, :8])
 
 
 def test_balance_statistics() -> None:

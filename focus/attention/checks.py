@@ -69,6 +69,9 @@ def check_arguments(
     Raises:
         ValueError: what is wrong with which argument, and what to do.
     """
+    _check_kinds(Tensor, query=query, key=key, value=value, membership=membership)
+    _check_kinds((Tensor, type(None)), key_padding_mask=key_padding_mask,
+                 key_membership=key_membership, extra_keys=extra_keys)  # fmt: skip
     query, key, value = as_autocast(query, key, value)
     _check_heads(query, key, value)
     _check_number("window", window, 1)
@@ -136,6 +139,8 @@ def check_finite(x: Inputs) -> None:
 
 def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As ``scaled_dot_product_attention`` takes them under autocast: all but float64 narrowed."""
+    if not torch._C._is_any_autocast_enabled():  # a quarter of what the question by device takes
+        return query, key, value
     device = query.device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return query, key, value
@@ -143,6 +148,14 @@ def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tens
     cast = (torch.float16, torch.bfloat16, torch.float32)
     query, key, value = (x.to(dtype) if x.dtype in cast else x for x in (query, key, value))
     return query, key, value
+
+
+def _check_kinds(kinds: type | tuple[type, ...], **tensors: object) -> None:
+    for name, each in tensors.items():
+        if not isinstance(each, kinds):
+            raise ValueError(
+                f"{name}: must be a torch.Tensor, got {type(each).__name__}; see torch.as_tensor"
+            )
 
 
 def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:

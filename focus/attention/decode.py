@@ -109,7 +109,8 @@ def decode_attention(
     except BaseException:
         past.undo(start)
         raise
-    kept = Kept(past.rule, len(query), query_groups.shape[1], start, past.seen, past.real, total)
+    routings = query_groups.shape[1]
+    kept = Kept(past.rule, query.shape[0], routings, start, past.seen, past.real, total)
     return out, kept
 
 

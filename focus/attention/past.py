@@ -11,7 +11,7 @@ a buffer, D head dimension, K groups, W words of 64 bits, L positions a list, S 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,7 @@ ROOM = 128  # free rows of a new buffer, beside a quarter of what it holds
 REFRESH = 256  # tokens after which a device is asked again for the length of its longest list
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """What the hard mask keeps, and how groups were found: the same as long as a cache goes on.
 
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
@@ -179,7 +178,7 @@ class Past:
         if self.rows is None or torch.is_inference_mode_enabled():
             return
         for name in ("rows", "bits", "lists", "lengths"):
-            held = getattr(self, name)
+            held = self.__dict__[name]
             if held is not None and held.is_inference():
                 setattr(self, name, held.clone())
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,6 +108,17 @@ def test_bad_tensors(backend: str) -> None:
     empty = [x[:, :, :0] for x in (query, key, value)]
     with pytest.raises(ValueError, match="one token"):
         focus_attention(*empty, backend=backend, **options)
+
+
+@pytest.mark.parametrize("backend", ["auto", "dense"])
+@pytest.mark.parametrize("name", ["query", "key", "value", "membership", "key_membership",
+                                  "key_padding_mask", "extra_keys"])  # fmt: skip
+def test_what_is_no_tensor(backend: str, name: str) -> None:
+    tensors, options = arguments()
+    named = {**dict(zip(("query", "key", "value"), tensors, strict=True)), **options}
+    for bad, kind in (([[0.0]], "list"), (np.zeros((1, 12)), "ndarray")):
+        with pytest.raises(ValueError, match=f"^{name}: must be a torch.Tensor, got {kind}; "):
+            focus_attention(**{**named, name: bad}, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["dense", "stripes", "auto"])

@@ -282,6 +282,19 @@ def offload(mode: str) -> Found:
     return logits(cpu_offload(model, torch.device("cpu")), mode), plain
 
 
+def padded_batch(mode: str) -> Found:
+    """Each row of a batch against the row alone."""
+    model, rows = attached(), ids(3)
+    spans = (slice(9, None), slice(0, -7), slice(0, None))
+    mask = torch.zeros_like(rows)
+    for row, span in enumerate(spans):
+        mask[row, span] = 1
+    batch = logits(model, mode, rows, attention_mask=mask)
+    alone = [logits(model, mode, rows[row : row + 1, span]) for row, span in enumerate(spans)]
+    found = torch.cat([batch[row, span] for row, span in enumerate(spans)])
+    return found, torch.cat([each[0] for each in alone])
+
+
 def tokenizer() -> PreTrainedTokenizerFast:
     """A word for each token id."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -441,7 +454,7 @@ CLIENTS: dict[str, Callable[[str], Found]] = {
     for each in (
         autocast_bfloat16, weights_bfloat16, weights_float16, checkpointing,
         checkpointing_reentrant, compile, ddp, fsdp2, peft_before, peft_after, deepcopy,
-        new_process, save_pretrained, two_threads, offload, trainer, pipeline, lm_eval_batch_1,
-        lm_eval_batch_8, beams, assisted, streamer, static_cache,
+        new_process, save_pretrained, two_threads, offload, trainer, padded_batch, pipeline,
+        lm_eval_batch_1, lm_eval_batch_8, beams, assisted, streamer, static_cache,
     )
 }  # fmt: skip

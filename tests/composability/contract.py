@@ -66,6 +66,8 @@ CONTRACT: dict[str, tuple[str, tuple[Cell, Cell, Cell]]] = {
     "offload": ("accelerate: weights offloaded to the CPU's memory", (EXACT, EXACT, EXACT)),
     "trainer": ("`Trainer` with `FocusCallback`: two steps, and evaluation",
                 (ROUNDING, ROUNDING, ROUNDING)),
+    "padded_batch": ("a padded batch, rows padded on the left and on the right",
+                     (ROUNDING, ROUNDING, ROUNDING)),
     "pipeline": ("`pipeline('text-generation')`", (NO_CACHE, EXACT, EXACT)),
     "lm_eval_batch_1": ("lm-eval's `HFLM`, batch 1", (ROUNDING, ROUNDING, ROUNDING)),
     "lm_eval_batch_8": ("lm-eval's `HFLM`, batch 8, different lengths",

@@ -52,22 +52,19 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
     """
     start = past.make_room(key, key_groups, real)
     rows, bits, sinks = past.filed()
-    batch, heads, tokens, dim = query.shape
-    kept = ctypes.c_int64()
-    out = torch.empty(query.shape, dtype=query.dtype)
-    tensors = [
-        query, key, value, query_groups, key_groups, extra, past.real, sinks, rows, bits,
-        past.lists, past.lengths, out,
-    ]  # fmt: skip
+    (batch, heads, tokens, dim), (_, key_routings, _, groups) = query.shape, key_groups.shape
+    lists, rule, kept = past.lists, past.rule, ctypes.c_int64()
+    out = query.new_empty(query.shape)
+    tensors = (query, key, value, query_groups, key_groups, extra, past.real, sinks, rows, bits,
+               lists, past.lengths, out)  # fmt: skip
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
-    limit = FAR if past.rule.limit is None else past.rule.limit
+    limit = FAR if rule.limit is None else rule.limit
     problem = _PROBLEM.pack(
         *[0 if x is None else x.data_ptr() for x in held], ctypes.addressof(kept),
-        batch, heads, key.shape[1], query_groups.shape[1], key_groups.shape[1], tokens, dim,
-        key_groups.shape[3], bits.shape[3], 0 if extra is None else extra.shape[2],
-        sinks.shape[1], past.first, start, rows.shape[2],
-        0 if past.lists is None else past.lists.shape[3], past.rule.reach, limit,
-        past.rule.query_groups > 1 and past.rule.key_groups > 1, query.dtype == torch.bfloat16,
+        batch, heads, key.shape[1], query_groups.shape[1], key_routings, tokens, dim, groups,
+        bits.shape[3], 0 if extra is None else extra.shape[2], sinks.shape[1], past.first, start,
+        rows.shape[2], 0 if lists is None else lists.shape[3], rule.reach, limit,
+        rule.query_groups > 1 and rule.key_groups > 1, query.dtype == torch.bfloat16,
         torch.get_num_threads(), scale, softcap or 0.0,
     )  # fmt: skip
     status = needed().focus_step(problem)
