@@ -13,7 +13,7 @@ ROLES = {
     "ours": "ours: trained groups",
     "longer": "ours, three times the steps",
     "heavy": "ours, with heavy hitters",
-    "heavy_untrained": "ours, heavy hitters, not trained on",
+    "heavy_trained": "ours, trained beside heavy hitters",
     "ours_keys": "ours, 16 n-gram keys",
     "heavy_keys": "ours, heavy hitters, 16 n-gram keys",
     "paper": "the paper's way",
@@ -41,7 +41,7 @@ ROLES = {
     "trained_indexer": "lightning indexer",
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
-UNTRAINED = "heavy_untrained"  # the experiment whose routers did not learn beside heavy hitters
+TRAINED_BESIDE = "heavy"  # the experiment whose routers learnt on beside heavy hitters
 LONGER = 200  # training steps; the recipe has 90
 MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
@@ -122,9 +122,9 @@ class Cell:
         if (self.steps or 0) >= LONGER:
             return "longer"
         role = "heavy" if self.method.get("heavy_hitters") else "ours"
-        if UNTRAINED in (self.block, self.start):
-            return UNTRAINED
-        return f"{role}_keys" if self.method.get("ngram_keys", 0) >= MORE_KEYS else role
+        if self.method.get("ngram_keys", 0) >= MORE_KEYS:
+            return f"{role}_keys"
+        return "heavy_trained" if TRAINED_BESIDE in (self.block, self.start) else role
 
 
 def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:

@@ -14,7 +14,8 @@ LINES = {
     "long_paper": "the paper's way, 2 of 4 groups",
     "long_paper_books": "the paper's way on books, 2 of 4 groups",
     "long_recipe": "ours: FocusConfig.recipe()",
-    "long_heavy": "ours, with heavy hitters",
+    "long_heavy_untrained": "ours, with heavy hitters",
+    "long_heavy": "ours, trained beside heavy hitters",
 }
 NAMES = ["cell", "context", "against", "change", "low", "high", "distant_density", "density",
          "documents", "seeds", "evidence"]  # fmt: skip

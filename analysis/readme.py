@@ -79,7 +79,7 @@ def sentence(results: Results) -> str:
         least = beside.iloc[0]
         cell = results.cells[least["cell"]]
         text += (f" With heavy hitters ({cell.method['heavy_hitters']:.0%} of the tokens, visible "
-                 f"to every query) and {cell.steps} more training steps it is "
+                 "to every query), which are found in seconds and not trained, it is "
                  f"**{percent(least)}** ({tables.plural(least['seeds'], 'seed')}).")  # fmt: skip
     return f"{text} Intervals are 95%, over documents and {seeds}."
 
@@ -219,9 +219,9 @@ def longer(results: Results) -> list[str]:
     """What groups alone cost on the longest texts, and with heavy hitters."""
     frame = lengths.table(results)
     own = frame[frame["context"] == frame["context"].max()].set_index("cell")
-    if not {"long_recipe", "long_heavy"} <= set(own.index):
+    if not {"long_recipe", "long_heavy_untrained"} <= set(own.index):
         return []
-    one, other = own.loc["long_recipe"], own.loc["long_heavy"]
+    one, other = own.loc["long_recipe"], own.loc["long_heavy_untrained"]
     return [f"**Groups alone on long texts.** They lose the few tokens that nearly every query "
             f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}, with heavy "
             f"hitters {percent(other)} ([figure](results/figures/lengths.png))."]  # fmt: skip

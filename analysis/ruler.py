@@ -15,7 +15,7 @@ from experiments import statistics
 QUESTION = ["texts", "document", "sha"]
 KEY = ["length", "condition", "budget"]
 EVERY = "all tasks"
-SHOWN = ("heavy", "ours", "paper", "window", "quest", "sparq")  # roles, in figures
+SHOWN = ("heavy", "heavy_trained", "ours", "paper", "window", "quest", "sparq")  # roles, in figures
 COLUMNS = [
     "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
     "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",

@@ -19,7 +19,7 @@ LOOKS = {
     "long_paper": "paper",
     "long_paper_books": "paper on books",
     "long_recipe": "ours",
-    "long_heavy": "heavy",
+    "long_heavy_untrained": "heavy",
 }
 
 

@@ -16,8 +16,9 @@ from analysis.settings import LedgerSettings
 
 # Where each statement is read: experiment, reading, texts.
 PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
-          "heavy": ("heavy", "final", "unseen"), "longer": ("longer", "final", "unseen"),
-          "heavy_untrained": ("heavy_untrained", "rivals", "unseen")}  # fmt: skip
+          "heavy": ("heavy_untrained", "final", "unseen"),
+          "heavy_trained": ("heavy", "final", "unseen"),
+          "longer": ("longer", "final", "unseen")}  # fmt: skip
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 
@@ -30,7 +31,7 @@ def judged(low: float, high: float, limit: float) -> str:
 
 @rule(
     "ours.{place}.adapted.{budget}", "ours.{place}.pretrained.{budget}",
-    "ours.{place}.recipe.{budget}",
+    "ours.{place}.recipe.{budget}", "ours.{place}.heavy.{budget}",
     refuted="an interval wholly above the limit: same_ppl against the adapted model, "
     "zero against another one",
 )  # fmt: skip

@@ -115,7 +115,7 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
 
 def test_heavy_hitters_stand_beside_the_recipe(read):
     assert "heavy hitters" not in readme.sentence(read)
-    write_masks(read.root, "heavy", {0.125: -0.05}, regime=ROUTERS,
+    write_masks(read.root, "heavy_untrained", {0.125: -0.05}, regime=ROUTERS,
                 method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
     beside = Results(read.base)
     text = readme.sentence(beside)
@@ -125,7 +125,7 @@ def test_heavy_hitters_stand_beside_the_recipe(read):
     assert len(lines) == 4
     assert "`FocusConfig.recipe()`" in lines[0]
     assert "with heavy hitters (2 of 18)" in lines[1]
-    assert "results/laptop/heavy/read/final/rows.csv" in lines[1]
+    assert "results/laptop/heavy_untrained/read/final/rows.csv" in lines[1]
 
 
 def test_what_was_not_measured_is_said_so(results):

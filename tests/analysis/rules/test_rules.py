@@ -112,8 +112,9 @@ def heavy(change: float, beside: float = 0.0) -> Writer:
     def write(results: Results) -> None:
         family(beside)(results)
         against = ["adapted", "pretrained", "recipe"]
-        write_masks(results.root, "heavy", {0.125: change}, regime=ROUTERS, against=against,
-                    method=RECIPE | {"heavy_hitters": 0.02}, rows={"seeds": (0, 1)})  # fmt: skip
+        write_masks(results.root, "heavy_untrained", {0.125: change}, regime=ROUTERS,
+                    against=against, method=RECIPE | {"heavy_hitters": 0.02},
+                    rows={"seeds": (0, 1)})  # fmt: skip
 
     return write
 
