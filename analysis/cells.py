@@ -12,6 +12,7 @@ ROLES = {
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
     "longer": "ours, three times the steps",
+    "longer_heavy": "ours, three times the steps, heavy hitters",
     "heavy": "ours, with heavy hitters",
     "heavy_trained": "ours, trained beside heavy hitters",
     "ours_keys": "ours, 16 n-gram keys",
@@ -42,7 +43,7 @@ ROLES = {
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
 TRAINED_BESIDE = "heavy"  # the experiment whose routers learnt on beside heavy hitters
-LONGER = 200  # training steps; the recipe has 90
+LONGER = "longer"  # the experiment whose routers learnt for three times as many steps
 MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
@@ -119,8 +120,8 @@ class Cell:
             return "paper" if own else "ablation"
         if self.method.get("routers") != "query_head":
             return "groups"
-        if (self.steps or 0) >= LONGER:
-            return "longer"
+        if LONGER in (self.block, self.start):
+            return "longer_heavy" if self.method.get("heavy_hitters") else "longer"
         role = "heavy" if self.method.get("heavy_hitters") else "ours"
         if self.method.get("ngram_keys", 0) >= MORE_KEYS:
             return f"{role}_keys"

@@ -36,7 +36,8 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
     For each layer and key routing it is a ridge regression from a token's normalised hidden state
     to the logarithm of the weight that the queries beyond its window give it, over what an even
     spread would; the threshold lets ``share`` of the tokens pass. Saved with the adapter. On two
-    cores it takes some 20 s a window of 2,048 tokens and 135M parameters.
+    cores it takes some 20 s a window of 2,048 tokens and 135M parameters. Train the routers first:
+    ours read worse after further steps beside heavy hitters (docs/log, 2026-11-25).
 
     Args:
         model: an attached model.
