@@ -12,7 +12,7 @@ ROLES = {
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
     "longer": "ours, three times the steps",
-    "longer_heavy": "ours, three times the steps, heavy hitters",
+    "longer_heavy": "ours, heavy hitters, three times the steps",
     "heavy": "ours, with heavy hitters",
     "heavy_trained": "ours, trained beside heavy hitters",
     "ours_keys": "ours, 16 n-gram keys",

@@ -18,6 +18,7 @@ from analysis.rules import Verdict
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
+ADDED = ("heavy", "longer_heavy")  # roles: the recipe, and more
 MOST_RIVALS = 9
 NONE = "–"  # of a cell that was not measured
 BASES = {
@@ -64,7 +65,7 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
 
 
 def sentence(results: Results) -> str:
-    """The recipe's cost, and what heavy hitters leave of it: a sentence each."""
+    """The recipe's cost, and what heavy hitters and more steps leave of it: a sentence each."""
     known = headline(results)
     if known is None:
         return NOTHING
@@ -74,20 +75,32 @@ def sentence(results: Results) -> str:
     text = (f"Keeping {row['distant_density']:.1%} of the distant pairs, `FocusConfig.recipe()` "
             f"changes perplexity on {read} by **{percent(row)}** against "
             f"{BASES[row['base_role']]}.")  # fmt: skip
-    beside = heavy(results, known)
-    if len(beside):
-        least = beside.iloc[0]
-        cell = results.cells[least["cell"]]
-        text += (f" With heavy hitters ({cell.method['heavy_hitters']:.0%} of the tokens, visible "
-                 "to every query), which are found in seconds and not trained, it is "
-                 f"**{percent(least)}** ({tables.plural(least['seeds'], 'seed')}).")  # fmt: skip
+    beside = better(results, known, row)
+    if "heavy" in beside.index:
+        found = beside.loc["heavy"]
+        share = results.cells[found["cell"]].method["heavy_hitters"]
+        text += (f" With heavy hitters ({share:.0%} of the tokens, visible to every query), which "
+                 f"need no training, it is **{percent(found)}**"
+                 f"{unless(found, seeds)}.")  # fmt: skip
+    if "longer_heavy" in beside.index:
+        found = beside.loc["longer_heavy"]
+        text += (f" After three times the training steps that is **{percent(found)}**"
+                 f"{unless(found, seeds)}.")  # fmt: skip
     return f"{text} Intervals are 95%, over documents and {seeds}."
 
 
-def heavy(results: Results, known: Headline) -> pd.DataFrame:
-    """The recipe beside heavy hitters on the headline's texts, the sparsest first."""
+def unless(row: pd.Series, seeds: str) -> str:
+    """How many seeds a figure rests on, where that is not what the others do."""
+    own = tables.plural(row["seeds"], "seed")
+    return "" if own == seeds else f" ({own})"
+
+
+def better(results: Results, known: Headline, default: pd.Series) -> pd.DataFrame:
+    """What was added to the recipe, on the headline's texts and at its default budget, by role."""
     own = known.family.of(quality(results))
-    return own[own["role"] == "heavy"].sort_values("distant_density")
+    own = own[own["role"].isin(ADDED) & (own["budget"] == default["budget"])]
+    place = own["role"].map(list(ADDED).index)
+    return own.assign(place=place).sort_values("place").set_index("role", drop=False)
 
 
 def table(results: Results) -> str:
@@ -98,7 +111,7 @@ def table(results: Results) -> str:
     frame = known.family.of(quality(results))
     own, middle = known.rows(frame), default_row(results, known)
     other = frame[(frame["budget"] == middle["budget"]) & (frame["role"] != "ours")]
-    beside = heavy(results, known)
+    beside = better(results, known, middle)
     if len(beside):
         own = pd.concat([own[own["budget"] == middle["budget"]], beside])
     paper = frame[(frame["role"] == "paper") & (frame["top_k"] == 2)]
@@ -125,7 +138,7 @@ def _row(results: Results, known: Headline, row: pd.Series,
     """A line of the table."""
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
-    if row["role"] in ("ours", "heavy", "paper"):
+    if row["role"] in ("ours", *ADDED, "paper"):
         name += f" ({int(row['top_k'])} of {int(row['K'])})"
     name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
     beside = against_pretrained(results, known, row)

@@ -15,7 +15,8 @@ from experiments import statistics
 QUESTION = ["texts", "document", "sha"]
 KEY = ["length", "condition", "budget"]
 EVERY = "all tasks"
-SHOWN = ("heavy", "heavy_trained", "ours", "paper", "window", "quest", "sparq")  # roles, in figures
+# Roles, in figures.
+SHOWN = ("heavy", "longer_heavy", "heavy_trained", "ours", "paper", "window", "quest", "sparq")
 COLUMNS = [
     "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
     "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",

@@ -25,24 +25,22 @@ def table(results: Results) -> pd.DataFrame:
     frame = known.family.of(quality(results))
     rows = []
     for mask in timed[timed["method"] != "full"].to_dict("records"):
-        role = role_of(mask)
-        own = frame[frame["role"] == role]
-        if role == "window":
+        own = frame[frame["role"].isin(roles_of(mask))]
+        if mask["method"] == "window":
             own = own[own["budget"] == mask["budget"]]
         else:
             own = own[(own["K"] == mask["K"]) & (own["top_k"] == mask["k"])]
-            own = own[(own["balance"] == "sinkhorn") | (role != "paper")]
-        if len(own):
-            read = own.iloc[0]
+            own = own[(own["balance"] == "sinkhorn") | (own["role"] != "paper")]
+        for read in own.drop_duplicates("role").to_dict("records"):
             told = {name: read[name] for name in COLUMNS if name in read and name not in mask}
-            rows.append({**mask, **told, "role": role, "read": read["evidence"]})
+            rows.append({**mask, **told, "read": read["evidence"]})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def role_of(mask: dict[str, object]) -> str:
+def roles_of(mask: dict[str, object]) -> tuple[str, ...]:
     """What reads under such a mask."""
     if mask["method"] == "window":
-        return "window"
+        return ("window",)
     if mask["K"] != RECIPE_GROUPS:
-        return "paper"
-    return "heavy" if mask["heavy"] else "ours"
+        return ("paper",)
+    return ("heavy", "longer_heavy") if mask["heavy"] else ("ours",)

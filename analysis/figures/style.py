@@ -21,7 +21,7 @@ MOST = len(CYCLE)  # lines that an eye keeps apart
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
     "ours": (BLUE, "o", "-"), "heavy": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
-    "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"), "pretrained": (INK, "D", "--"),
+    "longer_heavy": (PURPLE, "D", "-"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"), "pretrained": (INK, "D", "--"),
     "adapted": (INK, "D", "-"),
 }  # fmt: skip
 RC = {

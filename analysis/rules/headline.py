@@ -18,7 +18,8 @@ from analysis.settings import LedgerSettings
 PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
           "heavy": ("heavy_untrained", "final", "unseen"),
           "heavy_trained": ("heavy", "final", "unseen"),
-          "longer": ("longer", "final", "unseen")}  # fmt: skip
+          "longer": ("longer", "final", "unseen"),
+          "longer_heavy": ("longer_heavy", "final", "unseen")}  # fmt: skip
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 
