@@ -21,8 +21,8 @@ MOST = len(CYCLE)  # lines that an eye keeps apart
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
     "ours": (BLUE, "o", "-"), "heavy": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
-    "longer_heavy": (PURPLE, "D", "-"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"), "pretrained": (INK, "D", "--"),
-    "adapted": (INK, "D", "-"),
+    "longer_heavy": (PURPLE, "D", "-"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"),
+    "pretrained": (INK, "D", "--"), "adapted": (INK, "D", "-"),
 }  # fmt: skip
 RC = {
     "font.size": 10, "axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 8.5,
