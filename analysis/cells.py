@@ -43,7 +43,7 @@ ROLES = {
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
 TRAINED_BESIDE = "heavy"  # the experiment whose routers learnt on beside heavy hitters
-LONGER = "longer"  # the experiment whose routers learnt for three times as many steps
+LONGER = {"longer", "longer_heavy"}  # experiments whose routers learnt for three times the steps
 MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
@@ -120,7 +120,7 @@ class Cell:
             return "paper" if own else "ablation"
         if self.method.get("routers") != "query_head":
             return "groups"
-        if LONGER in (self.block, self.start):
+        if LONGER & {self.block, self.start}:
             return "longer_heavy" if self.method.get("heavy_hitters") else "longer"
         role = "heavy" if self.method.get("heavy_hitters") else "ours"
         if self.method.get("ngram_keys", 0) >= MORE_KEYS:

@@ -18,6 +18,7 @@ from analysis.rules import Verdict
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
+LEFT_OUT = ("longer", "heavy_trained", "masked")
 ADDED = ("heavy", "longer_heavy")  # roles: the recipe, and more
 MOST_RIVALS = 9
 NONE = "–"  # of a cell that was not measured
@@ -168,7 +169,8 @@ def beside(results: Results) -> str:
     """Rivals and ours at the recipe's own budget, the best first: what each costs and loses."""
     frame = rivals.rows(results)
     own = frame[frame["budget"] == rivals.BUDGET].sort_values("change") if len(frame) else frame
-    own = own.drop_duplicates("role").head(MOST_RIVALS)  # a rival's variants stand in the table
+    # A rival's variants, and most of ours, stand in the table alone.
+    own = own[~own["role"].isin(LEFT_OUT)].drop_duplicates("role").head(MOST_RIVALS)
     if own.empty:
         return NOTHING
     lost, length, full = answers(results)
