@@ -15,7 +15,7 @@ LINES = {
     "long_paper_books": "the paper's way on books, 2 of 4 groups",
     "long_recipe": "ours: FocusConfig.recipe()",
     "long_heavy_untrained": "ours, with heavy hitters",
-    "long_longer_heavy": "ours, heavy hitters, three times the steps",
+    "long_longer_heavy": "ours, heavy hitters, 3x steps",
     "long_heavy": "ours, trained beside heavy hitters",
 }
 NAMES = ["cell", "context", "against", "change", "low", "high", "distant_density", "density",

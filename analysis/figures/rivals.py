@@ -13,11 +13,16 @@ from analysis.tables import plural
 
 CAPTION = (
     "Change of perplexity against the adapted model under full attention, on the same windows of "
-    "unseen books. Ours and the six rivals that cost least at the middle budget; the others, and "
+    "unseen books. Ours, and the four rivals that cost least at the middle budget; the others, and "
     "what trains the weights too, stand in the table `rivals`. Methods differ in what their choice "
     "costs: an oracle scores every pair, SparQ a quarter of it, Quest and MoBA one score a block, "
     "ours none. Bars: 95% interval over documents (and seeds, where there are several), paired."
 )
+MINE = ("ours", "heavy", "longer_heavy")
+FROZEN = [role for role in ABOUT if role != "trained_window"]  # what leaves the weights alone
+RIVALS = style.MOST - len(MINE)
+COLOURS = (style.RED, style.ORANGE, style.SKY, style.CYCLE[-1])
+REST = [{"color": colour, "marker": each} for colour, each in zip(COLOURS, "sPXv", strict=True)]
 
 
 def draw(results: Results) -> Figure | None:
@@ -28,20 +33,20 @@ def draw(results: Results) -> Figure | None:
         return None
     middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]
     order = frame[frame["budget"] == middle].sort_values("change").drop_duplicates("role")
-    order = order[~order["role"].isin(["masked", "trained_window"])]  # they train the weights too
-    best = [cell for cell in order["cell"] if cell != OURS][: style.MOST - 1]
-    shown = [cell for cell in order["cell"] if cell == OURS or cell in best]
+    ours = order["role"].isin(MINE)
+    best = order[ours | order["role"].isin(FROZEN)]
+    best = best[best["role"].isin(MINE) | (best["role"].isin(FROZEN).cumsum() <= RIVALS)]
     figure, (axis,) = style.axes(1, 8.0, 5.4)
-    names = labels((results.cells[cell] for cell in shown), OURS)
-    others = [nth for nth in range(style.MOST) if style.CYCLE[nth] != style.BLUE]
-    for cell in shown:
-        number = best.index(cell) if cell in best else 0
+    names = labels((results.cells[cell] for cell in best["cell"]), OURS)
+    rivals = [cell for cell, role in zip(best["cell"], best["role"], strict=True)
+              if role not in MINE]  # fmt: skip
+    for cell, role in zip(best["cell"], best["role"], strict=True):
         line = frame[frame["cell"] == cell].sort_values("distant_density")
-        own = {**style.nth(others[number % len(others)]), "linestyle": "-"}
-        look = style.LOOKS["ours"] if cell == OURS else None
-        _line(axis, line, names[cell], dict(zip(own, look, strict=True)) if look else own)
+        look = (style.look(role) if role in MINE
+                else {**REST[rivals.index(cell)], "linestyle": "--"})  # fmt: skip
+        _line(axis, line, names[cell], look)
     axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
-    drawn = frame[frame["cell"].isin(shown)]
+    drawn = frame[frame["cell"].isin(best["cell"])]
     style.changes(axis, 100 * drawn["low"].min(), 100 * drawn["change"].max())
     axis.set_xlim(left=0)
     axis.set_xlabel("distant pairs kept (%)")

@@ -12,8 +12,9 @@ from analysis.results import Results
 CAPTION = (
     "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
     "answers cost above the same model under full attention. Right: answers every token of which "
-    "is the likeliest; RULER lets a model write freely, so its scores are not these. Bars: 95% "
-    "intervals over questions, paired. None of these figures is the paper's."
+    "is the likeliest; RULER lets a model write freely, so its scores are not these. In brackets: "
+    "distant pairs kept. Bars: 95% intervals over questions, paired. None of these figures is the "
+    "paper's."
 )
 
 
@@ -28,7 +29,7 @@ def draw(results: Results) -> Figure | None:
     for number, role in enumerate(each for each in ruler.SHOWN if each in set(shown["role"])):
         own = shown[shown["role"] == role].sort_values("length")
         look = style.look(role, number)
-        label = f"{ROLES[role]} ({own['distant_density'].mean():.0%} of the distant pairs)"
+        label = f"{ROLES[role]} ({own['distant_density'].mean():.0%})"
         cost.errorbar(own["length"], own["nats"], style.spread(own, "nats", "low", "high"),
                       label=label, **look, **style.BAR)  # fmt: skip
         found.plot(own["length"], own["found"], **look, markersize=5.5)
@@ -38,7 +39,7 @@ def draw(results: Results) -> Figure | None:
         found.plot(own["length"], own["base_found"], **style.look(role), markersize=5.5,
                    label=ROLES[role])  # fmt: skip
     cost.axhline(0, color=style.INK, linewidth=1.2)
-    cost.set_ylabel("cost of the right answer (nats a token)")
+    cost.set_ylabel("cost of the answer (nats a token)")
     found.set_ylabel("answers found (%)")
     found.set_ylim(bottom=0)
     for axis in (cost, found):
