@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.cells import Cell, labels
+from analysis.cells import ROLES, Cell, labels
 from analysis.comparisons import headline, quality
 from analysis.figures import style
 from analysis.figures.quality import counted_against
@@ -55,13 +55,13 @@ def searches(results: Results) -> Figure | None:
         return None
     tallest = max(own["cell"].nunique() for _, own in panels)
     figure, every = style.axes(len(panels), 1 + 6.5 * len(panels), 1.8 + 0.42 * tallest)
-    for axis, ((reading, texts, against), own) in zip(every, panels, strict=True):
+    for axis, ((_, texts, against), own) in zip(every, panels, strict=True):
         cells = list(dict.fromkeys(own["cell"]))
         base = results.cells[against]
         dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells])
         axis.set_xlabel(f"change of perplexity against {against} (%)")
         count = int(own["documents"].max())
-        axis.set_title(f"{texts}, {count} validation documents ({reading})", loc="left")
+        axis.set_title(f"{texts}, {count} documents", loc="left")
     style.legend(figure, every, 2)
     return figure
 
@@ -84,7 +84,10 @@ def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str]) ->
 
 
 def changed(cell: Cell, base: Cell) -> str:
-    """What a cell changes of another's method and regime, in words; its name where nothing."""
+    """What a cell changes of another's method and regime, in words; what it is, where that is
+    known and something else."""
+    if cell.role in ROLES and cell.role != base.role:
+        return ROLES[cell.role]
     found = [
         f"{name.replace('_', ' ')} {'none' if value is None else value}"
         for own, other in ((cell.method, base.method), (cell.regime, base.regime))
