@@ -43,7 +43,8 @@ ALL_READ = {f"{name}/read.json" for name in ("plain", "adapted", "routed", "reci
 
 @pytest.mark.parametrize(("place", "value", "names"), [
     ("speed.window", 64, {"speed.json"}),
-    ("threads", 7, {"speed.json", "decode.json", "prefill.json", "continuation.json"}),
+    ("threads", 7, {"speed.json", "decode.json", "masks.json", "prefill.json",
+                    "continuation.json"}),
     ("experiments.routed.method.window", 12, ROUTED | RECIPE),
     ("experiments.swept.sweep.window", [8, 32], SWEEP),
     ("experiments.recipe.budgets", [0.5], {"recipe/read.json", "swept/read.json"}),
