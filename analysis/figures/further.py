@@ -17,8 +17,7 @@ CAPTION = (
     "layer in so many keeps full attention. Shared: so many layers use the groups of the first."
 )
 TITLES = {"sinks": "sinks", "gate": "training gate", "routers": "routers",
-          "dense_every": "dense: one layer in", "shared_layers": "layers that share groups",
-          "probe": "probe", "num_groups": "groups"}  # fmt: skip
+          "dense_every": "dense: one layer in", "shared_layers": "layers that share groups"}  # fmt: skip
 CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
               "hard_": ("hard mask", style.RED, "s", 0.08)}  # fmt: skip
 

@@ -25,7 +25,7 @@ KINDS = (
 )
 # Of the lines; then rivals, if there is room.
 FIRST = ("ours", "heavy", "longer_heavy", "paper", "window", "random")
-TEXTS = {"unseen": "books", "books": "development books"}
+TEXTS = {"unseen": "unseen books", "books": "development books"}
 
 
 def draw(results: Results) -> Figure | None:
@@ -93,10 +93,9 @@ def _line(axis: Axes, line: pd.DataFrame, label: str, look: dict[str, str]) -> N
 def _title(known: Headline, frame: pd.DataFrame) -> str:
     own = known.rows(frame).iloc[0]
     texts = TEXTS.get(known.family.texts, known.family.texts)
-    unseen = " that no choice was made on" if known.family.texts == "unseen" else ""
     fewest, most = frame["seeds"].min(), frame["seeds"].max()
     seeds = plural(most, "seed") if fewest == most else f"{fewest:.0f} to {most:.0f} seeds"
-    return (f"{own['model']}, {int(own['documents'])} {texts}{unseen}, {own['context']:,} tokens, "
+    return (f"{own['model']}, {int(own['documents'])} {texts}, {own['context']:,} tokens, "
             f"{seeds}")  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Stage masks (Figure 1's time): attention at one length under each mask whose quality is read.
 
 In one run, taking turns: full FlashAttention, groups as the recipe, heavy hitters and the paper
-have them (random, but of the same sizes), and windows that keep as many distant pairs. Routing and
+have them (random, of one size), and windows that keep as many distant pairs. Routing and
 the search for n-grams are not timed here: stage prefill has them.
 
 `python -m experiments.stages.masks` writes results/<scale>/masks/: table.csv, metrics.json.
