@@ -16,8 +16,10 @@ CAPTION = (
     "intervals over seeds and documents. Below: distant pairs that the hard mask keeps. Dense: one "
     "layer in so many keeps full attention. Shared: so many layers use the groups of the first."
 )
-TITLES = {"sinks": "sinks", "gate": "training gate", "routers": "routers",
-          "dense_every": "dense: one layer in", "shared_layers": "layers that share groups"}  # fmt: skip
+TITLES = {
+    "sinks": "sinks", "gate": "training gate", "routers": "routers",
+    "dense_every": "dense: one layer in", "shared_layers": "layers that share groups",
+}  # fmt: skip
 CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
               "hard_": ("hard mask", style.RED, "s", 0.08)}  # fmt: skip
 
