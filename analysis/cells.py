@@ -11,6 +11,8 @@ ROLES = {
     "pretrained": "pretrained model, full attention",
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
+    "allocated": "ours, calibrated",
+    "longer_allocated": "ours, calibrated, 3x steps",
     "longer": "ours, 3x steps",
     "longer_heavy": "ours, heavy hitters, 3x steps",
     "heavy": "ours, with heavy hitters",
@@ -43,7 +45,11 @@ ROLES = {
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
 TRAINED_BESIDE = "heavy"  # the experiment whose routers learnt on beside heavy hitters
-LONGER = {"longer", "longer_heavy"}  # experiments whose routers learnt for three times the steps
+LONGER = {
+    "longer",
+    "longer_heavy",
+    "longer_allocated",
+}  # experiments whose routers learnt for three times the steps
 MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
@@ -120,7 +126,10 @@ class Cell:
             return "paper" if own else "ablation"
         if self.method.get("routers") != "query_head":
             return "groups"
-        if LONGER & {self.block, self.start}:
+        longer = bool(LONGER & {self.block, self.start})
+        if self.method.get("allocated"):
+            return "longer_allocated" if longer else "allocated"
+        if longer:
             return "longer_heavy" if self.method.get("heavy_hitters") else "longer"
         role = "heavy" if self.method.get("heavy_hitters") else "ours"
         if self.method.get("ngram_keys", 0) >= MORE_KEYS:

@@ -18,8 +18,8 @@ from analysis.rules import Verdict
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
-LEFT_OUT = ("longer", "heavy_trained", "masked")
-ADDED = ("heavy", "longer_heavy")  # roles: the recipe, and more
+LEFT_OUT = ("longer", "longer_heavy", "heavy", "heavy_trained", "masked")
+ADDED = ("allocated", "longer_allocated")  # roles: the recipe, and more
 MOST_RIVALS = 9
 NONE = "–"  # of a cell that was not measured
 BASES = {
@@ -66,7 +66,7 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
 
 
 def sentence(results: Results) -> str:
-    """The recipe's cost, and what heavy hitters and more steps leave of it: a sentence each."""
+    """The recipe's cost, and what calibration and more steps leave of it: a sentence each."""
     known = headline(results)
     if known is None:
         return NOTHING
@@ -77,14 +77,12 @@ def sentence(results: Results) -> str:
             f"changes perplexity on {read} by **{percent(row)}** against "
             f"{BASES[row['base_role']]}.")  # fmt: skip
     beside = better(results, known, row)
-    if "heavy" in beside.index:
-        found = beside.loc["heavy"]
-        share = results.cells[found["cell"]].method["heavy_hitters"]
-        text += (f" With heavy hitters ({share:.0%} of the tokens, visible to every query), which "
-                 f"need no training, it is **{percent(found)}**"
-                 f"{unless(found, seeds)}.")  # fmt: skip
-    if "longer_heavy" in beside.index:
-        found = beside.loc["longer_heavy"]
+    if "allocated" in beside.index:
+        found = beside.loc["allocated"]
+        text += (f" Calibrated, which trains nothing, it is **{percent(found)}** with "
+                 f"{found['distant_density']:.1%}{unless(found, seeds)}.")  # fmt: skip
+    if "longer_allocated" in beside.index:
+        found = beside.loc["longer_allocated"]
         text += (f" After three times the training steps that is **{percent(found)}**"
                  f"{unless(found, seeds)}.")  # fmt: skip
     return f"{text} Intervals are 95%, over documents and {seeds}."

@@ -43,4 +43,6 @@ def roles_of(mask: dict[str, object]) -> tuple[str, ...]:
         return ("window",)
     if mask["K"] != RECIPE_GROUPS:
         return ("paper",)
-    return ("heavy", "longer_heavy") if mask["heavy"] else ("ours",)
+    if mask.get("allocated") is True:
+        return ("allocated", "longer_allocated")
+    return ("heavy",) if mask["heavy"] else ("ours",)

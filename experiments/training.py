@@ -111,8 +111,8 @@ def note(run: Run, regime: Regime, resumed: int | None) -> None:
         course["validation_loss"] = course["step"].map(regime.validation)
         run.metric("validation_loss", regime.validation[max(regime.validation)])
     run.table(course, "train.csv")
-    tail = course["loss"].tail(TAIL)
-    run.metric("loss_last_10", float(tail.mean()), n=len(tail))
+    if len(tail := course["loss"].tail(TAIL)):
+        run.metric("loss_last_10", float(tail.mean()), n=len(tail))
     run.metric("steps", len(course))
     run.metric("train_tokens", len(course) * how.batch_size * how.accumulate * how.context)
     run.metric("trained_parameters", regime.trained_parameters)

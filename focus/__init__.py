@@ -12,6 +12,7 @@ from focus.adapter import (
     save_adapter,
     set_adapter,
 )
+from focus.allocation import allocate_groups
 from focus.attention import dense_attention, focus_attention
 from focus.cache import FocusCache
 from focus.config import FocusConfig
@@ -38,6 +39,7 @@ __all__ = [
     "PairCounts",
     "Router",
     "adapters",
+    "allocate_groups",
     "attach",
     "delete_adapter",
     "dense_attention",

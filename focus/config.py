@@ -37,6 +37,7 @@ class Fields(TypedDict, total=False):
     ngram: int
     ngram_keys: int
     heavy_hitters: float
+    allocated: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ class FocusConfig:
             last, that every query looks into beside its own. :func:`focus.find_heavy_hitters` sets
             it; of routers alone there are none until it has run. The training gates count them in
             full.
+        allocated: whether heads look into unequal numbers of groups, ``top_k`` on average: most
+            into none, some into nearly all (paper: no). :func:`focus.allocate_groups` sets it. For
+            keys of one group each. The training gates do not see it.
     """
 
     num_groups: int = 8
@@ -97,6 +101,7 @@ class FocusConfig:
     ngram: int = 0
     ngram_keys: int = 4
     heavy_hitters: float = 0.0
+    allocated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_groups", "top_k", "window", "routing_dim", "sinkhorn_iterations",
@@ -110,6 +115,13 @@ class FocusConfig:
         _check_choice("gate", self.gate, GATES)
         _check_choice("probe", self.probe, PROBES)
         _check_choice("routers", self.routers, ROUTERS)
+        if not isinstance(self.allocated, bool):
+            raise ValueError(f"allocated: must be true or false, got {self.allocated!r}")
+        if self.allocated and self.key_top_k > 1:
+            raise ValueError(
+                f"allocated: heads share out groups of keys that are in one each, here in "
+                f"{self.key_top_k}; set probe='multi_probe'"
+            )
         if self.top_k > self.num_groups:
             raise ValueError(
                 f"top_k: must be at most num_groups = {self.num_groups}, got {self.top_k}"
@@ -132,8 +144,8 @@ class FocusConfig:
         changed after training. What was measured was trained for 90 to 270 windows of 2,048 tokens
         with a temperature that fell from 0.3 to the config's, the last three fifths under the gate
         ``straight_through`` with one, two and four groups a query in turn (:class:`focus.mode`;
-        blocks ``recipe`` and ``longer`` of params.yaml). :func:`focus.find_heavy_hitters`
-        afterwards halves what is lost."""
+        blocks ``recipe`` and ``longer`` of params.yaml). :func:`focus.find_heavy_hitters` and then
+        :func:`focus.allocate_groups`, which train nothing, leave less than half of what is lost."""
         best: Fields = {"num_groups": 18, "top_k": 2, "probe": "multi_probe",
                         "routers": "query_head", "ngram": 3}  # fmt: skip
         return cls.from_dict({**best, **changes})
@@ -187,7 +199,8 @@ class FocusConfig:
     @property
     def separate_keys(self) -> bool:
         """Whether keys have a membership of their own."""
-        return self.two_sided or self.key_top_k != self.top_k or self.heavy_hitters > 0
+        apart = self.two_sided or self.key_top_k != self.top_k
+        return apart or self.heavy_hitters > 0 or self.allocated
 
     @property
     def all_groups(self) -> int:

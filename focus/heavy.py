@@ -12,21 +12,19 @@ Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key head
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focus.modes import mode
+from focus import observed
+from focus.observed import observe, scale_of, weights_of
 from focus.routing import normalised
 from focus.state import Adapter, attached
 
-ROWS = 512  # queries whose weights are formed at a time
 RIDGE = 100.0  # on normalised hidden states: less than one calibration window weighs
-SETTLED = 256  # later queries that must follow a key: of fewer, its weight says little
 
 
 def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float = 0.02) -> None:
@@ -37,7 +35,8 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
     to the logarithm of the weight that the queries beyond its window give it, over what an even
     spread would; the threshold lets ``share`` of the tokens pass. Saved with the adapter. On two
     cores it takes some 20 s a window of 2,048 tokens and 135M parameters. Train the routers first:
-    ours read worse after further steps beside heavy hitters (docs/log, 2026-11-25).
+    ours read worse after further steps beside heavy hitters (docs/log, 2026-11-25). Groups that
+    were shared out before are not any more: :func:`focus.allocate_groups` comes afterwards.
 
     Args:
         model: an attached model.
@@ -50,12 +49,13 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
             too short. The model is then left as it was.
     """
     state = attached(model)
-    config = state.config.replace(heavy_hitters=float(share))
+    config = state.config.replace(heavy_hitters=float(share), allocated=False)
     fits: dict[int, Fit] = {}
     if share:
         fits = _fits(model, texts)
     for index, router in state.routers.items():
-        router.take_heavy(*fits[index].solved(share) if share else (None, None))
+        weight, bias = fits[index].solved(share) if share else (None, None)
+        router.take(heavy_weight=weight, heavy_bias=bias, taken_at=None)
         router.config = config
     state.adapters[state.active] = Adapter(config, state.adapters[state.active].routers)
     state.config = config
@@ -93,12 +93,12 @@ def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
     fits: dict[int, Fit] = {}
     window, sinks = state.config.window, state.config.sinks
 
-    def observe(index: int, hidden_BTE: Tensor, query_BHTD: Tensor, key_BHkTD: Tensor) -> None:
+    def look(index: int, hidden_BTE: Tensor, query_BHTD: Tensor, key_BHkTD: Tensor) -> None:
         router = state.routers[index]
+        scale = scale_of(state.layers[index].module, query_BHTD)
         for hidden, query, key in zip(hidden_BTE, query_BHTD, key_BHkTD, strict=True):
-            scale = getattr(state.layers[index].module, "scaling", query.shape[-1] ** -0.5)
-            weights = received(query.float().cpu(), key.float().cpu(), window, float(scale))
-            tokens = slice(sinks, weights.shape[1] - window - SETTLED)
+            weights = received(query.float().cpu(), key.float().cpu(), window, scale)
+            tokens = slice(sinks, weights.shape[1] - window - observed.SETTLED)
             heads = router.centroids.shape[1]
             wanted = weights.unflatten(0, (heads, -1)).mean(1)[:, tokens].clamp(min=1e-6).log()
             states = normalised(hidden.float().cpu())[tokens]
@@ -106,47 +106,17 @@ def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
             fit = fits.setdefault(index, Fit(torch.zeros(size, size), torch.zeros(size, heads)))
             fit.add(states, wanted.T)
 
-    # Every group is full attention, which no tap sees.
-    every = mode(model, "hard", tap=observe, top_k=state.config.num_groups, probe="multi_probe",
-                 balance="causal", ngram=0)  # fmt: skip
-    with torch.no_grad(), evaluating(model), every:
-        for ids in texts:
-            least = window + 2 * SETTLED + sinks
-            if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < least:
-                got = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
-                raise ValueError(f"texts: must be a list of token ids, each (batch, tokens) of at "
-                                 f"least {least} tokens, got {got}")  # fmt: skip
-            model(input_ids=ids.to(next(model.parameters()).device), use_cache=False)
-    if not fits:
-        raise ValueError("texts: there are none; give a few windows of token ids")
+    observe(model, texts, look)
     return fits
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout, which would give another map each time; each module's own state after."""
-    former = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in former:
-            module.training = training
 
 
 def received(query_HTD: Tensor, key_HkTD: Tensor, window: int, scale: float) -> Tensor:
     """Weight that a key gets from the queries beyond its window, over what it would get if they
     weighed all their keys alike: (Hk, T) float32, the mean over the query heads of a key head."""
     tokens = query_HTD.shape[1]
-    grouped = query_HTD.unflatten(0, (len(key_HkTD), -1))
-    position = torch.arange(tokens)
     found, even = torch.zeros(len(key_HkTD), tokens), torch.zeros(tokens)
-    for start in range(0, tokens, ROWS):
-        rows = position[start : start + ROWS]
-        end = int(rows[-1]) + 1
-        logits = grouped[:, :, rows] @ key_HkTD[:, None, :end].transpose(-1, -2) * scale
-        later = rows[:, None] - position[:end]
-        weights = logits.masked_fill(later < 0, -torch.inf).softmax(-1)
+    for rows, later, weights in weights_of(query_HTD, key_HkTD, scale):
+        end = later.shape[1]
         found[:, :end] += weights.masked_fill(later < window, 0.0).sum(2).mean(1)
         even[:end] += ((later >= window) / (rows[:, None] + 1.0)).sum(0)
     return found / even.clamp(min=1e-9)

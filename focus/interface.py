@@ -32,6 +32,7 @@ from focus.hooks import LayerCall
 from focus.masks import read_mask
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Memberships, Prepared, Router, assignments_of
+from focus.unrouted import unasked
 
 
 class Inputs(NamedTuple):
@@ -197,7 +198,7 @@ def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     pairs = len(x.query) * x.query.shape[2] * (x.query.shape[2] + 1) // 2
     if cache is not None:
         _further_keys(x, layer, None)
-        none = router.unasked(layer.hidden, config)
+        none = unasked(layer.hidden, router, config)
         cache.begin(_rule(x, config, router), x.key, x.value, none.of_keys, None, layer.hidden)
         found, pairs = partial(_route, layer, router, None), pairs * none.query.shape[1]
     layer.call.record.layers[layer.index] = LayerRecord(

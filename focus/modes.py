@@ -17,7 +17,8 @@ from focus.state import Mode, attached, modes
 
 Name = Literal["soft", "hard", "full"]
 MODES: tuple[str, ...] = get_args(Name)
-FIXED = ("num_groups", "routing_dim", "routers", "sinkhorn_iterations", "heavy_hitters")
+FIXED = ("num_groups", "routing_dim", "routers", "sinkhorn_iterations", "heavy_hitters",
+         "allocated")  # fmt: skip
 
 
 class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`

@@ -68,7 +68,8 @@ class Router(nn.Module):
     (S, Hr, K) holds the frozen potentials of the ``causal`` balance, in units of the scores, and
     ``batches`` how many training batches they average. Where there are heavy hitters, the buffers
     ``heavy_weight`` (Hr, E) and ``heavy_bias`` (Hr,) tell them: a token is one where its score is
-    above zero. All stay float32 when the model is cast.
+    above zero. Where groups are allocated, the buffer ``taken_at`` (Hq, K) tells from which mean
+    ``top_k`` on a routing looks into its n-th group. All stay float32 when the model is cast.
 
     Args:
         config: what is routed.
@@ -83,6 +84,7 @@ class Router(nn.Module):
     batches: Tensor
     heavy_weight: Tensor
     heavy_bias: Tensor
+    taken_at: Tensor
 
     def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int, query_heads: int,
                  generator: torch.Generator | None = None) -> None:  # fmt: skip
@@ -101,18 +103,18 @@ class Router(nn.Module):
         self.register_buffer("potentials", zeros)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64, device=device))
         if config.heavy_hitters:
-            none = torch.full((heads,), -1.0, dtype=torch.float32, device=device)
-            self.take_heavy(
-                torch.zeros(heads, hidden_size, dtype=torch.float32, device=device), none
-            )
+            self.take(heavy_weight=torch.zeros(heads, hidden_size, device=device),
+                      heavy_bias=torch.full((heads,), -1.0, device=device))  # fmt: skip
+        if config.allocated:
+            alike = torch.arange(1.0, config.num_groups + 1, device=device)
+            self.take(taken_at=alike.repeat(heads * max(1, sides - 1), 1))
 
-    def take_heavy(self, weight_HrE: Tensor | None, bias_Hr: Tensor | None) -> None:
-        """Sets the map that tells heavy hitters, float32; None: there are none."""
-        place = self.centroids.device
-        for name, new in (("heavy_weight", weight_HrE), ("heavy_bias", bias_Hr)):
+    def take(self, **found: Tensor | None) -> None:
+        """Sets buffers that no gradient teaches, float32; None: there is none any more."""
+        for name, new in found.items():
             self._buffers.pop(name, None)
             if new is not None:
-                self.register_buffer(name, new.to(place))
+                self.register_buffer(name, new.to(self.centroids.device, torch.float32))
 
     def heavy(self, hidden_BTE: Tensor) -> Tensor:
         """Whether tokens are heavy hitters (:mod:`focus.heavy`), (B, Hr, T) bool."""
@@ -172,9 +174,10 @@ class Router(nn.Module):
     def _memberships(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
                      ready: Prepared | None) -> Memberships:  # fmt: skip
         own_scores = type(self).scores is not Router.scores  # a subclass has another rule
+        taken_at = self.taken_at if config.allocated else None
         if own_scores or config.balance == "sinkhorn" or not route.computes(hidden_BTE):
             logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
-            return memberships_of(cast(Tensor, logits), config)
+            return memberships_of(cast(Tensor, logits), config, taken_at)
         ready = self.prepared() if ready is None else ready
         potentials = ready.potentials
         if config.balance != "causal":
@@ -182,17 +185,9 @@ class Router(nn.Module):
         with torch.autocast("cpu", enabled=False):
             query, key = route.route(
                 hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k,
-                config.key_top_k, self.config.routers != "paper",
+                config.key_top_k, self.config.routers != "paper", taken_at,
             )  # fmt: skip
         return Memberships(query, key if config.separate_keys else None)
-
-    def unasked(self, hidden_BTE: Tensor, config: FocusConfig) -> Memberships:
-        """Memberships in no group, in the place of those that the window makes needless."""
-        batch, tokens, _ = hidden_BTE.shape
-        sides, heads, _, _ = self.centroids.shape
-        size = batch, heads * max(1, sides - 1), tokens, config.all_groups
-        query = torch.zeros(size, dtype=torch.bool, device=hidden_BTE.device)
-        return Memberships(query, query[:, :heads] if config.separate_keys else None)
 
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
         """Similarity of tokens and centroids, (B, S, Hr, T, K), float32 or wider.
@@ -273,9 +268,17 @@ def with_heavy(found: Memberships, heavy_BHrT: Tensor) -> Memberships:
     return Memberships(torch.cat([found.query, torch.ones_like(found.query[..., :1])], -1), key)
 
 
-def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig) -> Memberships:
-    """Hard memberships from a router's logits: ``top_k`` groups a query, ``key_top_k`` a key."""
-    query = top_k_groups(of_queries(logits_BSHrTK), config.top_k)
+def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig,
+                   taken_at_HqK: Tensor | None = None) -> Memberships:  # fmt: skip
+    """Hard memberships from a router's logits: ``top_k`` groups a query, ``key_top_k`` a key.
+
+    Args:
+        taken_at_HqK: of the router, where queries have ``top_k`` groups on average alone.
+    """
+    top_k: int | Tensor = config.top_k
+    if taken_at_HqK is not None:
+        top_k = (taken_at_HqK <= config.top_k).sum(-1, keepdim=True)  # (Hq, 1), for all tokens
+    query = top_k_groups(of_queries(logits_BSHrTK), top_k)
     if not config.separate_keys:
         return Memberships(query, None)
     return Memberships(query, top_k_groups(logits_BSHrTK[:, -1], config.key_top_k))
@@ -288,11 +291,15 @@ def of_queries(x_BSHrTK: Tensor) -> Tensor:
     return x_BSHrTK[:, :-1].transpose(1, 2).flatten(1, 2)
 
 
-def top_k_groups(assignments: Tensor, top_k: int) -> Tensor:
-    """The ``top_k`` largest entries of each row as a bool mask of the same shape.
+def top_k_groups(assignments: Tensor, top_k: int | Tensor) -> Tensor:
+    """The ``top_k`` largest entries of each row (one number, or one a row) as a bool mask of the
+    same shape.
 
     Ties go to the lower group index, so exactly ``top_k`` groups are taken (method: hard mask).
     """
+    if isinstance(top_k, Tensor):
+        rank = assignments.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+        return rank < top_k.unsqueeze(-1)
     if top_k == 1:
         order = assignments.argmax(-1, keepdim=True)
     else:

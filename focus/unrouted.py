@@ -12,6 +12,16 @@ from focus.config import FocusConfig
 from focus.routing import Memberships, Router
 
 
+def unasked(hidden: Tensor, router: Router, config: FocusConfig) -> Memberships:
+    """Memberships of tokens (B, M, E) in no group, in the place of those that the window makes
+    needless."""
+    batch, tokens, _ = hidden.shape
+    sides, heads, _, _ = router.centroids.shape
+    size = batch, heads * max(1, sides - 1), tokens, config.all_groups
+    query = torch.zeros(size, dtype=torch.bool, device=hidden.device)
+    return Memberships(query, query[:, :heads] if config.separate_keys else None)
+
+
 class Unrouted:
     """Hidden states of a cache's tokens, from its first on, while the window holds them all: until
     it leaves one behind nobody asks for groups, and then one call finds those of all."""
@@ -25,7 +35,7 @@ class Unrouted:
         """Of tokens (B, M, E), in the place of their groups: the last ones again where they fit."""
         none = self.none
         if none is None or none.query.shape[::2] != hidden.shape[:2]:
-            self.none = none = router.unasked(hidden, config)
+            self.none = none = unasked(hidden, router, config)
         return none
 
     def extend(self, hidden: Tensor, seen: int) -> None:

@@ -20,7 +20,7 @@ LOOKS = {
     "long_paper_books": "paper on books",
     "long_recipe": "ours",
     "long_heavy_untrained": "heavy",
-    "long_longer_heavy": "longer_heavy",
+    "long_longer_allocated": "longer_allocated",
 }
 
 

@@ -24,7 +24,7 @@ KINDS = (
     "95% intervals over seeds and documents, paired."
 )
 # Of the lines; then rivals, if there is room.
-FIRST = ("ours", "heavy", "longer_heavy", "paper", "window", "random")
+FIRST = ("ours", "allocated", "longer_allocated", "paper", "window", "heavy", "random")
 TEXTS = {"unseen": "unseen books", "books": "development books"}
 
 

@@ -18,7 +18,7 @@ CAPTION = (
     "costs: an oracle scores every pair, SparQ a quarter of it, Quest and MoBA one score a block, "
     "ours none. Bars: 95% interval over documents (and seeds, where there are several), paired."
 )
-MINE = ("ours", "heavy", "longer_heavy")
+MINE = ("ours", "allocated", "longer_allocated")
 FROZEN = [role for role in ABOUT if role != "trained_window"]  # what leaves the weights alone
 RIVALS = style.MOST - len(MINE)
 COLOURS = (style.RED, style.ORANGE, style.SKY, style.CYCLE[-1])

@@ -20,8 +20,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST = len(CYCLE)  # lines that an eye keeps apart
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
-    "ours": (BLUE, "o", "-"), "heavy": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
-    "longer_heavy": (PURPLE, "D", "-"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"),
+    "ours": (BLUE, "o", "-"), "allocated": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
+    "longer_allocated": (PURPLE, "D", "-"), "heavy": (SKY, "P", "-"),
+    "longer_heavy": (SKY, "X", "--"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"),
     "pretrained": (INK, "D", "--"), "adapted": (INK, "D", "-"),
 }  # fmt: skip
 RC = {

@@ -18,7 +18,7 @@ CAPTION = (
     "the figure of the whole model has them. Bars: 95% intervals of the quality, the range over "
     "rounds of the time. Methods without a fast path here (SparQ, Quest and others) are left out."
 )
-ORDER = ("ours", "heavy", "longer_heavy", "window", "paper")
+ORDER = ("ours", "heavy", "allocated", "longer_allocated", "window", "paper")
 
 
 def draw(results: Results) -> Figure | None:

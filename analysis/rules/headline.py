@@ -19,7 +19,9 @@ PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "
           "heavy": ("heavy_untrained", "final", "unseen"),
           "heavy_trained": ("heavy", "final", "unseen"),
           "longer": ("longer", "final", "unseen"),
-          "longer_heavy": ("longer_heavy", "final", "unseen")}  # fmt: skip
+          "longer_heavy": ("longer_heavy", "final", "unseen"),
+          "allocated": ("allocated", "final", "unseen"),
+          "longer_allocated": ("longer_allocated", "final", "unseen")}  # fmt: skip
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 

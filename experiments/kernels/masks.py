@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ def every(plan: Masks, device: torch.device, seed: int) -> Iterator[Masked]:
         query, key = drawn(plan, routing, generator)
         further = further_keys(plan, routing.extra_keys, plan.window, generator)
         told = {"method": "groups", "K": routing.groups, "k": routing.top_k, "probe": routing.probe,
-                "routers": routing.routers, "heavy": routing.heavy}  # fmt: skip
+                "routers": routing.routers, "heavy": routing.heavy,
+                "allocated": bool(routing.heads)}  # fmt: skip
         yield masked(plan, told, plan.window, (query, key, further), device)
     apart = torch.tensor([True, False]).expand(1, 1, plan.length, 2)
     for share in plan.windows:
@@ -69,7 +71,9 @@ def drawn(plan: Masks, routing: MaskRouting, generator: torch.Generator) -> tupl
     which are in the last group alone, and every query with them."""
     heads = {"layer": 1, "key_head": plan.key_heads, "query_head": plan.heads}[routing.routers]
     keys = 1 if routing.routers == "layer" else plan.key_heads
-    query = draw_membership((1, heads, plan.length, routing.groups), routing.top_k, generator)
+    each = islice(cycle(routing.heads or (routing.top_k,)), heads)
+    size = (1, 1, plan.length, routing.groups)
+    query = torch.cat([draw_membership(size, count, generator) for count in each], 1)
     key = query
     if routing.probe == "multi_probe" or keys != heads:
         size = (1, keys, plan.length, routing.groups)

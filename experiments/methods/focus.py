@@ -22,6 +22,7 @@ from focus.named import Adapter
 from focus.routing import Memberships, Router
 from focus.state import attached, transformers_model
 
+FOUND = ("heavy_hitters", "allocated")  # fields that calibration sets
 CERTAIN = 1e4  # logits apart by which a softmax is one or zero in float32
 
 
@@ -72,12 +73,13 @@ class Focus(Method):
             ValueError: the start's routers are of other groups.
         """
         if "focus_state" not in transformers_model(model).__dict__:
-            library.attach(model, self.config, seed=self.seed)
+            library.attach(model, self.config.replace(allocated=False), seed=self.seed)
             return
         state = attached(model)
         refuse_other_routing("method", state.config, self.config)
-        # Heavy hitters are found by the regime: until then there are the start's, or none.
-        config = self.config.replace(heavy_hitters=state.config.heavy_hitters)
+        # What the regime finds, heavy hitters say, is the start's until then, or is not there.
+        there = {name: getattr(state.config, name) for name in FOUND}
+        config = self.config.replace(**there)
         state.adapters[state.active] = Adapter(config, state.routers)
         state.config = config
         for router in state.routers.values():

@@ -24,12 +24,13 @@ from focus.adapter import describe
 from focus.fingerprint import fingerprint
 from focus.routing import Router
 
-HEAVY_WINDOWS = 8  # of training, that heavy hitters are found on
+EXACT = ("potentials", "batches", "heavy_bias", "taken_at")  # buffers that are saved as they are
+CALIBRATION = 8  # windows of training
 
 
 class Centroids(Regime):
-    """Routers under the training gate: the method's, step by step; before them, where the method
-    has any, heavy hitters."""
+    """Routers under the training gate: the method's, step by step; before them heavy hitters, and
+    after them groups shared out among heads, where the method has either."""
 
     settings: CentroidsSettings
 
@@ -38,14 +39,17 @@ class Centroids(Regime):
         model.requires_grad_(False)
         model.eval()
         if share := self.cell.method.fields.get("heavy_hitters", 0):
-            windows = training_windows(self.cell, self.chosen, self.settings.context,
-                                       HEAVY_WINDOWS, self.seed)  # fmt: skip
-            texts = [windows[place]["input_ids"][None] for place in range(HEAVY_WINDOWS)]
-            focus.find_heavy_hitters(model, texts, share)
+            focus.find_heavy_hitters(model, self._texts(), share)
         for router in routers(model):
             router.train().requires_grad_()
         self.base, _ = fingerprint(model)  # before it is sharded
         return model
+
+    def _texts(self) -> list[Tensor]:
+        """Windows (1, T) of the training texts, to calibrate on."""
+        windows = training_windows(self.cell, self.chosen, self.settings.context, CALIBRATION,
+                                   self.seed)  # fmt: skip
+        return [windows[place]["input_ids"][None] for place in range(CALIBRATION)]
 
     def units(self) -> Iterable[nn.Module]:
         """Routers are float32, whatever the model is."""
@@ -72,14 +76,15 @@ class Centroids(Regime):
         return ids.to(self.device)
 
     def save(self, folder: Path) -> None:
-        """As focus.save_adapter does, parameters in bfloat16; the potentials, few, as they are."""
+        """As focus.save_adapter does, parameters in bfloat16; the potentials, few, as they are.
+        Groups are shared out first, where the method wants it."""
+        if self.cell.method.fields.get("allocated"):
+            focus.allocate_groups(self.model, self._texts())
         adapter = describe(self.model)
         adapter.base.pop("fingerprint_left_out", None)
         adapter.base["fingerprint"] = self.base
         adapter.tensors = {
-            name: tensor
-            if name.endswith(("potentials", "batches", "heavy_bias"))
-            else tensor.bfloat16()
+            name: tensor if name.endswith(EXACT) else tensor.bfloat16()
             for name, tensor in adapter.tensors.items()
         }
         if first_process():

@@ -42,7 +42,8 @@ def quiet() -> None:
     """Without what Lightning says of every training: frozen parts are meant to be, windows need no
     workers, and a folder with checkpoints is what a killed run leaves."""
     for text in ("does not have many workers", "Checkpoint directory .* exists", "in eval mode",
-                 "isinstance.*LeafSpec", "'set_vital' is deprecated"):  # fmt: skip
+                 "isinstance.*LeafSpec", "across ranks is zero",
+                 "'set_vital' is deprecated"):  # fmt: skip
         warnings.filterwarnings("ignore", f".*{text}.*")
     logging.getLogger("pytorch_lightning.utilities.rank_zero").setLevel(logging.WARNING)
 
@@ -114,6 +115,9 @@ def reasons(cell: Experiment) -> Iterator[tuple[str, str]]:
             yield "regime.strategy", f"fsdp2 {only}"
         if how.checkpoint_activations:
             yield "regime.checkpoint_activations", only
+    if how.strategy == "fsdp2" and cell.method.fields.get("allocated"):
+        yield "method.allocated", ("groups are shared out of a whole model; train by fsdp2, "
+                                   "and share them out in what starts from that")  # fmt: skip
     if how.name == "scratch" and cell.start is not None:
         yield "start", "regime scratch starts from random weights"
 

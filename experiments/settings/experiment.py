@@ -119,6 +119,7 @@ class Centroids(Training):
     """
 
     name: Literal["centroids"] = "centroids"
+    steps: Size  # 0: routers as they are
     temperature_start: Annotated[float, Field(gt=0)] | None = None
     hard_from: Annotated[float, Field(ge=0, lt=1)] | None = None
     hard_top_ks: Distinct[Count] = (1, 2, 4)

@@ -238,7 +238,8 @@ def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
                          f"{kind.name} has none")  # fmt: skip
     kind.check_cell(own, cell, _starts(path, cell, settings), path)
     # Both look at training documents before anything is trained.
-    if kind.calibrate is not Method.calibrate or cell.method.fields.get("heavy_hitters"):
+    looks = any(cell.method.fields.get(each) for each in ("heavy_hitters", "allocated"))
+    if kind.calibrate is not Method.calibrate or looks:
         _whole(f"{path}.texts", [cell.texts], settings)
     for number, budget in enumerate(cell.budgets):
         kind.check(own, cell.aim(budget), f"{path}.budgets[{number}]")

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from experiments.settings.schema import Count, Distinct, Dtype, Frozen, ModelDtype, Share, Size
+from experiments.settings.schema import (
+    Count,
+    Distinct,
+    Dtype,
+    Frozen,
+    Listed,
+    ModelDtype,
+    Share,
+    Size,
+)
 from focus.config import PROBES
 
 GroupKind = Literal["balanced", "unbalanced", "empty", "one", "ragged"]
@@ -125,9 +134,29 @@ class Decode(Heads):
 
 
 class MaskRouting(DecodeRouting):
-    """A mask of groups; ``heavy``: share of the tokens that are keys for everyone beside them."""
+    """A mask of groups.
+
+    Attributes:
+        heavy: share of the tokens that are keys for everyone beside them.
+        heads: groups of query heads, one after the other and again, ``top_k`` on average; empty:
+            all have as many.
+    """
 
     heavy: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    heads: Listed[Size] = ()
+
+    @model_validator(mode="after")
+    def _shared_out(self) -> MaskRouting:
+        if self.heads and sum(self.heads) != self.top_k * len(self.heads):
+            raise ValueError(f"heads: have {sum(self.heads)} groups together, not top_k = "
+                             f"{self.top_k} each")  # fmt: skip
+        if self.heads and max(self.heads) > self.groups:
+            raise ValueError(f"heads: {max(self.heads)} is above groups = {self.groups}")
+        if self.heads and (self.probe != PROBES[1] or self.routers != "query_head"):
+            raise ValueError("heads: go with probe multi_probe and routers query_head")
+        if 0 in self.heads and not self.heavy:
+            raise ValueError("heads: without heavy hitters each needs a group")
+        return self
 
 
 class Masks(Heads):

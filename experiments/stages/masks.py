@@ -51,7 +51,8 @@ def time_masks(run: Run, chosen: Settings) -> None:
     run.table(table, "table.csv")
     for told in table.to_dict("records")[1:]:
         name = (f"window.{told['budget']:g}" if told["method"] == "window"
-                else f"K{told['K']:g}.k{told['k']:g}.heavy{told['heavy']:g}")  # fmt: skip
+                else f"K{told['K']:g}.k{told['k']:g}.heavy{told['heavy']:g}"
+                     f"{'.allocated' * bool(told['allocated'])}")  # fmt: skip
         run.metric(f"{name}.time", told["time"], told["time_low"], told["time_high"],
                    plan.repetitions)  # fmt: skip
 
@@ -63,7 +64,7 @@ def row(plan: Masks, each: Masked, full: Masked, device: torch.device) -> dict[s
         "device": device.type, "length": plan.length, "heads": plan.heads,
         "key_heads": plan.key_heads, "head_dim": plan.head_dim, "dtype": plan.dtype,
         "window": plan.window, "budget": None, "K": None, "k": None, "probe": None,
-        "routers": None, "heavy": None, **each.told,
+        "routers": None, "heavy": None, "allocated": None, **each.told,
         "density": 1.0 if each.pairs is None else each.pairs.density,
         "median_s": beside["median_s"], "time": 1 / beside["speedup"],
         "time_low": 1 / beside["speedup_high"], "time_high": 1 / beside["speedup_low"],

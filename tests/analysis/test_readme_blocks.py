@@ -113,19 +113,18 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert all("/rows.csv)" in line for line in lines)
 
 
-def test_heavy_hitters_stand_beside_the_recipe(read):
-    assert "heavy hitters" not in readme.sentence(read)
-    write_masks(read.root, "heavy_untrained", {0.125: -0.05}, regime=ROUTERS,
-                method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
+def test_what_calibration_brings_stands_beside_the_recipe(read):
+    assert "Calibrated" not in readme.sentence(read)
+    write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS,
+                method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
     text = readme.sentence(beside)
-    assert "2% of the tokens" in text
-    assert "+5.6% (" in text
+    assert "Calibrated, which trains nothing, it is **+5.6% (" in text
     lines = readme.table(beside).splitlines()[2:]
     assert len(lines) == 4
     assert "`FocusConfig.recipe()`" in lines[0]
-    assert "with heavy hitters (2 of 18)" in lines[1]
-    assert "results/laptop/heavy_untrained/read/final/rows.csv" in lines[1]
+    assert "calibrated (2 of 18)" in lines[1]
+    assert "results/laptop/allocated/read/final/rows.csv" in lines[1]
 
 
 def test_what_was_not_measured_is_said_so(results):

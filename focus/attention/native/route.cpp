@@ -11,6 +11,7 @@ extern "C" struct RouteProblem {
     const float *weight;      // (sides * heads * dim, width)
     const float *centroids;   // (sides, heads, dim, groups)
     const float *potentials;  // (sides, heads, groups)
+    const float *taken_at;    // NULL, or (heads or query heads, groups): see route.py
     uint8_t *query;           // (batch, heads or query heads, tokens, groups), zeros; 1 for a member
     uint8_t *key;             // (batch, heads, tokens, groups)
     int64_t batch, tokens, width, sides, heads, dim, groups, query_top, key_top, cosine, threads;
@@ -90,6 +91,14 @@ static void mark_largest(const RouteProblem &p, const Block &block, const Room &
     }
 }
 
+// Groups that a query of this routing looks into.
+static int groups_of(const RouteProblem &p, int64_t routing) {
+    if (!p.taken_at) return (int)p.query_top;
+    int count = 0;
+    for (int64_t g = 0; g < p.groups; g++) count += p.taken_at[routing * p.groups + g] <= p.query_top;
+    return count;
+}
+
 // Tokens from number `first` of all sequences' on; routed: their projections.
 static void route_block(const RouteProblem &p, int64_t first, const float *routed, const Room &room) {
     const int64_t query_sides = p.sides > 1 ? p.sides - 1 : 1, stride = p.sides * p.heads * p.dim;
@@ -100,8 +109,9 @@ static void route_block(const RouteProblem &p, int64_t first, const float *route
     for (int64_t side = 0; side < p.sides; side++)
         for (int64_t head = 0; head < p.heads; head++) {
             score(p, block, routed, stride, side * p.heads + head, room);
+            const int64_t routing = head * query_sides + side;
             if (side < query_sides)
-                mark_largest(p, block, room, (int)p.query_top, p.query, head * query_sides + side,
+                mark_largest(p, block, room, groups_of(p, routing), p.query, routing,
                              p.heads * query_sides);
             if (side == p.sides - 1)
                 mark_largest(p, block, room, (int)p.key_top, p.key, head, p.heads);

@@ -15,7 +15,7 @@ from torch import Tensor
 from focus.attention.native.build import library, needed
 
 FEW = 16  # tokens; of more, a product of matrices makes the projections
-_PROBLEM = struct.Struct("=7Q11q")  # as in route.cpp
+_PROBLEM = struct.Struct("=8Q11q")  # as in route.cpp
 
 
 def computes(hidden_BME: Tensor) -> bool:
@@ -26,7 +26,8 @@ def computes(hidden_BME: Tensor) -> bool:
 
 
 def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Tensor,
-          query_top: int, key_top: int, cosine: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+          query_top: int, key_top: int, cosine: bool,
+          taken_at: Tensor | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Memberships (B, Hq, M, K) of queries and (B, Hr, M, K) of keys, bool.
 
     Args:
@@ -34,6 +35,8 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
         weight: (S * Hr * R, E); centroids: (S, Hr, R, K); potentials: (S, Hr, K), all float32.
         query_top, key_top: groups of a query and of a key.
         cosine: whether hidden states and projections are normalised.
+        taken_at: (Hq, K) float32, rising: the ``query_top`` from which on a routing takes its n-th
+            group; None: every one takes ``query_top``.
 
     Raises:
         MemoryError: there is no room for the projections.
@@ -46,7 +49,7 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
     if batch * tokens > FEW:
         states = F.layer_norm(hidden, (width,)) if cosine else hidden
         projected = F.linear(states, weight)
-    tensors = (hidden, projected, weight, centroids, potentials, query, key)
+    tensors = (hidden, projected, weight, centroids, potentials, taken_at, query, key)
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     problem = _PROBLEM.pack(
         *[0 if x is None else x.data_ptr() for x in held], batch, tokens, width, sides, heads, dim,

@@ -119,6 +119,20 @@ def heavy(change: float, beside: float = 0.0) -> Writer:
     return write
 
 
+def allocated(change: float, beside: float) -> Writer:
+    """Groups shared out among heads, and as many for all, both beside heavy hitters."""
+
+    def write(results: Results) -> None:
+        heavy(beside)(results)
+        method = RECIPE | {"heavy_hitters": 0.02, "allocated": True}
+        for name in ("allocated", "longer_allocated"):
+            write_masks(results.root, name, {0.125: change}, regime=ROUTERS, method=method,
+                        against=["adapted", "pretrained", "heavy_untrained"],
+                        rows={"seeds": (0, 1)})  # fmt: skip
+
+    return write
+
+
 def asked(found: float) -> Writer:
     """Long-context tasks beside heavy hitters."""
     return lambda results: write_ruler(results.root, 0.1, found=found,
@@ -426,6 +440,10 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          family(0.0, place="plays_")),
         ("ours.heavy.adapted.0.125", heavy(-0.1), REPRODUCED, heavy(0.0)),
         ("ours.heavy.recipe.0.125", heavy(-0.02), REPRODUCED, heavy(0.02)),
+        ("ours.allocated.adapted.0.125", allocated(-0.1, 0.0), REPRODUCED, allocated(0.0, 0.0)),
+        ("ours.allocated.heavy.0.125", allocated(-0.1, 0.0), REPRODUCED, allocated(0.0, -0.1)),
+        ("ours.longer_allocated.adapted.0.125", allocated(-0.1, 0.0), REPRODUCED,
+         allocated(0.0, 0.0)),
     ],
     "further": [("ours.chat.1024", talked(0.3, 0.1), REPRODUCED, talked(0.1, 0.3))],
     "beyond_control": [

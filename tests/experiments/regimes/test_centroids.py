@@ -90,7 +90,7 @@ def test_shuffled_gates_train_other_routers_on_the_same_windows(work: Any, tmp_p
 def test_heavy_hitters_are_found_before_routers_are_trained_on(
     work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(focus.heavy, "SETTLED", 8)  # documents here are short
+    monkeypatch.setattr(focus.observed, "SETTLED", 8)  # documents here are short
     beside = {"base": "routed", "start": "recipe", "method": {**ROUTED, "heavy_hitters": 0.1},
               "regime": {**CENTROIDS, "hard_from": 0.0, "steps": 2}, "seeds": [0]}  # fmt: skip
     alone = {**beside, "method": ROUTED}
@@ -109,3 +109,31 @@ def test_heavy_hitters_are_found_before_routers_are_trained_on(
     weights = [next(iter(each.model.focus_state.routers.values())) for each in built.values()]
     assert weights[0].heavy_weight.abs().sum() > 0
     assert not hasattr(weights[1], "heavy_weight")
+
+
+def test_groups_are_shared_out_after_training_or_without_any(
+    work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(focus.observed, "SETTLED", 8)
+    method = {**ROUTED, "probe": "multi_probe", "heavy_hitters": 0.1, "allocated": True}
+    apart = {"base": "routed", "start": "recipe", "method": method, "seeds": [0],
+             "regime": {**CENTROIDS, "hard_from": None, "steps": 0}}  # fmt: skip
+    read = {"base": "apart", "start": "apart", "regime": None}
+    chosen = work(apart=apart, read=read)
+    training.train("apart", 0, chosen)
+    folder = trained.weights(chosen.cell("apart"), 0, chosen)
+    found = load_file(folder / "adapter_model.safetensors")
+    start = load_file(trained.weights(chosen.cell("recipe"), 0, chosen) / folder.name.replace(
+        "adapter", "adapter_model.safetensors"))  # fmt: skip
+    for name in ("centroids", "potentials"):
+        assert torch.equal(found[f"layers.0.{name}"], start[f"layers.0.{name}"])
+    assert found["layers.0.taken_at"].dtype == torch.float32
+    ids = token_ids(1, 60)
+    logits = []
+    for name in ("apart", "read"):
+        built = trained.build(chosen.cell(name), 0, chosen)
+        with torch.no_grad(), built.method.applied(built.model, None) as pairs:
+            logits.append(built.model(input_ids=ids).logits)
+        assert 0 < pairs().distant_density < 1
+        assert built.model.focus_state.config.allocated
+    assert torch.equal(*logits)

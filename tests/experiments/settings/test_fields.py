@@ -111,7 +111,7 @@ BAD_CELLS = [
         fitted(name="luck"),
         "regime.name: must be one of 'centroids', 'joint', 'lora', 'distil', 'full', ",
     ),
-    (fitted(steps=0), "regime.steps: Input should be greater than or equal to 1, got 0"),
+    (fitted(steps=-1), "regime.steps: Input should be greater than or equal to 0, got -1"),
     (fitted(steps=1.5), "regime.steps: Input should be a valid integer"),
     (fitted(stepz=3), "regime.stepz: unknown field"),
     (fitted(devices=0), "regime.devices: Input should be greater"),

@@ -23,18 +23,19 @@ def test_every_mask_stands_beside_full_attention(params: dict[str, Any], tmp_pat
     with Run(tmp_path, {}, [0]) as run:
         time_masks(run, settings.parse(params))
     table = pd.read_csv(tmp_path / "table.csv")
-    assert table["method"].tolist() == ["full"] + ["groups"] * 7 + ["window"] * 3
+    assert table["method"].tolist() == ["full"] + ["groups"] * 9 + ["window"] * 3
     assert table.loc[0, "time"] == table.loc[0, "density"] == 1
     assert (table["time_low"] <= table["time"]).all()
     assert (table["time"] <= table["time_high"]).all()
     assert table["density"].iloc[1:].between(0, 1, inclusive="neither").all()
 
 
-def test_masks_are_what_the_definition_computes(params: dict[str, Any]) -> None:
+@pytest.mark.parametrize("number", [3, 5])
+def test_masks_are_what_the_definition_computes(params: dict[str, Any], number: int) -> None:
     params["masks"].update(SMALL, length=100)
     plan = settings.parse(params).masks
     query, key, value = (torch.randn(1, heads, 100, 16) for heads in (6, 2, 2))
-    routing = plan.routings[3]
+    routing = plan.routings[number]
     assert routing.heavy
     drawn = masks.drawn(plan, routing, torch.Generator().manual_seed(0))
     further = masks.further_keys(plan, 4, 32, torch.Generator().manual_seed(1))

@@ -1,0 +1,76 @@
+"""Full attention of an attached model, looked at layer by layer: what calibration learns from.
+
+Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key heads, D head dimension,
+G query heads a key head, M queries, N keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from focus.call import Tap
+from focus.modes import mode
+from focus.state import attached
+
+ROWS = 512  # queries whose weights are formed at a time
+SETTLED = 256  # later queries that must follow a key: of fewer, its weight says little
+
+
+def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
+    """Runs texts through the model under full attention and shows ``tap`` every routed layer.
+
+    Args:
+        texts: token ids (B, T) without padding, T at least window + sinks + 512.
+
+    Raises:
+        ValueError: there are none, or one is no such tensor, or too short.
+    """
+    config, seen = attached(model).config, False
+    least = config.window + 2 * SETTLED + config.sinks
+    # Every group is full attention, which no tap sees.
+    every = mode(model, "hard", tap=tap, top_k=config.num_groups, probe="multi_probe",
+                 balance="causal", ngram=0)  # fmt: skip
+    with torch.no_grad(), evaluating(model), every:
+        for ids in texts:
+            if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < least:
+                got = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+                raise ValueError(f"texts: must be a list of token ids, each (batch, tokens) of at "
+                                 f"least {least} tokens, got {got}")  # fmt: skip
+            model(input_ids=ids.to(next(model.parameters()).device), use_cache=False)
+            seen = True
+    if not seen:
+        raise ValueError("texts: there are none; give a few windows of token ids")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout, which would give another result each time; each module's own state after."""
+    former = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in former:
+            module.training = training
+
+
+def scale_of(module: nn.Module, query: Tensor) -> float:
+    """Factor of an attention module's logits, for queries (..., D)."""
+    return float(getattr(module, "scaling", query.shape[-1] ** -0.5))
+
+
+def weights_of(query_HTD: Tensor, key_HkTD: Tensor,
+               scale: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+    """Full attention's weights, some rows at a time: positions (M,) of the queries, how many tokens
+    each comes after each key (M, N), and the weights (Hk, G, M, N)."""
+    grouped = query_HTD.unflatten(0, (len(key_HkTD), -1))
+    position = torch.arange(query_HTD.shape[1])
+    for rows in position.split(ROWS):
+        end = int(rows[-1]) + 1
+        logits = grouped[:, :, rows] @ key_HkTD[:, None, :end].transpose(-1, -2) * scale
+        later = rows[:, None] - position[:end]
+        yield rows, later, logits.masked_fill(later < 0, -torch.inf).softmax(-1)

@@ -1,0 +1,177 @@
+"""Groups shared out among heads: what each gets, that every path heeds it, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import focus
+from focus.allocation import taken_at, weighed
+from focus.attention.native import route
+from focus.observed import weights_of
+from focus.state import attached
+from tests.models import tiny, token_ids
+
+CONFIG = focus.FocusConfig(num_groups=6, top_k=2, window=16, sinks=2, probe="multi_probe",
+                           routers="query_head")  # fmt: skip
+
+
+def texts() -> list[Tensor]:
+    return [token_ids(2, 560), token_ids(1, 600)]
+
+
+@pytest.fixture
+def shared() -> PreTrainedModel:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    focus.find_heavy_hitters(model, texts(), 0.05)
+    focus.allocate_groups(model, texts())
+    return model
+
+
+def counts(model: PreTrainedModel, top_k: int = 2, length: int = 300) -> Tensor:
+    """Groups of each head's queries, (layers, heads); the same for all its tokens."""
+    with torch.no_grad(), focus.mode(model, "hard", top_k=top_k):
+        model(token_ids(1, length), use_cache=False)
+    found = []
+    for each in focus.memberships(model).values():
+        own = each.query[0, :, :, : CONFIG.num_groups].sum(-1)
+        assert torch.equal(own, own[:, :1].expand_as(own))
+        found.append(own[:, 0])
+    return torch.stack(found)
+
+
+def test_the_dearest_weight_goes_first_and_the_mean_is_kept() -> None:
+    weight = torch.tensor([[9.0, 1.0, 0.5], [4.0, 3.0, 2.0], [0.3, 0.2, 0.1]])
+    taken = taken_at(weight, torch.ones(3, 3), none=True)
+    for mean in (1, 2, 3):
+        assert (taken <= mean).sum() == 3 * mean
+    assert (taken <= 1).sum(-1).tolist() == [1, 2, 0]
+    assert (taken <= 2).sum(-1).tolist() == [3, 3, 0] or (taken <= 2).sum() == 6
+
+
+def test_what_a_group_costs_counts() -> None:
+    weight = torch.tensor([[4.0, 0.1], [3.0, 0.1]])
+    taken = taken_at(weight, torch.tensor([[8.0, 1.0], [2.0, 1.0]]), none=True)
+    assert taken[1, 0] < taken[0, 0]  # less weight, and far fewer pairs
+
+
+def test_a_better_group_brings_the_worse_one_before_it() -> None:
+    taken = taken_at(torch.tensor([[0.0, 6.0], [2.0, 2.0]]), torch.ones(2, 2), none=True)
+    assert (taken <= 1).sum(-1).tolist() == [2, 0]
+
+
+def test_without_heavy_hitters_every_head_keeps_a_group() -> None:
+    weight = torch.tensor([[9.0, 8.0, 7.0], [0.0, 0.0, 0.0]])
+    taken = taken_at(weight, torch.rand(2, 3) + 0.5, none=False)
+    assert (taken <= 1).sum(-1).tolist() == [1, 1]
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    focus.allocate_groups(model, texts())
+    assert (counts(model, 1) == 1).all()
+    assert counts(model).min() >= 1
+
+
+def test_weight_and_pairs_are_those_of_the_groups_by_rank() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    router = attached(model).routers[0]
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, 90, 64, generator=generator)
+    heads, key_heads = router.centroids.shape[1] * (router.centroids.shape[0] - 1), 2
+    query, key = (torch.randn(n, 90, 16, generator=generator) for n in (heads, key_heads))
+    found = weighed(router, hidden, query, key, 0.25)
+    ((_, later, weights),) = weights_of(query, key, 0.25)
+    distant = (later >= CONFIG.window) & (torch.arange(90) >= CONFIG.sinks)
+    weights = weights.flatten(0, 1)
+    for top_k in range(1, CONFIG.num_groups + 1):
+        own = router(hidden, mask=CONFIG.replace(top_k=top_k))
+        keys = own.key.repeat_interleave(heads // key_heads, 1)
+        meets = (own.query[0].float() @ keys[0].float().transpose(-1, -2) > 0) & distant
+        assert torch.equal(found.pairs[:, :top_k].sum(-1).long(), meets.sum((1, 2)))
+        kept = (weights * meets).sum((1, 2))
+        assert torch.allclose(found.weight[:, :top_k].sum(-1), kept, rtol=1e-4, atol=1e-5)
+
+
+def test_heads_differ_and_pairs_stay_about_the_same(shared: PreTrainedModel) -> None:
+    found = counts(shared)
+    assert found.min() < 2 < found.max()
+    kept = focus.PairCounts.total(focus.pair_counts(shared).values()).distant_density
+    attached(shared).config = attached(shared).config.replace(allocated=False)
+    counts(shared)
+    alike = focus.PairCounts.total(focus.pair_counts(shared).values()).distant_density
+    assert abs(kept - alike) < 0.3 * alike
+
+
+def test_any_mean_can_be_asked_for(shared: PreTrainedModel) -> None:
+    assert (counts(shared, CONFIG.num_groups) == CONFIG.num_groups).all()
+    assert (counts(shared, 3) >= counts(shared, 2)).all()
+
+
+def test_the_compiled_routing_agrees(shared: PreTrainedModel, monkeypatch) -> None:
+    compiled = counts(shared)
+    groups = {i: each.query for i, each in focus.memberships(shared).items()}
+    monkeypatch.setattr(route, "computes", lambda hidden: False)
+    assert torch.equal(counts(shared), compiled)
+    for index, each in focus.memberships(shared).items():
+        assert (each.query == groups[index]).float().mean() > 0.999
+
+
+@pytest.mark.parametrize("backend", ["auto", "stripes", "dense"])
+def test_backends_agree(shared: PreTrainedModel, backend: str) -> None:
+    ids = token_ids(2, 200)
+    with torch.no_grad():
+        with focus.mode(shared, "hard", backend="dense"):
+            expected = shared(ids, use_cache=False).logits
+        with focus.mode(shared, "hard", backend=backend):
+            found = shared(ids, use_cache=False).logits
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_generation_continues_as_the_whole_pass(shared: PreTrainedModel) -> None:
+    ids, cache = token_ids(1, 120), focus.FocusCache()
+    with torch.no_grad():
+        whole = shared(ids, use_cache=False).logits
+        shared(ids[:, :70], past_key_values=cache)
+        steps = [shared(ids[:, at : at + 1], past_key_values=cache).logits for at in range(70, 120)]
+    assert torch.allclose(torch.cat(steps, 1), whole[:, 70:], atol=1e-4)
+
+
+def test_they_are_saved(shared: PreTrainedModel, tmp_path: Path) -> None:
+    ids = token_ids(1, 200)
+    expected = shared(ids).logits
+    focus.save_adapter(shared, tmp_path)
+    loaded = focus.load_adapter(tiny("tiny-llama"), tmp_path)
+    assert attached(loaded).config.allocated
+    assert torch.equal(loaded(ids).logits, expected)
+
+
+def test_new_heavy_hitters_undo_it(shared: PreTrainedModel) -> None:
+    focus.find_heavy_hitters(shared, texts(), 0.02)
+    assert not attached(shared).config.allocated
+    assert (counts(shared) == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [([], "texts: there are none"), ([token_ids(1, 40)], "at least 530 tokens"),
+     (["text"], "got str")],
+)  # fmt: skip
+def test_bad_texts_are_refused_and_nothing_changes(given: list, says: str) -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    with pytest.raises(ValueError, match=says):
+        focus.allocate_groups(model, given)
+    assert not attached(model).config.allocated
+    assert (counts(model) == 2).all()
+
+
+def test_keys_in_several_groups_are_refused() -> None:
+    config = focus.FocusConfig(num_groups=4, top_k=2, window=16)
+    model = focus.attach(tiny("tiny-llama"), config, seed=0)
+    with pytest.raises(ValueError, match=r"allocated: .*probe='multi_probe'"):
+        focus.allocate_groups(model, texts())
+    with pytest.raises(ValueError, match="allocated: belongs to the routers"):
+        focus.mode(model, "hard", allocated=True)
+    with pytest.raises(ValueError, match="allocated: must be true or false"):
+        focus.FocusConfig(allocated=1)
