@@ -16,9 +16,6 @@ ROLES = {
     "longer": "ours, 3x steps",
     "longer_heavy": "ours, heavy hitters, 3x steps",
     "heavy": "ours, with heavy hitters",
-    "heavy_trained": "ours, trained beside heavy hitters",
-    "ours_keys": "ours, 16 n-gram keys",
-    "heavy_keys": "ours, heavy hitters, 16 n-gram keys",
     "paper": "the paper's way",
     "window": "wider window, n-gram keys",
     "random": "random groups",
@@ -44,13 +41,11 @@ ROLES = {
     "trained_indexer": "lightning indexer",
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
-TRAINED_BESIDE = "heavy"  # the experiment whose routers learnt on beside heavy hitters
 LONGER = {
     "longer",
     "longer_heavy",
     "longer_allocated",
 }  # experiments whose routers learnt for three times the steps
-MORE_KEYS = 16  # found by n-grams, where the recipe has four
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
 
@@ -131,10 +126,7 @@ class Cell:
             return "longer_allocated" if longer else "allocated"
         if longer:
             return "longer_heavy" if self.method.get("heavy_hitters") else "longer"
-        role = "heavy" if self.method.get("heavy_hitters") else "ours"
-        if self.method.get("ngram_keys", 0) >= MORE_KEYS:
-            return f"{role}_keys"
-        return "heavy_trained" if TRAINED_BESIDE in (self.block, self.start) else role
+        return "heavy" if self.method.get("heavy_hitters") else "ours"
 
 
 def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:

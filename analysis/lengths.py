@@ -17,7 +17,6 @@ LINES = {
     "long_heavy_untrained": "ours, with heavy hitters",
     "long_longer_heavy": "ours, heavy hitters, 3x steps",
     "long_longer_allocated": "ours, calibrated, 3x steps",
-    "long_heavy": "ours, trained beside heavy hitters",
 }
 NAMES = ["cell", "context", "against", "change", "low", "high", "distant_density", "density",
          "documents", "seeds", "evidence"]  # fmt: skip

@@ -18,7 +18,7 @@ from analysis.rules import Verdict
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
-LEFT_OUT = ("longer", "longer_heavy", "heavy", "heavy_trained", "masked")
+LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
 ADDED = ("allocated", "longer_allocated")  # roles: the recipe, and more
 MOST_RIVALS = 9
 NONE = "–"  # of a cell that was not measured

@@ -12,15 +12,7 @@ from analysis.results import Results
 
 READING, TEXTS = "rivals", "unseen"
 OURS = "recipe"
-BESIDE = (
-    "allocated",
-    "longer_allocated",
-    "heavy",
-    "heavy_trained",
-    "longer",
-    "longer_heavy",
-    "masked",
-)  # of ours
+BESIDE = ("allocated", "longer_allocated", "heavy", "longer", "longer_heavy", "masked")  # of ours
 BUDGET = "0.125"  # the recipe's own
 EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
 

@@ -17,7 +17,6 @@ from analysis.settings import LedgerSettings
 # Where each statement is read: experiment, reading, texts.
 PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
           "heavy": ("heavy_untrained", "final", "unseen"),
-          "heavy_trained": ("heavy", "final", "unseen"),
           "longer": ("longer", "final", "unseen"),
           "longer_heavy": ("longer_heavy", "final", "unseen"),
           "allocated": ("allocated", "final", "unseen"),

@@ -139,8 +139,6 @@ def check_finite(x: Inputs) -> None:
 
 def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As ``scaled_dot_product_attention`` takes them under autocast: all but float64 narrowed."""
-    if not torch._C._is_any_autocast_enabled():  # a quarter of what the question by device takes
-        return query, key, value
     device = query.device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return query, key, value

@@ -99,8 +99,19 @@ def dense_attention(
     )  # fmt: skip
     kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real, x.extra)
     if pair_mask is not None:
-        kept = kept & pair_mask
+        kept = kept & _of_pairs(pair_mask, x)
     return attend(x.query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
+
+
+def _of_pairs(mask: Tensor, x: Inputs) -> Tensor:
+    (batch, _, tokens, _), kind = x.query.shape, getattr(mask, "dtype", type(mask).__name__)
+    shape = tuple(getattr(mask, "shape", ()))
+    if kind != torch.bool or shape not in ((1, 1, tokens, tokens), (batch, 1, tokens, tokens)):
+        raise ValueError(
+            f"pair_mask: must be bool of shape ({batch} or 1, 1, {tokens}, {tokens}), True where "
+            f"the model's own mask allows a pair; got {kind} {shape}"
+        )
+    return mask.to(x.query.device)
 
 
 def validate(*arguments: Any, **named: Any) -> Inputs:
