@@ -17,6 +17,7 @@ from focus.attention import dense_attention, focus_attention
 from focus.cache import FocusCache
 from focus.config import FocusConfig
 from focus.density import PairCounts
+from focus.groups import Memberships
 from focus.heavy import find_heavy_hitters
 from focus.hub import FocusAdapter
 from focus.model import (
@@ -28,7 +29,7 @@ from focus.model import (
     trainable_parameters,
 )
 from focus.modes import mode
-from focus.routing import Memberships, Router
+from focus.routing import Router
 from focus.version import __version__
 
 __all__ = [

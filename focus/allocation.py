@@ -18,25 +18,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focus.observed import observe, scale_of, weights_of
-from focus.routing import Router, of_queries
+from focus.groups import of_queries
+from focus.observed import observe, reach_of, weights_of
+from focus.routing import Router
 from focus.state import Adapter, attached
 
-FEWEST = 1e-6  # pairs a group, where calibration met none
+FEWEST = 1e-9  # of all pairs, in a group where calibration met none
 
 
 def allocate_groups(model: nn.Module, texts: Iterable[Tensor]) -> None:
-    """Shares the groups of the hard mask out among heads, ``top_k`` a query on average, by what
-    full attention weighs on a few texts; adds that to the active adapter, with which it is saved.
+    """Shares the groups of the hard mask out among heads, by what full attention weighs on a few
+    texts, so that all cost what ``top_k`` a query each would; adds that to the active adapter, with
+    which it is saved.
 
     ``top_k`` may still be changed afterwards. Beside heavy hitters a head may have none, so find
-    those first (:func:`focus.find_heavy_hitters`). On two cores it takes some 20 s a window of
-    2,048 tokens and 135M parameters.
+    those first (:func:`focus.find_heavy_hitters`); routers that are trained on need both anew. With
+    routers for each layer or key head it is these that share. On two cores it takes some 10 s a
+    window of 2,048 tokens and 135M parameters.
 
     Args:
         model: an attached model with trained routers.
         texts: an iterable of token ids (B, T) without padding, T at least window + sinks + 512;
-            four windows of 2,048 tokens are enough.
+            four windows of 2,048 tokens are enough. Processes that run together must get the same.
 
     Raises:
         ValueError: Focus is not attached, keys are in several groups each, or the texts are too few
@@ -44,22 +47,21 @@ def allocate_groups(model: nn.Module, texts: Iterable[Tensor]) -> None:
     """
     state = attached(model)
     config = state.config.replace(allocated=True)  # refuses keys of several groups
+    config = config.replace(probe="multi_probe")  # the same for these, whatever top_k is then
     found: dict[int, Weighed] = {}
 
     def tap(index: int, hidden_BTE: Tensor, query_BHTD: Tensor, key_BHkTD: Tensor) -> None:
         router = state.routers[index]
-        scale = scale_of(state.layers[index].module, query_BHTD)
+        reach = reach_of(state.layers[index].module)
         for row in range(len(hidden_BTE)):
-            own = slice(row, row + 1)
-            new = weighed(router, hidden_BTE[own], query_BHTD[row].float().cpu(),
-                          key_BHkTD[row].float().cpu(), scale)  # fmt: skip
+            new = weighed(router, hidden_BTE[row : row + 1], query_BHTD[row], key_BHkTD[row], reach)
             found[index] = new if index not in found else found[index] + new
 
     observe(model, texts, tap)
     units = [found[index] for index in state.routers]
-    taken = taken_at(torch.cat([each.weight for each in units]),
-                     torch.cat([each.pairs for each in units]),
-                     none=config.heavy_hitters > 0)  # fmt: skip
+    taken = shared_out(torch.cat([each.weight for each in units]),
+                       torch.cat([each.pairs for each in units]),
+                       may_have_none=config.heavy_hitters > 0)  # fmt: skip
     sizes = [len(each.weight) for each in units]
     for router, own in zip(state.routers.values(), taken.split(sizes), strict=True):
         router.take(taken_at=own)
@@ -84,8 +86,8 @@ class Weighed:
 
 
 def weighed(router: Router, hidden_1TE: Tensor, query_HTD: Tensor, key_HkTD: Tensor,
-            scale: float) -> Weighed:  # fmt: skip
-    """Of one layer and text."""
+            reach: int | None) -> Weighed:  # fmt: skip
+    """Of one layer and text; reach: tokens of the model's own sliding window, or None."""
     config = router.config
     logits = router(hidden_1TE, balance=config.balance).cpu()
     order_HqTK = of_queries(logits)[0].argsort(dim=-1, descending=True, stable=True)
@@ -94,10 +96,13 @@ def weighed(router: Router, hidden_1TE: Tensor, query_HTD: Tensor, key_HkTD: Ten
     if config.heavy_hitters:  # everybody's anyway
         joined_HrTK = joined_HrTK * ~router.heavy(hidden_1TE)[0].cpu().unsqueeze(-1)
     joined_HTK = joined_HrTK.repeat_interleave(heads // len(joined_HrTK), 0)
-    total = torch.zeros(2, len(order_HqTK), groups)
-    for rows, later, weights in weights_of(query_HTD, key_HkTD, scale):
+    total = torch.zeros(2, len(order_HqTK), groups, dtype=torch.float64, device="cpu")
+    for rows, later, weights in weights_of(query_HTD, key_HkTD):
         keys_HNK = joined_HTK[:, : later.shape[1]]
-        distant = (later >= config.window) & (torch.arange(later.shape[1]) >= config.sinks)
+        place = torch.arange(later.shape[1], device="cpu")
+        distant = (later >= config.window) & (place >= config.sinks)
+        if reach is not None:
+            distant &= later < reach
         held = weights.flatten(0, 1).masked_fill(~distant, 0.0) @ keys_HNK
         for sums, each in zip(total, (held, distant.float() @ keys_HNK), strict=True):
             shared = each.unflatten(0, (len(order_HqTK), -1)).sum(1)
@@ -105,7 +110,7 @@ def weighed(router: Router, hidden_1TE: Tensor, query_HTD: Tensor, key_HkTD: Ten
     return Weighed(*total)
 
 
-def taken_at(weight_UK: Tensor, pairs_UK: Tensor, none: bool) -> Tensor:
+def shared_out(weight_UK: Tensor, pairs_UK: Tensor, may_have_none: bool) -> Tensor:
     """From which mean number of groups on a unit looks into its n-th: (U, K) float32, rising.
 
     Units take groups in the order of weight by pair, and what they have taken together is counted
@@ -114,21 +119,26 @@ def taken_at(weight_UK: Tensor, pairs_UK: Tensor, none: bool) -> Tensor:
 
     Args:
         weight_UK, pairs_UK: of each unit's first, second, ... group.
-        none: whether a unit may have none; else all have one before any has two.
+        may_have_none: whether a unit may have no group; else all have one before any has two.
+
+    Raises:
+        ValueError: a weight is not finite.
     """
-    pairs = pairs_UK.double().clamp(min=FEWEST)
-    worth = _falling(weight_UK.double(), pairs)
-    if not none:
-        worth[:, 0] = torch.inf
+    if not bool(torch.isfinite(weight_UK).all()):
+        raise ValueError("texts: the model's attention holds NaN or infinity on them")
+    weight, pairs = weight_UK.double(), pairs_UK.double()
+    pairs = (pairs / pairs.sum().clamp(min=1.0)).clamp(min=FEWEST)
+    first = 0 if may_have_none else 1
+    worth = torch.full_like(weight, torch.inf)
+    worth[:, first:] = _falling(weight[:, first:], pairs[:, first:])
     order = worth.flatten().argsort(descending=True, stable=True)
     spent = torch.empty_like(pairs).flatten()
     spent[order] = pairs.flatten()[order].cumsum(0)
-    alike = F.pad(pairs.sum(0).cumsum(0), (1, 0))  # what 0, 1, ... groups each cost
-    count = torch.searchsorted(alike, spent).clamp(1, pairs.shape[1])
-    at = count - 1 + (spent - alike[count - 1]) / (alike[count] - alike[count - 1])
+    equal = F.pad(pairs.sum(0).cumsum(0), (1, 0))  # what 0, 1, ... groups each cost
+    count = torch.searchsorted(equal, spent).clamp(1, pairs.shape[1])
+    at = count - 1 + (spent - equal[count - 1]) / (equal[count] - equal[count - 1])
     at = at.view_as(pairs).clamp(max=pairs.shape[1])
-    if not none:
-        at[:, 0] = 1.0  # to the last digit
+    at[:, :first] = 1.0  # to the last digit
     return at.float()
 
 
@@ -139,6 +149,6 @@ def _falling(weight_UK: Tensor, pairs_UK: Tensor) -> Tensor:
         pairs[:, None, 1:] - pairs[:, :-1, None]
     )  # [:, i, j]: of groups i to j
     groups = mean.shape[-1]
-    later = torch.ones(groups, groups, dtype=torch.bool).triu()
+    later = torch.ones(groups, groups, dtype=torch.bool, device="cpu").triu()
     best = mean.masked_fill(~later, -torch.inf).flip(-1).cummax(-1).values.flip(-1)
     return best.masked_fill(~later, torch.inf).amin(1)

@@ -16,8 +16,9 @@ from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past, Rule
 from focus.call import running
 from focus.config import FocusConfig
+from focus.groups import Memberships
 from focus.ngrams import NgramIndex
-from focus.routing import Memberships, Prepared, Router
+from focus.routing import Prepared, Router
 from focus.unrouted import Unrouted
 
 CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from focus.config import FocusConfig
 from focus.density import PairCounts
-from focus.routing import Memberships
+from focus.groups import Memberships
 
 KEYWORD = "focus_call"  # of the model's own keyword arguments
 IMPLEMENTATION = "focus"  # the attention implementation's name in transformers

@@ -82,9 +82,9 @@ class FocusConfig:
             last, that every query looks into beside its own. :func:`focus.find_heavy_hitters` sets
             it; of routers alone there are none until it has run. The training gates count them in
             full.
-        allocated: whether heads look into unequal numbers of groups, ``top_k`` on average: most
-            into none, some into nearly all (paper: no). :func:`focus.allocate_groups` sets it. For
-            keys of one group each. The training gates do not see it.
+        allocated: whether heads look into unequal numbers of groups, which together cost what
+            ``top_k`` each would (paper: no). :func:`focus.allocate_groups` sets it. For keys of one
+            group each. The training gates do not see it.
     """
 
     num_groups: int = 8
@@ -119,8 +119,8 @@ class FocusConfig:
             raise ValueError(f"allocated: must be true or false, got {self.allocated!r}")
         if self.allocated and self.key_top_k > 1:
             raise ValueError(
-                f"allocated: heads share out groups of keys that are in one each, here in "
-                f"{self.key_top_k}; set probe='multi_probe'"
+                f"allocated: heads share groups out where a key is in one of them, here it is in "
+                f"{self.key_top_k}; attach and train with probe='multi_probe' (recipe() has it)"
             )
         if self.top_k > self.num_groups:
             raise ValueError(

@@ -20,7 +20,7 @@ from focus.attention.checks import as_autocast
 from focus.attention.train.blocks import wide_dtype
 from focus.attention.train.operator import gated_attention_op
 from focus.config import GATES
-from focus.routing import Assignments, top_k_groups
+from focus.groups import Assignments, top_k_groups
 
 MOST = 1 - 2**-20  # of an assignment: the logarithm of what is left of it stays finite
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from focus import observed
-from focus.observed import observe, scale_of, weights_of
+from focus.observed import observe, weights_of
 from focus.routing import normalised
 from focus.state import Adapter, attached
 
@@ -95,9 +95,8 @@ def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
 
     def look(index: int, hidden_BTE: Tensor, query_BHTD: Tensor, key_BHkTD: Tensor) -> None:
         router = state.routers[index]
-        scale = scale_of(state.layers[index].module, query_BHTD)
         for hidden, query, key in zip(hidden_BTE, query_BHTD, key_BHkTD, strict=True):
-            weights = received(query.float().cpu(), key.float().cpu(), window, scale)
+            weights = received(query, key, window)
             tokens = slice(sinks, weights.shape[1] - window - observed.SETTLED)
             heads = router.centroids.shape[1]
             wanted = weights.unflatten(0, (heads, -1)).mean(1)[:, tokens].clamp(min=1e-6).log()
@@ -110,12 +109,12 @@ def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
     return fits
 
 
-def received(query_HTD: Tensor, key_HkTD: Tensor, window: int, scale: float) -> Tensor:
+def received(query_HTD: Tensor, key_HkTD: Tensor, window: int) -> Tensor:
     """Weight that a key gets from the queries beyond its window, over what it would get if they
     weighed all their keys alike: (Hk, T) float32, the mean over the query heads of a key head."""
     tokens = query_HTD.shape[1]
     found, even = torch.zeros(len(key_HkTD), tokens), torch.zeros(tokens)
-    for rows, later, weights in weights_of(query_HTD, key_HkTD, scale):
+    for rows, later, weights in weights_of(query_HTD, key_HkTD):
         end = later.shape[1]
         found[:, :end] += weights.masked_fill(later < window, 0.0).sum(2).mean(1)
         even[:end] += ((later >= window) / (rows[:, None] + 1.0)).sum(0)

@@ -28,10 +28,11 @@ from focus.call import KEYWORD, LayerRecord
 from focus.config import FocusConfig
 from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
+from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
 from focus.masks import read_mask
 from focus.ngrams import keys_after_ngrams
-from focus.routing import Memberships, Prepared, Router, assignments_of
+from focus.routing import Prepared, Router
 from focus.unrouted import unasked
 
 
@@ -75,8 +76,6 @@ def attention(
                            scaling=scaling, **kwargs)  # fmt: skip
         return out, weights
     _refuse(kwargs)
-    if settings.tap is not None:
-        settings.tap(layer.index, layer.hidden, query, key)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
     real, band = read_mask(attention_mask, query.shape[2], tokens)
@@ -86,7 +85,11 @@ def attention(
             "model's own; Focus does not support it: pass a (batch, tokens) mask"
         )
     limit = own_window if own_window is not None and (seen or own_window < tokens) else None
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    usual = query.shape[-1] ** -0.5
+    scale = usual if scaling is None else scaling
+    if settings.tap is not None:
+        scaled = query if scale == usual else query * (scale / usual)
+        settings.tap(layer.index, layer.hidden, scaled, key)
     x = Inputs(*_one_dtype(query, key, value), scale, real, own_window, limit,
                kwargs.get("softcap"), dropout)  # fmt: skip
     run = soft if settings.mode == "soft" else cached if seen else hard
@@ -267,8 +270,10 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
 
 def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     """What the cache must know, and go on with."""
-    return Rule(config.window, config.sinks, x.own_window, config.all_groups, config.top_k,
-                config.key_top_k, config.balance, config.ngram > 0, router.name)  # fmt: skip
+    fewest, most = router.groups_of_queries(config)
+    keys = config.all_groups, most, config.key_top_k
+    return Rule(config.window, config.sinks, x.own_window, *keys, config.balance, config.ngram > 0,
+                router.name, None if fewest == most else fewest)  # fmt: skip
 
 
 def _no_gradient(x: Inputs) -> bool:

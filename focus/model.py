@@ -22,11 +22,11 @@ from focus.architectures import attention_layers, probe
 from focus.call import IMPLEMENTATION
 from focus.config import FocusConfig
 from focus.density import PairCounts
+from focus.groups import Memberships
 from focus.hooks import DecoderHook, LayerHook
 from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import activate, new_routers, refuse_sharded
-from focus.routing import Memberships
 from focus.state import DEFAULT, Adapter, FocusState, attached, plain, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)

@@ -35,7 +35,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         name: ``soft``, ``hard`` or ``full``.
         backend: of ``focus.focus_attention`` in hard mode.
         tap: called with the index, hidden states (B, T, E), queries (B, H, T, D) and keys
-            (B, Hk, T, D) of each routed layer.
+            (B, Hk, T, D) of each routed layer; the model's logits are their product over sqrt(D).
         changes: fields of the config in place of its own (``top_k``, ``probe``, ``window``,
             ``sinks``, ``gate``, ``balance``, ``temperature``, ``ngram``, ``ngram_keys``), so that
             one set of routers can be read several ways. In soft mode ``top_k`` and ``probe`` are of

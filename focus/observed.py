@@ -30,14 +30,19 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
         ValueError: there are none, or one is no such tensor, or too short.
     """
     config, seen = attached(model).config, False
+    if any(router.centroids.is_meta for router in attached(model).routers.values()):
+        raise ValueError("model: its weights are offloaded; calibrate it before, save the adapter, "
+                         "and load that on the offloaded model")  # fmt: skip
     least = config.window + 2 * SETTLED + config.sinks
     # Every group is full attention, which no tap sees.
     every = mode(model, "hard", tap=tap, top_k=config.num_groups, probe="multi_probe",
                  balance="causal", ngram=0)  # fmt: skip
     with torch.no_grad(), evaluating(model), every:
         for ids in texts:
-            if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.shape[1] < least:
-                got = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+            fits = isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point()
+            if not fits or ids.shape[1] < least:
+                got = (f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor)
+                       else type(ids).__name__)  # fmt: skip
                 raise ValueError(f"texts: must be a list of token ids, each (batch, tokens) of at "
                                  f"least {least} tokens, got {got}")  # fmt: skip
             model(input_ids=ids.to(next(model.parameters()).device), use_cache=False)
@@ -58,19 +63,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def scale_of(module: nn.Module, query: Tensor) -> float:
-    """Factor of an attention module's logits, for queries (..., D)."""
-    return float(getattr(module, "scaling", query.shape[-1] ** -0.5))
+def reach_of(module: nn.Module) -> int | None:
+    """Tokens of an attention module's own sliding window; None: it has none."""
+    config = getattr(module, "config", None)
+    if getattr(config, "use_sliding_window", True) is False:
+        return None
+    found: int | None = getattr(module, "sliding_window", getattr(config, "sliding_window", None))
+    return found
 
 
-def weights_of(query_HTD: Tensor, key_HkTD: Tensor,
-               scale: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+def weights_of(query_HTD: Tensor,
+               key_HkTD: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
     """Full attention's weights, some rows at a time: positions (M,) of the queries, how many tokens
-    each comes after each key (M, N), and the weights (Hk, G, M, N)."""
-    grouped = query_HTD.unflatten(0, (len(key_HkTD), -1))
-    position = torch.arange(query_HTD.shape[1])
+    each comes after each key (M, N), and the weights (Hk, G, M, N), on the CPU.
+
+    Args:
+        query_HTD, key_HkTD: as a tap is shown them. A soft-cap of the model's is left out.
+    """
+    query, key = query_HTD.float().cpu(), key_HkTD.float().cpu()
+    grouped, scale = query.unflatten(0, (len(key), -1)), query.shape[-1] ** -0.5
+    position = torch.arange(query.shape[1], device="cpu")
     for rows in position.split(ROWS):
         end = int(rows[-1]) + 1
-        logits = grouped[:, :, rows] @ key_HkTD[:, None, :end].transpose(-1, -2) * scale
+        logits = grouped[:, :, rows] @ key[:, None, :end].transpose(-1, -2) * scale
         later = rows[:, None] - position[:end]
         yield rows, later, logits.masked_fill(later < 0, -torch.inf).softmax(-1)

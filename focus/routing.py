@@ -1,4 +1,4 @@
-"""Routing: from hidden states to balanced logits, group assignments and hard memberships.
+"""Routing: from hidden states to balanced logits.
 
 Everything here is float32 (or wider), whatever the model's dtype and under any autocast.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -21,30 +21,7 @@ from torch import Tensor, nn
 from focus.attention.native import route
 from focus.balance import mean_of_texts, sinkhorn_potentials
 from focus.config import FocusConfig
-
-
-class Assignments(NamedTuple):
-    """Soft group assignments of a layer's tokens: query (B, Hq, T, K), key (B, Hr, T, K), rows sum
-    to one.
-
-    ``key`` is the same tensor as ``query`` where a token has one set of scores.
-    """
-
-    query: Tensor
-    key: Tensor
-
-
-class Memberships(NamedTuple):
-    """Hard group memberships: query (B, Hq, T, K) bool, key (B, Hr, T, K) bool or None where it
-    equals ``query``."""
-
-    query: Tensor
-    key: Tensor | None
-
-    @property
-    def of_keys(self) -> Tensor:
-        """Memberships as keys, also where they are the queries'."""
-        return self.query if self.key is None else self.key
+from focus.groups import Memberships, memberships_of, with_heavy
 
 
 class Prepared(NamedTuple):
@@ -90,6 +67,7 @@ class Router(nn.Module):
                  generator: torch.Generator | None = None) -> None:  # fmt: skip
         super().__init__()
         self.config = config
+        self.spread: list[tuple[int, int]] = []  # by top_k, where groups are allocated
         self.name = uuid.uuid4().hex  # tells its cached keys from another's; copies share it
         sides = {"key_head": 2, "query_head": query_heads // key_heads + 1}.get(config.routers, 1)
         heads = key_heads if config.two_sided else 1
@@ -106,8 +84,29 @@ class Router(nn.Module):
             self.take(heavy_weight=torch.zeros(heads, hidden_size, device=device),
                       heavy_bias=torch.full((heads,), -1.0, device=device))  # fmt: skip
         if config.allocated:
-            alike = torch.arange(1.0, config.num_groups + 1, device=device)
+            alike = torch.arange(1, config.num_groups + 1, dtype=torch.float32, device=device)
             self.take(taken_at=alike.repeat(heads * max(1, sides - 1), 1))
+
+    def groups_of_queries(self, config: FocusConfig) -> tuple[int, int]:
+        """The fewest and the most groups that any routing's queries look into, with that of the
+        heavy hitters."""
+        heavy = config.heavy_hitters > 0
+        if not config.allocated:
+            return config.top_k + heavy, config.top_k + heavy
+        fewest, most = self.spread[config.top_k - 1]
+        return fewest + heavy, most + heavy
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._note_spread()
+
+    def _note_spread(self) -> None:
+        # Ahead: a decoding step that asked a GPU for it would wait.
+        taken_at = getattr(self, "taken_at", None)
+        if taken_at is not None and not taken_at.is_meta:
+            every = torch.arange(1, taken_at.shape[1] + 1, device=taken_at.device)
+            count = (taken_at[..., None] <= every).sum(1)  # (Hq, K): at each mean
+            self.spread = list(zip(count.amin(0).tolist(), count.amax(0).tolist(), strict=True))
 
     def take(self, **found: Tensor | None) -> None:
         """Sets buffers that no gradient teaches, float32; None: there is none any more."""
@@ -115,6 +114,7 @@ class Router(nn.Module):
             self._buffers.pop(name, None)
             if new is not None:
                 self.register_buffer(name, new.to(self.centroids.device, torch.float32))
+        self._note_spread()
 
     def heavy(self, hidden_BTE: Tensor) -> Tensor:
         """Whether tokens are heavy hitters (:mod:`focus.heavy`), (B, Hr, T) bool."""
@@ -246,62 +246,3 @@ class Router(nn.Module):
 def normalised(hidden: Tensor) -> Tensor:
     """Hidden states (..., E) at mean zero and variance one."""
     return F.layer_norm(hidden, hidden.shape[-1:])
-
-
-def assignments_of(logits_BSHrTK: Tensor, heavy_BHrT: Tensor | None = None) -> Assignments:
-    """Soft assignments from a router's logits; with heavy hitters, K + 1 groups: these tokens are
-    keys of the last alone, which every query is in beside its own."""
-    assignments = torch.softmax(logits_BSHrTK, -1)
-    query, key = of_queries(assignments), assignments[:, -1]
-    if heavy_BHrT is None:
-        return Assignments(query, key)
-    heavy = heavy_BHrT.unsqueeze(-1)
-    key = torch.cat([key.masked_fill(heavy, 0.0), heavy.to(key.dtype)], -1)
-    return Assignments(torch.cat([query, torch.ones_like(query[..., :1])], -1), key)
-
-
-def with_heavy(found: Memberships, heavy_BHrT: Tensor) -> Memberships:
-    """Memberships of K + 1 groups: the last is that of the heavy hitters, which are in no other;
-    every query looks into it."""
-    heavy = heavy_BHrT.unsqueeze(-1)
-    key = torch.cat([found.of_keys & ~heavy, heavy], -1)
-    return Memberships(torch.cat([found.query, torch.ones_like(found.query[..., :1])], -1), key)
-
-
-def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig,
-                   taken_at_HqK: Tensor | None = None) -> Memberships:  # fmt: skip
-    """Hard memberships from a router's logits: ``top_k`` groups a query, ``key_top_k`` a key.
-
-    Args:
-        taken_at_HqK: of the router, where queries have ``top_k`` groups on average alone.
-    """
-    top_k: int | Tensor = config.top_k
-    if taken_at_HqK is not None:
-        top_k = (taken_at_HqK <= config.top_k).sum(-1, keepdim=True)  # (Hq, 1), for all tokens
-    query = top_k_groups(of_queries(logits_BSHrTK), top_k)
-    if not config.separate_keys:
-        return Memberships(query, None)
-    return Memberships(query, top_k_groups(logits_BSHrTK[:, -1], config.key_top_k))
-
-
-def of_queries(x_BSHrTK: Tensor) -> Tensor:
-    """The queries' part of assignments or logits: (B, Hq, T, K), query heads in their order."""
-    if x_BSHrTK.shape[1] == 1:
-        return x_BSHrTK[:, 0]
-    return x_BSHrTK[:, :-1].transpose(1, 2).flatten(1, 2)
-
-
-def top_k_groups(assignments: Tensor, top_k: int | Tensor) -> Tensor:
-    """The ``top_k`` largest entries of each row (one number, or one a row) as a bool mask of the
-    same shape.
-
-    Ties go to the lower group index, so exactly ``top_k`` groups are taken (method: hard mask).
-    """
-    if isinstance(top_k, Tensor):
-        rank = assignments.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-        return rank < top_k.unsqueeze(-1)
-    if top_k == 1:
-        order = assignments.argmax(-1, keepdim=True)
-    else:
-        order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
-    return torch.zeros_like(assignments, dtype=torch.bool).scatter_(-1, order, True)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from focus.config import FocusConfig
-from focus.routing import Memberships, Router
+from focus.groups import Memberships
+from focus.routing import Router
 
 
 def unasked(hidden: Tensor, router: Router, config: FocusConfig) -> Memberships:

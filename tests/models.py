@@ -40,6 +40,8 @@ _CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "gpt2": lambda: hf.GPT2Config(**_GPT2),
     "llama": lambda: hf.LlamaConfig(**_GROUPED, rope_parameters=dict(_LLAMA3)),
     "mistral": lambda: hf.MistralConfig(**_GROUPED, sliding_window=32),
+    "opt": lambda: hf.OPTConfig(vocab_size=257, hidden_size=64, ffn_dim=128, num_hidden_layers=2,
+                                num_attention_heads=4, word_embed_proj_dim=64),
     "qwen2": lambda: hf.Qwen2Config(**_GROUPED),
     "olmo2": lambda: hf.Olmo2Config(**_SMALL),
     "gemma2": lambda: hf.Gemma2Config(**_WIDE, sliding_window=32),

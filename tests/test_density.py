@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from focus.attention.dense import pairs_kept
 from focus.density import PairCounts, count_pairs
-from focus.routing import top_k_groups
+from focus.groups import top_k_groups
 
 
 def random_membership(tokens: int, groups: int, top_k: int, seed: int) -> torch.Tensor:

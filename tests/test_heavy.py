@@ -37,14 +37,14 @@ def heavy(model: PreTrainedModel) -> dict[int, Tensor]:
 def test_received_weight_is_that_of_the_queries_beyond_the_window() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(n, 700, 8, generator=generator) for n in (4, 2))
-    window, scale, last = 16, 0.3, 690
+    window, scale, last = 16, 8**-0.5, 690
     causal = torch.ones(700, 700).tril().bool()
     logits = query.unflatten(0, (2, 2)) @ key[:, None].transpose(-1, -2) * scale
     weights = logits.masked_fill(~causal, -torch.inf).softmax(-1).mean(1)
     for place in (0, 5, 511, 512, last - window):
         later = torch.arange(place + window, 700)
         expected = weights[:, later, place].sum(-1) / (1 / (later + 1)).sum()
-        found = received(query, key, window, scale)[:, place]
+        found = received(query, key, window)[:, place]
         assert torch.allclose(found, expected, rtol=1e-4)
 
 
@@ -57,7 +57,7 @@ def test_a_share_of_the_tokens_passes_and_they_weigh_more(found: PreTrainedModel
 
     seen: dict[int, Tensor] = {}
     keep = lambda index, hidden, query, key: seen.update(  # noqa: E731
-        {index: received(query[0], key[0], CONFIG.window, query.shape[-1] ** -0.5)}
+        {index: received(query[0], key[0], CONFIG.window)}
     )
     with torch.no_grad(), focus.mode(found, "hard", top_k=4, tap=keep):
         found(ids[:1], use_cache=False)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from focus import FocusConfig, Router
 from focus.balance import balance_statistics, sinkhorn_potentials
-from focus.routing import assignments_of, memberships_of, top_k_groups
+from focus.groups import assignments_of, memberships_of, top_k_groups
 
 HIDDEN, TOKENS = 24, 96
 

@@ -144,6 +144,16 @@ class Focus(Method):
             if regime.hard_from is not None and most > groups:
                 raise ValueError(f"{path}.regime.hard_top_ks: {most} is above "
                                  f"num_groups = {groups}")  # fmt: skip
+            shared = routed is not None and routed.method.fields.get("allocated")
+            if shared and not settings.allocated:
+                raise ValueError(f"{path}.start: its groups are shared out among heads; train "
+                                 "before that, or set method.allocated")  # fmt: skip
+            if routed is None and not regime.steps:
+                raise ValueError(f"{path}.regime.steps: 0 trains no routers, and start names no "
+                                 "experiment that does")  # fmt: skip
+        elif settings.allocated and not (routed and routed.method.fields.get("allocated")):
+            raise ValueError(f"{path}.method.allocated: regime {regime.name} shares no groups out, "
+                             "nor has the start; regime centroids does")  # fmt: skip
         elif routed is None:
             raise ValueError(f"{path}.regime.name: {regime.name} trains no routers, and start "
                              "names no experiment that does")  # fmt: skip

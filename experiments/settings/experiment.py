@@ -142,6 +142,7 @@ class Joint(Centroids):
     """
 
     name: Literal["joint"] = "joint"  # type: ignore[assignment]
+    steps: Count
     weights: bool = True
     weights_rate: Annotated[float, Field(gt=0)] = 0.0001
     mitigation: str = "sinkhorn"

@@ -19,7 +19,7 @@ from focus import dense_attention
 from focus.attention.decode import decode_attention
 from focus.attention.past import Past, Rule
 from focus.gates import gated_attention
-from focus.routing import Assignments, top_k_groups
+from focus.groups import Assignments, top_k_groups
 
 HEADS, KEY_HEADS, DIM, GROUPS, WINDOW, SINKS = 8, 2, 64, 18, 128, 4
 GATE = {"window": WINDOW, "sinks": SINKS, "top_k": 2, "key_top_k": 1, "probes": 2,

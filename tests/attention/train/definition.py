@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from focus.gates import gated_attention
-from focus.routing import Assignments
+from focus.groups import Assignments
 
 NAMES = ("query", "key", "value", "query groups", "key groups")
 

@@ -14,7 +14,7 @@ from focus import dense_attention
 from focus.attention.train import blocks, kernel, operator
 from focus.attention.train.blocks import ROWS
 from focus.attention.train.operator import masked_attention
-from focus.routing import top_k_groups
+from focus.groups import top_k_groups
 from tests.attention.train.definition import (
     Case,
     by_definition,

@@ -182,7 +182,7 @@ OVERLAYS = [
     ({"tolerances": {"moon": 1.0}}, r"tolerances\.moon: is in the overlay but not in"),
     ({"readings": {"search": {"windoes": 1}}}, r"readings\.search\.windoes: unknown field"),
     ({"experiments": {"one": {"regime": {"stepz": 1}}}}, r"experiments\.one\.regime\.stepz: unkno"),
-    ({"experiments": {"one": {"regime": {"steps": 0}}}}, r"experiments\.one\.regime\.steps: Input"),
+    ({"experiments": {"one": {"regime": {"steps": -1}}}}, r"experiments\.one\.regime\.steps: Inp"),
 ]  # fmt: skip
 
 

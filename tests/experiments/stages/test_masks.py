@@ -15,7 +15,7 @@ from experiments.record import Run
 from experiments.stages.masks import time_masks
 from focus.attention import dense_attention
 
-SMALL = {"length": 300, "heads": 6, "key_heads": 2, "head_dim": 16, "window": 32, "repetitions": 3}
+SMALL = {"length": 300, "heads": 9, "key_heads": 3, "head_dim": 16, "window": 32, "repetitions": 3}
 
 
 def test_every_mask_stands_beside_full_attention(params: dict[str, Any], tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_every_mask_stands_beside_full_attention(params: dict[str, Any], tmp_pat
 def test_masks_are_what_the_definition_computes(params: dict[str, Any], number: int) -> None:
     params["masks"].update(SMALL, length=100)
     plan = settings.parse(params).masks
-    query, key, value = (torch.randn(1, heads, 100, 16) for heads in (6, 2, 2))
+    query, key, value = (torch.randn(1, heads, 100, 16) for heads in (9, 3, 3))
     routing = plan.routings[number]
     assert routing.heavy
     drawn = masks.drawn(plan, routing, torch.Generator().manual_seed(0))
