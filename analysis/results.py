@@ -213,11 +213,13 @@ class Results:
         frames = []
         for block, record in self._finished():
             path = record.with_name(name)
-            if path.is_file() and record.parents[2].name == "train":
+            if not path.is_file() or record.parents[2].name != "train":
+                continue
+            if len(frame := pd.read_csv(path)):  # of no steps: there was nothing to train
                 seed = int(record.parents[1].name.removeprefix("seed"))
                 told = {"experiment": block, "cell": record.parent.name, "seed": seed,
                         "evidence": self.evidence(path)}  # fmt: skip
-                frames.append(pd.read_csv(path).assign(**told))
+                frames.append(frame.assign(**told))
         names = ["experiment", "cell", "seed", "evidence", *columns]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 

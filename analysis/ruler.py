@@ -16,7 +16,7 @@ QUESTION = ["texts", "document", "sha"]
 KEY = ["length", "condition", "budget"]
 EVERY = "all tasks"
 # Roles, in figures.
-SHOWN = ("longer_allocated", "heavy", "ours", "paper", "window", "quest", "sparq")
+SHOWN = ("longer_allocated", "allocated", "ours", "paper", "window", "quest", "sparq")
 COLUMNS = [
     "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
     "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
