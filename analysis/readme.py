@@ -229,15 +229,16 @@ def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
 
 
 def longer(results: Results) -> list[str]:
-    """What groups alone cost on the longest texts, and with heavy hitters."""
+    """What groups alone cost on the longest texts, and what calibration and more steps leave."""
     frame = lengths.table(results)
     own = frame[frame["context"] == frame["context"].max()].set_index("cell")
-    if not {"long_recipe", "long_heavy_untrained"} <= set(own.index):
+    if not {"long_recipe", "long_longer_allocated"} <= set(own.index):
         return []
-    one, other = own.loc["long_recipe"], own.loc["long_heavy_untrained"]
+    one, other = own.loc["long_recipe"], own.loc["long_longer_allocated"]
     return [f"**Groups alone on long texts.** They lose the few tokens that nearly every query "
-            f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}, with heavy "
-            f"hitters {percent(other)} ([figure](results/figures/lengths.png))."]  # fmt: skip
+            f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}; "
+            f"calibrated, after 3x steps, {percent(other)} "
+            "([figure](results/figures/lengths.png))."]  # fmt: skip
 
 
 def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float | None]:

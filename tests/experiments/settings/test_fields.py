@@ -29,6 +29,7 @@ def test_the_file_of_the_repository_is_valid(params: dict[str, Any]) -> None:
             assert (cell.name, cell.block) == (name, block)
 
 
+MASK = {"groups": 4, "top_k": 2, "probe": "multi_probe", "routers": "query_head"}
 BAD = [
     ("seed", -1, "seed: Input should be greater than or equal to 0, got -1"),
     ("seed", True, "seed: Input should be a valid integer"),
@@ -67,6 +68,14 @@ BAD = [
     ("decode.routings", [{"groups": 2, "top_k": 3}], "decode.routings[0].top_k: 3 is above"),
     ("decode.routings", [{"groups": 2, "topk": 3}], "decode.routings[0].topk: unknown field"),
     ("prefill.texts", "moon", "prefill.texts: 'moon' is unknown"),
+    ("masks.routings", [MASK | {"heads": [1, 2, 4]}], "masks.routings[0].heads: have 7 groups"),
+    (
+        "masks.routings",
+        [MASK | {"heads": [0, 5, 1]}],
+        "masks.routings[0].heads: 5 is above groups",
+    ),
+    ("masks.routings", [MASK | {"heads": [0, 4, 2]}], "masks.routings[0].heads: without heavy"),
+    ("masks.routings", [MASK | {"heads": [2], "routers": "layer"}], "masks.routings[0].heads: go"),
     ("speeds", {}, "speeds: unknown field"),
     (
         "experiments.pretrained.model",
@@ -136,6 +145,10 @@ BAD_CELLS = [
     ({"budgets": [0.5, 0.2]}, "budgets[1]: one of num_groups = 4 groups is more than 0.2"),
     (PLAIN, "regime.name: none trains no routers, and start names no experiment that does"),
     ({"regime": {"name": "lora", "steps": 2}}, "regime.name: lora trains no routers"),
+    (fitted(steps=0), "regime.steps: 0 trains no routers, and start names no experiment that does"),
+    (fitted(name="joint", steps=0), "regime.steps: Input should be greater than or equal to 1"),
+    (routed(allocated=True, top_k=2), "method.allocated: heads share groups out where a key is"),
+    ({**routed(allocated=True), **PLAIN}, "method.allocated: regime none shares no groups out"),
     (
         {"method": {"name": "quest"}, "regime": {"name": "distil", "steps": 2}},
         "regime.name: distil trains networks that choose keys; method quest has none",
