@@ -26,7 +26,9 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, (cost, found) = style.axes(2, 9.2, 3.9)
     shown = frame[frame["role"].isin(ruler.SHOWN)].drop_duplicates(["role", "length"])
-    for number, role in enumerate(each for each in ruler.SHOWN if each in set(shown["role"])):
+    roles = [each for each in ruler.SHOWN if each in set(shown["role"])][: style.MOST - 2]
+    shown = shown[shown["role"].isin(roles)]
+    for number, role in enumerate(roles):
         own = shown[shown["role"] == role].sort_values("length")
         look = style.look(role, number)
         label = f"{ROLES[role]} ({own['distant_density'].mean():.0%})"
