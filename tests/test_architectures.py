@@ -24,7 +24,7 @@ def test_a_model_with_self_attention_in_every_layer_qualifies(name: str) -> None
     text = model.config.get_text_config()
     assert [layer.index for layer in layers] == list(range(text.num_hidden_layers))
     assert [layer.index for layer in layers if layer.local] == LOCAL.get(name, [])
-    grouped = name not in ("gpt2", "olmo2")
+    grouped = name not in ("gpt2", "olmo2", "opt")
     assert {(la.hidden_size, la.query_heads, la.key_heads) for la in layers} == {
         (64, 4, 2 if grouped else 4)
     }
