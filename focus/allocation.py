@@ -18,10 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focus.groups import of_queries
+from focus.attention.checks import for_query_heads
+from focus.groups import of_queries, top_k_groups
 from focus.observed import observe, reach_of, weights_of
 from focus.routing import Router
-from focus.state import Adapter, attached
+from focus.state import attached
 
 FEWEST = 1e-9  # of all pairs, in a group where calibration met none
 
@@ -33,13 +34,13 @@ def allocate_groups(model: nn.Module, texts: Iterable[Tensor]) -> None:
 
     ``top_k`` may still be changed afterwards. Beside heavy hitters a head may have none, so find
     those first (:func:`focus.find_heavy_hitters`); routers that are trained on need both anew. With
-    routers for each layer or key head it is these that share. On two cores it takes some 10 s a
+    routers for each layer or key head it is these that share. On one core it takes some 10 s a
     window of 2,048 tokens and 135M parameters.
 
     Args:
         model: an attached model with trained routers.
         texts: an iterable of token ids (B, T) without padding, T at least window + sinks + 512;
-            four windows of 2,048 tokens are enough. Processes that run together must get the same.
+            ours were eight windows of 2,048 tokens. Processes that run together must get the same.
 
     Raises:
         ValueError: Focus is not attached, keys are in several groups each, or the texts are too few
@@ -65,9 +66,7 @@ def allocate_groups(model: nn.Module, texts: Iterable[Tensor]) -> None:
     sizes = [len(each.weight) for each in units]
     for router, own in zip(state.routers.values(), taken.split(sizes), strict=True):
         router.take(taken_at=own)
-        router.config = config
-    state.adapters[state.active] = Adapter(config, state.adapters[state.active].routers)
-    state.config = config
+    state.reconfigure(config)
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,10 @@ def weighed(router: Router, hidden_1TE: Tensor, query_HTD: Tensor, key_HkTD: Ten
     logits = router(hidden_1TE, balance=config.balance).cpu()
     order_HqTK = of_queries(logits)[0].argsort(dim=-1, descending=True, stable=True)
     groups, heads = order_HqTK.shape[-1], len(query_HTD)
-    joined_HrTK = F.one_hot(logits[0, -1].argmax(-1), groups).float()
+    joined_1HrTK = top_k_groups(logits[:, -1], 1)
     if config.heavy_hitters:  # everybody's anyway
-        joined_HrTK = joined_HrTK * ~router.heavy(hidden_1TE)[0].cpu().unsqueeze(-1)
-    joined_HTK = joined_HrTK.repeat_interleave(heads // len(joined_HrTK), 0)
+        joined_1HrTK &= ~router.heavy(hidden_1TE).cpu().unsqueeze(-1)
+    joined_HTK = for_query_heads(joined_1HrTK, heads)[0].float()
     total = torch.zeros(2, len(order_HqTK), groups, dtype=torch.float64, device="cpu")
     for rows, later, weights in weights_of(query_HTD, key_HkTD):
         keys_HNK = joined_HTK[:, : later.shape[1]]

@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from focus.attention.decode import Kept, decode_attention
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 from focus.call import running
 from focus.config import FocusConfig
 from focus.groups import Memberships

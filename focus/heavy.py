@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from focus import observed
 from focus.observed import observe, weights_of
 from focus.routing import normalised
-from focus.state import Adapter, attached
+from focus.state import attached
 
 RIDGE = 100.0  # on normalised hidden states: less than one calibration window weighs
 
@@ -33,8 +33,8 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
 
     For each layer and key routing it is a ridge regression from a token's normalised hidden state
     to the logarithm of the weight that the queries beyond its window give it, over what an even
-    spread would; the threshold lets ``share`` of the tokens pass. Saved with the adapter. On two
-    cores it takes some 20 s a window of 2,048 tokens and 135M parameters. Train the routers first:
+    spread would; the threshold lets ``share`` of the tokens pass. Saved with the adapter. On one
+    core it takes some 10 s a window of 2,048 tokens and 135M parameters. Train the routers first:
     ours read worse after further steps beside heavy hitters (docs/log, 2026-11-25). Groups that
     were shared out before are not any more: :func:`focus.allocate_groups` comes afterwards.
 
@@ -56,9 +56,7 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
     for index, router in state.routers.items():
         weight, bias = fits[index].solved(share) if share else (None, None)
         router.take(heavy_weight=weight, heavy_bias=bias, taken_at=None)
-        router.config = config
-    state.adapters[state.active] = Adapter(config, state.adapters[state.active].routers)
-    state.config = config
+    state.reconfigure(config)
 
 
 @dataclass

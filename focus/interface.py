@@ -22,7 +22,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from focus.attention import focus_attention
 from focus.attention.checks import as_autocast
 from focus.attention.decode import Kept, decode_attention
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 from focus.attention.train.operator import masked_attention
 from focus.call import KEYWORD, LayerRecord
 from focus.config import FocusConfig

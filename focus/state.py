@@ -92,6 +92,13 @@ class FocusState:
         """Routers by layer index."""
         return {i: each.module.focus_router for i, each in self.layers.items() if not each.local}  # type: ignore[misc]
 
+    def reconfigure(self, config: FocusConfig) -> None:
+        """Another config for the active adapter, whose routers stay."""
+        for router in self.routers.values():
+            router.config = config
+        self.adapters[self.active] = Adapter(config, self.routers)
+        self.config = config
+
     def check(self, decoder: nn.Module) -> None:
         """Before a forward pass.
 

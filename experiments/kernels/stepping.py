@@ -28,7 +28,8 @@ from experiments.settings.measurements import Decode, DecodeRouting
 from focus.attention.checks import for_query_heads
 from focus.attention.decode import decode_attention
 from focus.attention.dense import attend
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 
 
 @dataclass

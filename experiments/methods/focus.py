@@ -18,7 +18,6 @@ from experiments.methods.base import Counting, Method, groups_within
 from experiments.settings.experiment import Budget, Centroids, Experiment, Mask, Training
 from experiments.settings.schema import Count, Frozen, Size
 from focus.density import PairCounts
-from focus.named import Adapter
 from focus.routing import Memberships, Router
 from focus.state import attached, transformers_model
 
@@ -79,11 +78,7 @@ class Focus(Method):
         refuse_other_routing("method", state.config, self.config)
         # What the regime finds, heavy hitters say, is the start's until then, or is not there.
         there = {name: getattr(state.config, name) for name in FOUND}
-        config = self.config.replace(**there)
-        state.adapters[state.active] = Adapter(config, state.routers)
-        state.config = config
-        for router in state.routers.values():
-            router.config = config
+        state.reconfigure(self.config.replace(**there))
 
     def training(self, model: PreTrainedModel, step: int,
                  regime: Training) -> AbstractContextManager[Any]:  # fmt: skip

@@ -226,6 +226,7 @@ def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
 def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
     from experiments import methods  # methods are built from settings
     from experiments.methods.base import Method
+    from experiments.methods.focus import FOUND
     from experiments.selection.learned import Learned
 
     kind = methods.find(cell.method.name, f"{path}.method.name")
@@ -238,7 +239,7 @@ def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
                          f"{kind.name} has none")  # fmt: skip
     kind.check_cell(own, cell, _starts(path, cell, settings), path)
     # Both look at training documents before anything is trained.
-    looks = any(cell.method.fields.get(each) for each in ("heavy_hitters", "allocated"))
+    looks = any(cell.method.fields.get(each) for each in FOUND)
     if kind.calibrate is not Method.calibrate or looks:
         _whole(f"{path}.texts", [cell.texts], settings)
     for number, budget in enumerate(cell.budgets):

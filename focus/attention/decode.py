@@ -19,7 +19,8 @@ from torch.nn.functional import pad
 
 from focus.attention.gathered import gathered, masked, most_keys
 from focus.attention.native import step
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 
 
 @dataclass

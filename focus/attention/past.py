@@ -11,46 +11,16 @@ a buffer, D head dimension, K groups, W words of 64 bits, L positions a list, S 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from focus.attention.bits import pack, unpack
 from focus.attention.pages import in_large_pages
+from focus.attention.rule import Rule
 
 ROOM = 128  # free rows of a new buffer, beside a quarter of what it holds
 REFRESH = 256  # tokens after which a device is asked again for the length of its longest list
-
-
-class Rule(NamedTuple):
-    """What the hard mask keeps, and how groups were found: the same as long as a cache goes on.
-
-    window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
-    None; groups: K; query_groups, key_groups: how many a query and a key belong to at most;
-    balance: of the routers; ngrams: whether token ids are kept for n-grams; router: which one gave
-    the groups; fewest_query_groups: how many a query belongs to at least (None: all alike).
-    """
-
-    window: int
-    sinks: int
-    limit: int | None
-    groups: int
-    query_groups: int
-    key_groups: int
-    balance: str = "causal"
-    ngrams: bool = False
-    router: str = ""
-    fewest_query_groups: int | None = None
-
-    @property
-    def reach(self) -> int:
-        """Tokens up to the query's own that it reads whatever the groups."""
-        fewest = self.fewest_query_groups
-        fewest = self.query_groups if fewest is None else fewest
-        meet = fewest + self.key_groups > self.groups  # any two sets share a group
-        return 2**62 if meet else self.window
 
 
 class Past:

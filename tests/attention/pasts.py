@@ -10,7 +10,8 @@ from torch import Tensor
 from focus.attention.decode import Kept, decode_attention
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.extra import distinct
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 
 DIM = 8
 

@@ -15,7 +15,8 @@ import focus.attention.past as past_module
 from focus.attention import gathered
 from focus.attention.bits import pack, unpack
 from focus.attention.dense import attend
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 from tests.attention.pasts import CHUNKS, DIM, GRID, STEPS, Case
 
 

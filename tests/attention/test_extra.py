@@ -7,7 +7,7 @@ import torch
 
 from focus.attention import dense_attention, focus_attention
 from focus.attention.dense import pairs_kept, validate
-from focus.attention.past import Rule
+from focus.attention.rule import Rule
 from focus.density import count_pairs
 from tests.attention.cases import (
     Case,

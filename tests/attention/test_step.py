@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import focus.attention.decode as decode_module
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 from tests.attention.cases import needs_kernel
 from tests.attention.pasts import CHUNKS, GRID, STEPS, Case
 

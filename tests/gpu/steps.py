@@ -17,7 +17,8 @@ from experiments.kernels import timing
 from experiments.kernels.synthetic import relative_error
 from focus import dense_attention
 from focus.attention.decode import decode_attention
-from focus.attention.past import Past, Rule
+from focus.attention.past import Past
+from focus.attention.rule import Rule
 from focus.gates import gated_attention
 from focus.groups import Assignments, top_k_groups
 
