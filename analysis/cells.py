@@ -41,11 +41,8 @@ ROLES = {
     "trained_indexer": "lightning indexer",
 }
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
-LONGER = {
-    "longer",
-    "longer_heavy",
-    "longer_allocated",
-}  # experiments whose routers learnt for three times the steps
+# Experiments whose routers learnt for three times the steps.
+LONGER = ("longer", "longer_heavy", "longer_allocated")
 LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
 
@@ -121,7 +118,7 @@ class Cell:
             return "paper" if own else "ablation"
         if self.method.get("routers") != "query_head":
             return "groups"
-        longer = bool(LONGER & {self.block, self.start})
+        longer = bool({self.block, self.start} & set(LONGER))
         if self.method.get("allocated"):
             return "longer_allocated" if longer else "allocated"
         if longer:

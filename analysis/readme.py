@@ -21,6 +21,7 @@ MOST_ROWS = 5
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
 ADDED = ("allocated", "longer_allocated")  # roles: the recipe, and more
 MOST_RIVALS = 9
+LONGEST = "long_8192"  # the reading of the longest texts
 NONE = "–"  # of a cell that was not measured
 BASES = {
     "adapted": "full attention adapted to the same texts",
@@ -200,7 +201,7 @@ def failed(results: Results) -> str:
     if known is None:
         return NOTHING
     frame = known.family.of(quality(results))
-    found = [paper(frame), quarter(frame, known), *longer(results)]
+    found = [paper(frame), quarter(frame, known), *longer(results), sharing(results, known)]
     return "\n".join(f"- {each}" for each in found if each) or NOTHING
 
 
@@ -239,6 +240,22 @@ def longer(results: Results) -> list[str]:
             f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}; "
             f"calibrated, after 3x steps, {percent(other)} "
             "([figure](results/figures/lengths.png))."]  # fmt: skip
+
+
+def sharing(results: Results, known: Headline) -> str | None:
+    """What it changes that heads share their groups, beside heavy hitters for every head."""
+    pairs = [("allocated", "heavy_untrained", known.family.reading),
+             ("long_longer_allocated", "long_longer_heavy", LONGEST)]  # fmt: skip
+    if not {name for pair in pairs for name in pair[:2]} <= set(results.cells):
+        return None
+    told = []
+    for *names, reading in pairs:
+        one, other = (results.cells[name] for name in names)
+        rows = [row for row in versus(results, one, other) if row["reading"] == reading]
+        row = min(rows, key=lambda row: row["distant_density"])
+        told.append(f"{percent(row)} at {int(row['context']):,} tokens")
+    return (f"**Groups shared among heads.** Against heavy hitters alone they change perplexity by "
+            f"{' and '.join(told)}.")  # fmt: skip
 
 
 def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float | None]:

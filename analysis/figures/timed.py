@@ -13,8 +13,9 @@ from analysis.results import Results
 
 CAPTION = (
     "Change of perplexity at 2,048 tokens, against the time of attention at 16,384 tokens as a "
-    "share of full attention's (two CPU cores, all masks in turn in one run; random groups of one "
-    "size, which trained ones are not quite). Routing and the search for n-grams are not in it; "
+    "share of full attention's (two CPU cores, all masks in turn in one run). Groups are random "
+    "and of one size, which trained ones are not quite; calibrated: heads of one layer that "
+    "differ about as ours do over all layers. Routing and the search for n-grams are not in it; "
     "the figure of the whole model has them. Bars: 95% intervals of the quality, the range over "
     "rounds of the time. Methods without a fast path here (SparQ, Quest and others) are left out."
 )
