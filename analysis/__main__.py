@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from analysis import claims, figures, forecast, readme, report, settings, tables
+from analysis import claims, figures, forecast, pages, report, settings, tables
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -16,8 +16,8 @@ def main(arguments: list[str] | None = None) -> None:
                         help="folder with the result files of every scale")  # fmt: skip
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--scale", help="instead of the one of params.yaml")
-    parser.add_argument("--readme", type=Path, nargs="?", const=Path("README.md"),
-                        help="also render what stands between its markers")  # fmt: skip
+    parser.add_argument("--pages", type=Path, nargs="?", const=Path(),
+                        help="also render README.md and docs/ of a folder")  # fmt: skip
     options = parser.parse_args(arguments)
     loaded, out = settings.load(options.params, options.scale), options.results
     results = loaded.results(out)
@@ -30,8 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
     path = out / "metrics.json"
     path.write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     written += [path, report.write(results, rows, out / "report.html")]
-    if options.readme:
-        written.append(readme.write(options.readme, results, rows))
+    if options.pages:
+        written += pages.write(options.pages, results, rows)
     for verdict, count in claims.totals(rows).items():
         print(f"{count:5d}  {verdict}")
     print(f"{len(written)} files, most below {out}")

@@ -9,9 +9,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from analysis import claims, figures, readme, rules, tables
+from analysis import claims, figures, rules, tables
 from analysis.cells import ROLES
 from analysis.comparisons import quality
+from analysis.pages import headline
+from analysis.pages.words import percent
 from analysis.results import Results
 from analysis.rules import Verdict
 
@@ -43,7 +45,7 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
         shades=SHADES,
         short=SHORT,
         totals=claims.totals(rows),
-        headline=re.sub(r"\[(.*?)\]\(.*?\)|`", r"\1", readme.sentence(results)),
+        headline=re.sub(r"\[(.*?)\]\(.*?\)|`", r"\1", headline.sentence(results)),
         figures=pictures(path.parent / "figures"),
         first=first,
         rest=[row for row in judged if row not in first],
@@ -85,6 +87,6 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     groups = f"{row['top_k']:.0f} of {row['K']:.0f}" if row["K"] > 0 else ""
     return {
         "name": ROLES.get(row["role"], ""), "cell": row["cell"], "kept": kept, "groups": groups,
-        "all": f"{row['density']:.1%}", "change": readme.percent(row), "ppl": f"{row['ppl']:.2f}",
+        "all": f"{row['density']:.1%}", "change": percent(row), "ppl": f"{row['ppl']:.2f}",
         "balance": row["balance"], "n": f"{row['documents']} x {row['seeds']}",
     }  # fmt: skip

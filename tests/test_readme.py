@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis import claims, readme, settings
+from analysis import claims, pages, settings
 from experiments.sources import models
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,10 +40,12 @@ measured = pytest.mark.skipif(not RESULTS.root.is_dir(), reason="no results of t
 
 
 @measured
-def test_what_stands_between_markers_is_what_the_files_say():
-    """`python -m analysis --readme` renders it."""
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_what_stands_between_markers_is_what_the_files_say(page):
+    """`python -m analysis --pages` renders it."""
     rows = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
-    assert readme.rendered(README, RESULTS, rows) == README
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert pages.rendered(text, RESULTS, rows) == text
 
 
 @measured

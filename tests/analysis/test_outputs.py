@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 
 from analysis import __main__ as command
-from analysis import figures, readme, report, tables
+from analysis import figures, report, tables
 from analysis.benchmarks import FOUR
 from analysis.comparisons import headline, quality
 from analysis.figures import copying, decode, equal, speed, style, whole
 from analysis.figures import quality as quality_figure
+from analysis.pages import headline as opening
+from analysis.pages import rivals
 from analysis.results import Results
 from tests.analysis.result_files import (
     RECIPE,
@@ -228,7 +230,7 @@ def test_scores_are_paired_by_question_and_by_length_where_the_task_has_that(res
 
 
 def test_readme_names_rivals_and_ours_the_best_first(filled):
-    text = readme.beside(filled)
+    text = rivals.beside(filled)
     assert text.count("ours: trained groups") == text.count("Quest") == 1
     assert "StreamingLLM" not in text
     frame = tables.TABLES["rivals"](filled)
@@ -241,7 +243,7 @@ def test_readme_names_rivals_and_ours_the_best_first(filled):
 def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     page = filled.base / "README.md"
     page.write_text("# T\n<!-- headline -->\n<!-- /headline -->\n")
-    command.main(["--results", str(filled.base), "--readme", str(page)])
+    command.main(["--results", str(filled.base), "--pages", str(filled.base)])
     assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
     rows = json.loads((filled.base / "claims.json").read_text())
@@ -276,7 +278,7 @@ def test_the_headline_falls_back_on_whatever_trains_groups(results):
     assert headline(results).cell == "tiny"
     drawn = labels(quality_figure.draw(results))  # nothing is called adapted that is not
     assert drawn == {"ours: trained groups", "pretrained model, full attention"}
-    assert "adapted" not in readme.sentence(results) + readme.table(results)
+    assert "adapted" not in opening.sentence(results) + opening.table(results)
     assert pd.notna(tables.metrics(results)["tiny"]["change"])
 
 

@@ -1,11 +1,13 @@
-"""What stands between README's markers."""
+"""What stands between the markers of pages."""
 
 from __future__ import annotations
 
 import pytest
 
 import focus
-from analysis import claims, readme
+from analysis import claims, pages
+from analysis.pages import failed, headline, rivals
+from analysis.pages.words import NOTHING
 from analysis.results import Results
 from tests.analysis.result_files import (
     PAPER,
@@ -19,6 +21,7 @@ from tests.analysis.result_files import (
     write_table,
 )
 
+MINUS = "\N{MINUS SIGN}"
 BUDGETS = {0.0625: 0.02, 0.125: 0.0, 0.25: -0.02}
 
 
@@ -39,11 +42,11 @@ def test_the_recipe_whose_speed_is_timed_is_the_librarys_default():
     config = focus.FocusConfig.recipe()
     known = {"K": config.num_groups, "top_k": config.top_k, "probe": config.probe,
              "ngram": config.ngram}  # fmt: skip
-    assert known == readme.RECIPE
+    assert known == headline.RECIPE
 
 
 def test_the_headline_is_against_the_adapted_model(read):
-    text = readme.sentence(read)
+    text = headline.sentence(read)
     assert text.count("\n") == 0
     assert "on 6 unseen books by **+11.1% (" in text
     assert "+0.0% (" not in text
@@ -54,7 +57,7 @@ def test_answers_found_are_those_of_the_longest_prompts(results):
     write_ruler(results.root, 0.1, found=0.5)
     write_ruler(results.root, 0.3, found=0.25, block="ruler_window", method={"name": "window"},
                 against=["ruler_adapted", "ruler_recipe"])  # fmt: skip
-    told, length, found = readme.answers(results)
+    told, length, found = rivals.answers(results)
     assert (length, found) == (2048, 100)
     assert list(told) == ["ours", "window"]  # the best first
     for role, lost in (("ours", 50), ("window", 75)):
@@ -65,12 +68,12 @@ def test_lengths_that_only_some_were_asked_at_are_left_out(results):
     write_ruler(results.root, 0.1, found=0.5, lengths=(1024, 2048))
     write_ruler(results.root, 0.3, found=0.25, block="ruler_window", method={"name": "window"},
                 against=["ruler_adapted"], lengths=(1024,))  # fmt: skip
-    assert readme.answers(results)[1] == 1024
+    assert rivals.answers(results)[1] == 1024
 
 
 def test_nothing_asked_is_nothing(results):
-    assert readme.answers(results) == ({}, 0, None)
-    assert readme.beside(results) == readme.NOTHING
+    assert rivals.answers(results) == ({}, 0, None)
+    assert rivals.beside(results) == NOTHING
 
 
 def test_rivals_and_ours_stand_in_one_table(read):
@@ -79,15 +82,36 @@ def test_rivals_and_ours_stand_in_one_table(read):
     write_masks(read.root, "recipe", {0.125: 0.0}, regime=ROUTERS, **beside)
     write_masks(read.root, "quest", {0.125: -0.05}, method={"name": "quest"}, **beside)
     write_ruler(read.root, 0.1, found=0.5)
-    lines = readme.beside(Results(read.base)).splitlines()
+    lines = rivals.beside(Results(read.base)).splitlines()
     assert "100% found" in lines[2]
     assert lines[3].startswith("| Quest | 12.5% | two products a page")
     assert lines[4].startswith("| ours: trained groups | 12.5% |")
     assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) |")
 
 
+def test_the_best_leave_oracles_out(read):
+    beside = {"reading": "rivals", "against": ["adapted"]}
+    write_adapted(read.root, reading="rivals")
+    write_masks(read.root, "recipe", {0.125: 0.0}, regime=ROUTERS, **beside)
+    write_masks(read.root, "csa", {0.125: -0.09}, method={"name": "csa"}, **beside)
+    write_masks(read.root, "sparq", {0.125: -0.05}, method={"name": "sparq"}, **beside)
+    lines = rivals.best(Results(read.base)).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == ["| SparQ", "| ours: trained groups"]
+    assert all(line.endswith(") |") for line in lines)
+
+
+def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
+    assert failed.sharing(results) == NOTHING
+    for block, reading in (("allocated", "final"), ("long_longer_allocated", "long_8192")):
+        base = block.replace("allocated", "heavy" if "long" in block else "heavy_untrained")
+        write_masks(results.root, base, {0.125: 0.05}, regime=ROUTERS, reading=reading)
+        write_masks(results.root, block, {0.125: 0.0}, regime=ROUTERS, reading=reading)
+    text = failed.sharing(Results(results.base))
+    assert text.count(f"by {MINUS}4.8% (") == 2
+
+
 def test_what_did_not_fail_is_not_told(read):
-    assert readme.failed(read) == readme.NOTHING
+    assert failed.failed(read) == NOTHING
 
 
 def test_what_failed_is_told_from_files(results):
@@ -98,15 +122,15 @@ def test_what_failed_is_told_from_files(results):
     for k, change in ((1, 1.0), (2, 0.1)):
         write_masks(results.root, "paper_books", {f"k{k}": change}, method=PAPER, regime=ROUTERS,
                     rows=PAPER_MASK | {"top_k": k, "distant_density": 0.9})  # fmt: skip
-    text = readme.failed(results)
+    text = failed.failed(results)
     assert "**The paper's method.** Two of four groups cost" in text
     assert "**More groups.** At 25% of the distant pairs" in text
 
 
 def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
-    lines = readme.table(read).splitlines()[2:]
+    lines = headline.table(read).splitlines()[2:]
     assert len(lines) == 5
-    assert "forward, 16,384 tokens" in readme.table(read)
+    assert "forward, 16,384 tokens" in headline.table(read)
     (timed,) = [line for line in lines if "(results/laptop/prefill/table.csv)" in line]
     assert "(2 of 18)** (`FocusConfig.recipe()`)" in timed
     assert "12.5%" in timed
@@ -114,13 +138,13 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
-    assert "Calibrated" not in readme.sentence(read)
+    assert "Calibrated" not in headline.sentence(read)
     write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS,
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
-    text = readme.sentence(beside)
+    text = headline.sentence(beside)
     assert "Calibrated, which trains nothing, it is **+5.6% (" in text
-    lines = readme.table(beside).splitlines()[2:]
+    lines = headline.table(beside).splitlines()[2:]
     assert len(lines) == 4
     assert "`FocusConfig.recipe()`" in lines[0]
     assert "calibrated (2 of 18)" in lines[1]
@@ -128,7 +152,7 @@ def test_what_calibration_brings_stands_beside_the_recipe(read):
 
 
 def test_what_was_not_measured_is_said_so(results):
-    assert readme.sentence(results) == readme.table(results) == readme.NOTHING
+    assert headline.sentence(results) == headline.table(results) == NOTHING
 
 
 def test_only_what_is_between_markers_changes(read, settings):
@@ -136,14 +160,14 @@ def test_only_what_is_between_markers_changes(read, settings):
     text = (
         "# A\n<!-- ledger -->\nold\n<!-- /ledger -->\n`kept`\n<!-- results -->\n<!-- /results -->\n"
     )
-    new = readme.rendered(text, read, rows)
+    new = pages.rendered(text, read, rows)
     assert "old" not in new
     assert new.startswith(f"# A\n<!-- ledger -->\nOf {len(rows)} rows")
     assert "`kept`" in new
-    assert readme.rendered(new, read, rows) == new
+    assert pages.rendered(new, read, rows) == new
 
 
 @pytest.mark.parametrize("text", ["<!-- other -->\n<!-- /other -->\n", "<!-- ledger -->\nx\n"])
 def test_a_marker_that_means_nothing_is_named(read, text):
-    with pytest.raises(ValueError, match="README marker"):
-        readme.rendered(text, read, [])
+    with pytest.raises(ValueError, match="marker"):
+        pages.rendered(text, read, [])

@@ -1,0 +1,63 @@
+"""Pages whose figures come from result files: what stands between `<!-- name -->` and
+`<!-- /name -->` is rendered, the rest is written by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from analysis import claims
+from analysis.pages import failed, headline, rivals
+from analysis.results import Results
+from analysis.rules import Verdict
+
+PAGES = ("README.md", "docs/rivals.md")
+MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
+
+
+def ledger(rows: list[claims.Row]) -> str:
+    """How many rows of the ledger have each verdict."""
+    totals = claims.totals(rows)
+    left = totals.pop(Verdict.NOT_RUN)
+    said = ", ".join(f"{count} {verdict}" for verdict, count in totals.items() if count)
+    return (f"Of {len(rows)} rows of the [ledger](results/claims.md), {len(rows) - left} were "
+            f"judged: {said}; {left} were not run.")  # fmt: skip
+
+
+def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
+    """What can stand between markers, by name."""
+    return {
+        "headline": lambda: headline.sentence(results),
+        "results": lambda: headline.table(results),
+        "best": lambda: rivals.best(results),
+        "rivals": lambda: rivals.beside(results),
+        "sharing": lambda: failed.sharing(results),
+        "failed": lambda: failed.failed(results),
+        "ledger": lambda: ledger(rows),
+    }
+
+
+def rendered(text: str, results: Results, rows: list[claims.Row]) -> str:
+    """A text with everything between markers written anew.
+
+    Raises:
+        ValueError: a marker that nothing is known for, or that has no end.
+    """
+    known = blocks(results, rows)
+    opened = re.findall(r"<!-- (\w+) -->", text)
+    ended = {match[1] for match in MARKED.finditer(text)}
+    for name in opened:
+        if name not in known or name not in ended:
+            what = "has no end" if name in known else f"is unknown; there are {', '.join(known)}"
+            raise ValueError(f"marker {name!r}: {what}")
+    return MARKED.sub(lambda m: f"<!-- {m[1]} -->\n{known[m[1]]()}\n<!-- /{m[1]} -->", text)
+
+
+def write(root: Path, results: Results, rows: list[claims.Row]) -> list[Path]:
+    """Renders every page below a folder in place."""
+    paths = [root / page for page in PAGES if (root / page).is_file()]
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(rendered(text, results, rows), encoding="utf-8")
+    return paths

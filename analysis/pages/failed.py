@@ -1,0 +1,74 @@
+"""What did not work, as the result files tell it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import lengths
+from analysis.comparisons import MAIN_READING, Headline, headline, quality, versus
+from analysis.pages.words import NOTHING, percent
+from analysis.results import Results
+
+LONGEST = "long_8192"  # the reading of the longest texts
+
+
+def failed(results: Results) -> str:
+    """What did not work, with the figures of the files that tell."""
+    known = headline(results)
+    if known is None:
+        return NOTHING
+    frame = known.family.of(quality(results))
+    found = [paper(frame), quarter(frame, known), *longer(results)]
+    return "\n".join(f"- {each}" for each in found if each) or NOTHING
+
+
+def paper(frame: pd.DataFrame) -> str | None:
+    """The paper's own mask on the headline's texts."""
+    own = frame[(frame["role"] == "paper") & (frame["balance"] == "sinkhorn")]
+    own = own.set_index("top_k")
+    if not {1, 2} <= set(own.index):
+        return None
+    return (f"**The paper's method.** Two of four groups cost {percent(own.loc[2])} and keep "
+            f"{own.loc[2, 'distant_density']:.0%} of the distant pairs. One group costs "
+            f"{own.loc[1, 'change']:+.0%}.")  # fmt: skip
+
+
+def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
+    """Trained groups beside a wider window at the largest budget that both were read at."""
+    ours, window = known.rows(frame), frame[frame["role"] == "window"]
+    shared = sorted(set(ours["budget"]) & set(window["budget"]), key=float)
+    if not shared:
+        return None
+    own, theirs = (each[each["budget"] == shared[-1]].iloc[0] for each in (ours, window))
+    if own["change"] <= theirs["change"]:
+        return None
+    return (f"**More groups.** At {own['distant_density']:.0%} of the distant pairs ours cost "
+            f"{percent(own)}, and a wider window with n-gram keys {percent(theirs)}.")  # fmt: skip
+
+
+def longer(results: Results) -> list[str]:
+    """What groups alone cost on the longest texts, and what calibration and more steps leave."""
+    frame = lengths.table(results)
+    own = frame[frame["context"] == frame["context"].max()].set_index("cell")
+    if not {"long_recipe", "long_longer_allocated"} <= set(own.index):
+        return []
+    one, other = own.loc["long_recipe"], own.loc["long_longer_allocated"]
+    return [f"**Groups alone on long texts.** They lose the few tokens that nearly every query "
+            f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}; "
+            f"calibrated, after 3x steps, {percent(other)} "
+            "([figure](results/figures/lengths.png))."]  # fmt: skip
+
+
+def sharing(results: Results) -> str:
+    """What it changes that heads share their groups, beside heavy hitters for every head."""
+    pairs = [("allocated", "heavy_untrained", MAIN_READING),
+             ("long_longer_allocated", "long_longer_heavy", LONGEST)]  # fmt: skip
+    if not {name for pair in pairs for name in pair[:2]} <= set(results.cells):
+        return NOTHING
+    told = []
+    for *names, reading in pairs:
+        one, other = (results.cells[name] for name in names)
+        rows = [row for row in versus(results, one, other) if row["reading"] == reading]
+        told += [f"{percent(row)} at {int(row['context']):,} tokens and "
+                 f"{row['distant_density']:.0%} of the distant pairs" for row in rows]  # fmt: skip
+    return f"Against heavy hitters alone it changes perplexity by {'; by '.join(told)}."

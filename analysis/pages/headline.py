@@ -1,0 +1,142 @@
+"""The recipe's cost and speed: the sentence and the table that open README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import tables
+from analysis.cells import ROLES
+from analysis.comparisons import SAME, Headline, headline, quality, versus
+from analysis.pages.words import NONE, NOTHING, percent
+from analysis.results import Results
+
+# FocusConfig.recipe() at its default: the configuration whose speed is timed.
+RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
+MOST_ROWS = 5
+ADDED = ("allocated", "longer_allocated")  # roles: the recipe, and more
+BASES = {
+    "adapted": "full attention adapted to the same texts",
+    "pretrained": "the pretrained model",
+}
+TEXTS = {"unseen": "unseen books"}
+HEAD = "| | distant pairs | against {} | against pretrained | {} | {} | rows |\n| --- {}|"
+
+
+def sentence(results: Results) -> str:
+    """The recipe's cost, and what calibration and more steps leave of it: a sentence each."""
+    known = headline(results)
+    if known is None:
+        return NOTHING
+    row = default_row(results, known)
+    books, seeds = int(row["documents"]), tables.plural(row["seeds"], "seed")
+    read = f"{books} {TEXTS.get(row['texts'], row['texts'])}"
+    text = (f"Keeping {row['distant_density']:.1%} of the distant pairs, `FocusConfig.recipe()` "
+            f"changes perplexity on {read} by **{percent(row)}** against "
+            f"{BASES[row['base_role']]}.")  # fmt: skip
+    beside = better(results, known, row)
+    if "allocated" in beside.index:
+        found = beside.loc["allocated"]
+        text += (f" Calibrated, which trains nothing, it is **{percent(found)}** with "
+                 f"{found['distant_density']:.1%}{unless(found, seeds)}.")  # fmt: skip
+    if "longer_allocated" in beside.index:
+        found = beside.loc["longer_allocated"]
+        text += (f" After three times the training steps that is **{percent(found)}**"
+                 f"{unless(found, seeds)}.")  # fmt: skip
+    return f"{text} Intervals are 95%, over documents and {seeds}."
+
+
+def table(results: Results) -> str:
+    """At most five configurations: quality, density and speed of each in its row."""
+    known = headline(results)
+    if known is None:
+        return NOTHING
+    frame = known.family.of(quality(results))
+    own, middle = known.rows(frame), default_row(results, known)
+    other = frame[(frame["budget"] == middle["budget"]) & (frame["role"] != "ours")]
+    beside = better(results, known, middle)
+    if len(beside):
+        own = pd.concat([own[own["budget"] == middle["budget"]], beside])
+    paper = frame[(frame["role"] == "paper") & (frame["top_k"] == 2)]
+    paper = paper[paper["balance"] == "sinkhorn"]
+    window, random = (other[other["role"] == role] for role in ("window", "random"))
+    rest = pd.concat([window, paper.head(1), random])
+    rows = pd.concat([own, rest]).head(MOST_ROWS)
+    phases = [timed(results, phase) for phase in ("forward", "generation")]
+    heads = [phase if row is None else f"{phase}, {int(row['length']):,} tokens"
+             for phase, row in zip(("forward", "generation"), phases, strict=True)]  # fmt: skip
+    head = HEAD.format(middle["base_role"], *heads, "| ---: " * 5 + "| --- ")
+    return "\n".join([head, *(_row(results, known, row, phases) for _, row in rows.iterrows())])
+
+
+def is_recipe(rows: pd.DataFrame) -> pd.Series:
+    """Which rows have the mask of FocusConfig.recipe() at its default."""
+    return (rows[list(RECIPE)] == list(RECIPE.values())).all(axis=1)
+
+
+def default_row(results: Results, known: Headline) -> pd.Series:
+    """The headline's row under the recipe's default mask, or else at its middle budget."""
+    own = known.rows(quality(results))
+    same = own[is_recipe(own)]
+    return same.iloc[0] if len(same) else own.iloc[(len(own) - 1) // 2]
+
+
+def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dict[str, Any] | None:
+    """The same mask on the same texts, against the pretrained model; None where that is what it is
+    counted against anyway."""
+    if known.pretrained in (None, row["against"]):
+        return None
+    base = results.cells[known.pretrained]
+    every = versus(results, results.cells[row["cell"]], base)
+    return next((each for each in every if all(each[name] == row[name] for name in SAME)), None)
+
+
+def unless(row: pd.Series, seeds: str) -> str:
+    """How many seeds a figure rests on, where that is not what the others do."""
+    own = tables.plural(row["seeds"], "seed")
+    return "" if own == seeds else f" ({own})"
+
+
+def better(results: Results, known: Headline, default: pd.Series) -> pd.DataFrame:
+    """What was added to the recipe, on the headline's texts and at its default budget, by role."""
+    own = known.family.of(quality(results))
+    own = own[own["role"].isin(ADDED) & (own["budget"] == default["budget"])]
+    place = own["role"].map(list(ADDED).index)
+    return own.assign(place=place).sort_values("place").set_index("role", drop=False)
+
+
+def timed(results: Results, phase: str) -> pd.Series | None:
+    """The whole model's time by the recipe at the longest length, None where it was not timed."""
+    frame = results.whole
+    frame = frame[frame["phase"] == phase] if len(frame) else frame
+    return None if frame.empty else frame.sort_values("length").iloc[-1]
+
+
+def _row(results: Results, known: Headline, row: pd.Series,
+         phases: Iterable[pd.Series | None]) -> str:  # fmt: skip
+    """A line of the table."""
+    default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
+    name = ROLES.get(row["role"], row["cell"])
+    if row["role"] in ("ours", *ADDED, "paper"):
+        name += f" ({int(row['top_k'])} of {int(row['K'])})"
+    name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
+    beside = against_pretrained(results, known, row)
+    speeds = [NONE if each is None or not default else faster(each) for each in phases]
+    second = NONE if beside is None else percent(beside)
+    values = [name, f"{row['distant_density']:.1%}", percent(row), second, *speeds,
+              link(row["evidence"])]  # fmt: skip
+    return f"| {' | '.join(values)} |"
+
+
+def link(evidence: str) -> str:
+    """A link to a file by the name of its folder."""
+    return f"[{Path(evidence).parent.name}]({evidence})"
+
+
+def faster(row: pd.Series) -> str:
+    """How many times as fast as the pretrained model, and the file."""
+    spread = f"{row['speedup_low']:.1f} to {row['speedup_high']:.1f}"
+    return f"[{row['speedup']:.1f}x]({row['evidence']}) ({spread})"

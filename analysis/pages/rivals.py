@@ -1,0 +1,78 @@
+"""Other methods beside ours: what each costs, and what it loses."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import rivals, ruler
+from analysis.cells import ROLES
+from analysis.pages.words import NONE, NOTHING, percent, pointed
+from analysis.results import Results
+
+LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
+MOST = 12
+BEST = 5
+
+
+def shown(results: Results) -> pd.DataFrame:
+    """Rivals and ours at the recipe's own budget, the best first."""
+    frame = rivals.rows(results)
+    own = frame[frame["budget"] == rivals.BUDGET].sort_values("change") if len(frame) else frame
+    # A rival's variants, and most of ours, stand in the table of results/tables alone.
+    return own[~own["role"].isin(LEFT_OUT)].drop_duplicates("role")
+
+
+def best(results: Results) -> str:
+    """The best that are no oracles: what each costs."""
+    own = shown(results)
+    oracles = [role for role, about in rivals.ABOUT.items() if about.every]
+    own = own[~own["role"].isin(oracles)].head(BEST)
+    if own.empty:
+        return NOTHING
+    return "\n".join(["| | distant pairs | computed to choose keys | perplexity |",
+                      "| --- | ---: | --- | ---: |",
+                      *(f"{costs(row)} |" for _, row in own.iterrows())])  # fmt: skip
+
+
+def beside(results: Results) -> str:
+    """What each costs and loses, a row each."""
+    own = shown(results).head(MOST)
+    if own.empty:
+        return NOTHING
+    lost, length, full = answers(results)
+    found = f"answers, {length:,} tokens" if length else "long-context answers"
+    lines = [f"| | distant pairs | computed to choose keys | perplexity | {found} |",
+             "| --- | ---: | --- | ---: | ---: |"]  # fmt: skip
+    if full is not None:
+        lines.append(f"| full attention, adapted | 100% | {NONE} | 0 | {full:.0f}% found |")
+    lines += [
+        f"{costs(row)} | {lost.get(row['role'], (0, NONE))[1]} |" for _, row in own.iterrows()
+    ]
+    lines += [f"| {ROLES[role]} | {kept:.1%} | {NONE} | {NONE} | {told} |"
+              for role, (kept, told) in lost.items() if role == "window"]  # fmt: skip
+    return "\n".join(lines)
+
+
+def costs(row: pd.Series) -> str:
+    """Name, pairs, what is computed to choose them, perplexity: cells of a row."""
+    about = rivals.ABOUT.get(row["role"])
+    chosen = about.scores if about else "each token with each centroid"
+    return (f"| {ROLES.get(row['role'], row['cell'])} | {row['distant_density']:.1%} | {chosen} | "
+            f"{percent(row)}")  # fmt: skip
+
+
+def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float | None]:
+    """By role, the share of the distant pairs kept and the points of long-context answers lost
+    against the adapted model; the length of the prompts, the longest that all were asked at;
+    percent that the adapted model finds."""
+    frame = ruler.table(results)
+    every = frame[(frame["task"] == ruler.EVERY) & frame["role"].isin(ruler.SHOWN)]
+    based = every["against"].map(lambda name: results.cells[name].role) == "adapted"
+    own = every[based]
+    if own.empty:
+        return {}, 0, None
+    asked = own.groupby("length")["role"].nunique()
+    length = int(asked[asked == asked.max()].index.max())
+    own = own[own["length"] == length].sort_values("points", ascending=False)
+    told = {row["role"]: (row["distant_density"], pointed(row)) for _, row in own.iterrows()}
+    return told, length, float(own["base_found"].iloc[0])

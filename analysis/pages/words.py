@@ -1,0 +1,20 @@
+"""Words and figures as pages show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NONE = "–"  # of a cell that was not measured
+NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
+
+
+def percent(row: Any) -> str:
+    """A change with its interval."""
+    low, high = f"{100 * row['low']:.1f}", f"{100 * row['high']:.1f}"
+    return f"{100 * row['change']:+.1f}% ({low} to {high})".replace("-", "−")
+
+
+def pointed(row: Any) -> str:
+    """A difference in points with its interval."""
+    low, high = f"{row['points_low']:.1f}", f"{row['points_high']:.1f}"
+    return f"{row['points']:+.1f} points ({low} to {high})".replace("-", "−")
