@@ -1,0 +1,342 @@
+"""Rule by rule: a claim, files in its favour, the verdict, files against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.analysis.result_files import (
+    JOINT,
+)
+from tests.analysis.rules.writers import (
+    ARITHMETIC,
+    CONTRADICTS,
+    DENSER,
+    DIRECTION,
+    FULL_MILLION,
+    GPT2,
+    GROWING,
+    H100,
+    H200,
+    IN_SETTING,
+    INCONCLUSIVE,
+    LONG,
+    MILLION,
+    NOT_REPRODUCED,
+    ONE_HEAD,
+    REPRODUCED,
+    SCRATCH_NAMES,
+    SHRINKING,
+    THEIR_GPT2,
+    TOP2,
+    TRAINED,
+    Writer,
+    ablated,
+    again,
+    allocated,
+    answers,
+    asked,
+    beside_window,
+    both,
+    copied,
+    costly_pair,
+    counts,
+    cures,
+    dense,
+    family,
+    gpu,
+    heavy,
+    holds,
+    leaks,
+    lengths,
+    longer,
+    lora,
+    many_shot,
+    pairs,
+    paper,
+    persisting,
+    rivals,
+    rivals_answers,
+    rungs,
+    soft,
+    sure,
+    table,
+    talked,
+    tuned,
+    types,
+    unsure,
+)
+
+# Rule -> claim, files in its favour, verdict, files against it.
+CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
+    "sparse_perplexity": [
+        ("table7.gpt2-124m.k2.ppl", paper({2: 41.3 / 20.0855 / 1.284 - 1}, **IN_SETTING),
+         REPRODUCED, paper({2: 0.5}, **IN_SETTING)),
+        ("table7.gpt2-124m.k1.delta", paper({1: 1.2}, with_sinks=0.02, **GPT2), DIRECTION,
+         paper({1: 0.02}, **GPT2)),
+        ("table7.gpt2-124m.k2.delta", paper({2: -0.05}, **GPT2), DIRECTION,
+         paper({2: 0.05}, **{**GPT2, "texts": "plays", "regime": TRAINED})),
+    ],
+    "one_group": [("ours.paper.k1", paper({1: 1.2}, with_sinks=0.02), DIRECTION, paper({1: 0.02}))],
+    "two_groups": [
+        ("ours.paper.k2", paper({2: 0.02}), DIRECTION, paper({2: 0.2}, with_sinks=0.01))
+    ],
+    "retained": [
+        ("ours.paper.k2.pairs", paper({2: 0.1}, {"distant_density": 0.65}), DIRECTION,
+         paper({2: 0.1}, {"distant_density": 0.3})),
+        ("table7.gpt2-124m.k2.pairs_retained", paper({2: 0.1}, {"distant_density": 0.6}, **GPT2),
+         DIRECTION, paper({2: 0.1}, {"distant_density": 0.95}, **GPT2)),
+    ],
+    "soft_against_hard": [("audit.6", soft(0.2), DIRECTION, soft(0.001))],
+    "dense_rows": [
+        ("table7.gpt2-124m.k3.pairs_retained", dense(0.0), ARITHMETIC, dense(0.001)),
+        ("table7.gpt2-124m.k3.delta", dense(0.0), CONTRADICTS, dense(0.0, 0.99)),
+        ("table7.gpt2-124m.k4.ppl", dense(0.0), CONTRADICTS, dense(0.01)),
+        ("table7.mistral-7b.k3.speedup", dense(0.0), CONTRADICTS, dense(0.01)),
+        ("table7.mistral-7b.k4.ppl", dense(0.0), ARITHMETIC, dense(0.01)),
+    ],
+    "top3_is_everything": [
+        ("audit.1", dense(0.0), ARITHMETIC, dense(0.001)),
+        ("long_context.t1024.ppl_topk3", dense(0.0), ARITHMETIC, dense(0.001)),
+        ("long_context.t8192.ppl_topk3", dense(0.0), CONTRADICTS, dense(0.001)),
+    ],
+    "table7_speedup": [
+        ("table7.gpt2-124m.k1.speedup", gpu(H200, {"K": 4, "heads": 12, "method": "ours",
+                                                   "speedup": 3.8}),
+         DIRECTION, gpu(H200, {"K": 4, "heads": 12, "method": "ours", "speedup": 2.0})),
+    ],
+    "top2_bound": [
+        ("audit.2", paper({2: 0.1}, {"density": 0.8}), ARITHMETIC, paper({2: 0.1}, TOP2)),
+        ("audit.2", paper({2: 0.1}, {"density": 0.8}), ARITHMETIC,
+         both(paper({2: 0.1}, {"density": 0.8}), table("speed", {"K": 4, "k": 2, "speedup": 2.1}))),
+    ],
+    "counted": [
+        ("table3.focus-r16.trained_params", counts("parameters"), ARITHMETIC,
+         counts("parameters", {"ours": 5.0})),
+        ("table1.focus.trained_params", counts("parameters"), CONTRADICTS,
+         counts("parameters", {"also": None})),
+    ],
+    "spread": [("audit.7", counts("repeated"), CONTRADICTS, counts("repeated", {"paper": 3.0}))],
+    "confound": [
+        ("audit.12", counts("confound"), ARITHMETIC, counts("confound", {"against_adapted": 0.0}))
+    ],
+    "log_sum_exp": [
+        ("decomposition.log-sum-exp.cosine", table("exactness", {}, {}), DIRECTION,
+         table("exactness", {}, {"output_cosine": 0.99})),
+    ],
+    "subtraction": [
+        ("decomposition.subtraction.cosine",
+         table("exactness", {"method": "subtraction", "output_cosine": 0.8}), DIRECTION,
+         table("exactness", {"method": "subtraction"})),
+    ],
+    "suffix_changes_the_past": [
+        ("audit.5", leaks(0.08, 0.0), DIRECTION, leaks(0.0, 0.0)),
+        ("audit.5", leaks(0.08, 0.0), DIRECTION, leaks(0.08, 0.02)),
+    ],
+    "routing_against_chance": [
+        ("audit.9", family(0.0, control=-0.03), DIRECTION, family(0.0, control=0.05))
+    ],
+    "spread_of_seeds": [("audit.10", family(0.0, apart=0.01), DIRECTION, family(0.0, wobble=0.02))],
+    "any_training": [
+        ("audit.11", family(-0.02), DIRECTION, family(-0.02, adapted=0.0)),
+        ("audit.11", family(-0.02), DIRECTION, family(-0.2)),
+    ],
+    "cost": [
+        ("ours.headline.adapted.0.125", family(-0.1), REPRODUCED, family(0.0)),
+        ("ours.headline.pretrained.0.0625", family(-0.02), REPRODUCED, family(0.02)),
+        ("ours.plays.adapted.0.125", family(-0.1, place="plays_"), REPRODUCED,
+         family(0.0, place="plays_")),
+        ("ours.heavy.adapted.0.125", heavy(-0.1), REPRODUCED, heavy(0.0)),
+        ("ours.heavy.recipe.0.125", heavy(-0.02), REPRODUCED, heavy(0.02)),
+        ("ours.allocated.adapted.0.125", allocated(-0.1, 0.0), REPRODUCED, allocated(0.0, 0.0)),
+        ("ours.allocated.heavy.0.125", allocated(-0.1, 0.0), REPRODUCED, allocated(0.0, -0.1)),
+        ("ours.longer_allocated.adapted.0.125", allocated(-0.1, 0.0), REPRODUCED,
+         allocated(0.0, 0.0)),
+    ],
+    "further": [("ours.chat.1024", talked(0.3, 0.1), REPRODUCED, talked(0.1, 0.3))],
+    "beyond_control": [
+        ("ours.ruler.window", beside_window(0.0), REPRODUCED, beside_window(1.0)),
+    ],
+    "answers_found": [("ours.ruler", asked(1.0), REPRODUCED, asked(0.0))],
+    "grows": [("ours.ladder.grows", rungs(GROWING), REPRODUCED, rungs(SHRINKING))],
+    "forecasts": [
+        ("ours.ladder.135m.k1", rungs(GROWING, 0.065), REPRODUCED, rungs(GROWING, 0.4)),
+        ("ours.ladder.135m.k2", rungs(GROWING, 0.065), REPRODUCED, rungs(GROWING, 0.4)),
+        ("ours.ladder.135m.density", rungs(DENSER, 0.0655), REPRODUCED, rungs(DENSER, 0.8)),
+    ],
+    "found_again": [("ours.copying", copied(0.6), REPRODUCED, copied(2.0))],
+    "whole_model": [
+        ("ours.whole.forward", table("prefill", {}), REPRODUCED,
+         table("prefill", {"speedup": 0.9, "speedup_low": 0.8, "speedup_high": 0.95})),
+        ("ours.whole.generation", table("continuation", {}), REPRODUCED,
+         table("continuation", {"speedup": 0.9, "speedup_low": 0.8, "speedup_high": 0.95})),
+    ],
+    "speedup": [
+        ("table6.t16384.speedup_K8", gpu(H100, {"speedup": 1.9}), REPRODUCED,
+         gpu(H100, {"speedup": 4.0})),
+        ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.9}), DIRECTION,
+         gpu(H200, {"speedup": 0.5})),
+    ],
+    "rival": [
+        ("table1.performer.ppl", rivals(performer=0.8), DIRECTION, rivals(performer=-0.1)),
+        ("table10.sparq.ppl", rivals(sparq_plain=0.1), DIRECTION, rivals(sparq_plain=-0.02)),
+    ],
+    "others_do_it": [
+        ("audit.8", rivals(quest=-0.03, moba=0.4), DIRECTION, rivals(quest=0.3, csa=-0.03)),
+    ],
+    "none_is_better": [
+        ("ours.rivals", rivals(quest=0.03, csa=-0.03), REPRODUCED, rivals(quest=-0.02, moba=0.4)),
+    ],
+    "adapted_under_the_mask": [("ours.masked", again(-0.09), REPRODUCED, again(-0.05))],
+    "unchanged": [
+        ("table1.focus.hellaswag", answers(0, 0.0), ARITHMETIC, answers(8, 0.2)),
+        ("table1.focus.hellaswag", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
+    ],
+    "after_examples": [("ours.many_shot.paper", many_shot(0), REPRODUCED, many_shot(9))],
+    "retrofit": [
+        ("table2.gpt2-124m.ppl_focus",
+         types(34.2 / 20.0855 / 1.284 - 1, 0.1, TRAINED, **THEIR_GPT2), REPRODUCED,
+         types(0.5, 0.1, TRAINED, **THEIR_GPT2)),
+        ("table2.gpt2-124m.ppl_focus", types(-0.05, 0.1), DIRECTION, types(0.05, 0.1, TRAINED)),
+        ("table2.mistral-7b.ppl_focus", types(0.0, 0.01), DIRECTION, types(0.0, 0.3, TRAINED)),
+        ("table2.llama-2-13b.ppl_focus", types(0.0, 0.01), DIRECTION, types(0.0, 0.05, TRAINED)),
+    ],
+    "every_type": [
+        ("table2.notes.coverage.architectures", types(0.01, 0.1), DIRECTION, types(0.2, 0.3)),
+    ],
+    "score": [
+        ("table2.mistral-7b.hellaswag", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
+    ],
+    "worst_drop": [
+        ("table2.notes.benchmarks.worst_drop", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
+    ],
+    "model": [
+        ("table5.gpt2-large-774m.ppl_focus_ft", tuned(0.01), DIRECTION, tuned(0.1, steps=4000)),
+    ],
+    "domain": [
+        ("domains.openwebtext.ppl_focus_ft", tuned(-0.03, texts="essays"), DIRECTION,
+         tuned(0.03, texts="essays", steps=4000)),
+    ],
+    "from_scratch": [
+        ("from_scratch.mistral-7b.ppl_focus", tuned(0.0, texts="articles", names=SCRATCH_NAMES),
+         DIRECTION, tuned(0.1, texts="articles", names=SCRATCH_NAMES, steps=4000)),
+    ],
+    "gains": [
+        ("table5.gpt2-124m.ppl_full_attention_ft", tuned(0.0), DIRECTION,
+         tuned(0.0, full=0.1, steps=4000)),
+    ],
+    "rival_score": [
+        ("table1.performer.lambada", rivals_answers(9, "performer"), DIRECTION,
+         rivals_answers(0, "performer")),
+        ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq"), DIRECTION,
+         rivals_answers(9, "sparq")),
+        ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq", 0.0), ARITHMETIC,
+         rivals_answers(9, "sparq")),
+    ],
+    "finetuned": [
+        ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,
+         tuned(0.0, full=0.1, steps=4000)),
+    ],
+    "longer": [
+        ("long_context.t8192.ppl_topk2", longer(0.05), DIRECTION, longer(0.2, steps=4000)),
+    ],
+    "pair_of_groups": [
+        ("table9.notes.k2.window.512.ppl_window_change", pairs(0.1, 512), DIRECTION,
+         pairs(-0.2, 512, TRAINED)),
+        ("table9.notes.k2.window.16.ppl", pairs(0.1, 512), DIRECTION,
+         costly_pair),
+    ],
+    "setting_changed": [
+        ("table9.k.32.centroid_ppl", ablated(0.1, 24.0, num_groups=32), DIRECTION,
+         ablated(-0.1, 24.0, TRAINED, num_groups=32)),
+        ("table9.window.512.centroid_ppl", ablated(0.0, 24.0, window=512), DIRECTION,
+         ablated(-0.1, 24.0, TRAINED, window=512)),
+        ("table9.tau.0.05.finetuned_ppl", ablated(0.0, 24.0, JOINT, temperature=0.05), DIRECTION,
+         ablated(0.1, 24.0, LONG, temperature=0.05)),
+    ],
+    "dimensions": [
+        ("routing_dim.r768.ppl", ablated(0.0, 24.0, routing_dim=576), DIRECTION,
+         ablated(-0.1, 24.0, TRAINED, routing_dim=576)),
+    ],
+    "groups_changed": [
+        ("table9.sinkhorn-iterations.3.dominance_centroid",
+         ablated(0.0, 90.0, sinkhorn_iterations=3), DIRECTION,
+         ablated(0.0, 12.0, TRAINED, sinkhorn_iterations=3)),
+        ("table9.window.512.dominance_full_ft", ablated(0.0, 24.0, JOINT, window=512), DIRECTION,
+         ablated(0.0, 50.0, LONG, window=512)),
+    ],
+    "escape": [
+        ("table8.sinkhorn.drift", cures(("sinkhorn", 13.0, {"drift": 0.1})), DIRECTION,
+         cures(("sinkhorn", 13.0, {"drift": 0.5}))),
+        ("table8.recluster-every-100-steps.drift", cures(("recluster", 30.0, {"drift": 0.4})),
+         DIRECTION, cures(("recluster", 30.0, {"drift": 0.9}))),
+        ("table8.stop-gradient-on-inputs.projection", cures(("stop_gradient", 30.0, {})), DIRECTION,
+         cures(("stop_gradient", 30.0, {"rank": 9.9}))),
+    ],
+    "outcome": [
+        ("table8.sinkhorn.outcome", cures(("sinkhorn", 13.0, {})), DIRECTION,
+         cures(("sinkhorn", 60.0, {}))),
+        ("table8.entropy-and-balance-loss.outcome",
+         cures(("softmax", 90.0, {}), ("sinkhorn", 13.0, {})), DIRECTION,
+         cures(("softmax", 13.0, {"steps": 4000}), ("sinkhorn", 13.0, {}))),
+    ],
+    "largest_group": [
+        ("dominance.sinkhorn.dominance_full_ft", cures(("sinkhorn", 14.0, {})), DIRECTION,
+         cures(("sinkhorn", 60.0, {}))),
+        ("dominance.softmax-and-balance-loss.dominance_full_ft", cures(("softmax", 90.0, {})),
+         DIRECTION, cures(("softmax", 13.0, {"steps": 4000}))),
+        ("dominance.sinkhorn.dominance_centroid",
+         cures(("sinkhorn", 14.0, {"weights": False})), DIRECTION,
+         cures(("sinkhorn", 60.0, {"weights": False}))),
+    ],
+    "stays": [
+        ("dominance.sinkhorn.stability_full_ft", cures(("sinkhorn", 14.0, {"agreement": 0.99})),
+         DIRECTION, cures(("sinkhorn", 14.0, {"agreement": 0.5, "steps": 4000}))),
+    ],
+    "lora_perplexity": [
+        ("table3.lora-r4.ppl", lora(-0.1), DIRECTION, lora(0.1)),
+        ("table4.lora-r4-lr1e-5.ppl", lora(-0.1), DIRECTION, lora(0.1)),
+    ],
+    "lora_score": [
+        ("table4.lora-r4-lr1e-4.hellaswag", lora(0.2, rate=0.01, wrong=30), DIRECTION,
+         lora(0.2, rate=0.01, wrong=-30)),
+    ],
+    "category": [
+        ("groups.g4.category", holds(0.9), DIRECTION, holds(0.45, kmeans=0.2, regime=TRAINED)),
+        ("groups.g3.category", holds(0.9, category="determiners"), DIRECTION,
+         holds(0.9, regime=TRAINED)),
+    ],
+    "pure": [("groups.g4.purity", holds(0.95), DIRECTION, holds(0.6, regime=TRAINED))],
+    "tokens": [
+        ("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the", regime=TRAINED)),
+    ],
+    "even": [
+        ("groups.notes.assignment.largest_share", holds(0.9), DIRECTION,
+         holds(0.9, even=9000, regime=TRAINED)),
+        ("groups.notes.assignment.confidence", sure(20.0), DIRECTION, unsure),
+    ],
+    "persists": [
+        ("groups.notes.full-finetuning.persists", persisting(0.9), DIRECTION,
+         persisting(0.6, regime=TRAINED)),
+    ],
+    "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],
+    "crossover": [
+        ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
+         table("speed", *lengths(2.0, 3.0))),
+        ("table6.notes.crossover.slowest_context_with_gain", gpu(H200, *lengths(0.5, 2.0)),
+         DIRECTION, gpu(H200, *lengths(0.3, 0.5))),
+    ],
+    "full_seconds": [
+        ("table6.notes.full-attention-at-1m.seconds", gpu(H100, FULL_MILLION), INCONCLUSIVE,
+         gpu(H100, ONE_HEAD)),
+    ],
+    "above_the_bound": [
+        ("audit.3", gpu(H200, FULL_MILLION, {"bound": 7.9, "speedup": 6.0, **MILLION}), ARITHMETIC,
+         gpu(H200, FULL_MILLION, {"bound": 7.9, "speedup": 9.0, **MILLION})),
+    ],
+}  # fmt: skip
+EVERY = [
+    pytest.param(claim, writer, expected, id=f"{name}-{number}-{expected}")
+    for name, cases in CASES.items()
+    for number, (claim, good, verdict, bad) in enumerate(cases)
+    for writer, expected in ((good, verdict), (bad, NOT_REPRODUCED))
+]
