@@ -21,9 +21,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import focus
 from focus import FocusConfig
-from focus.adapter import adapter_state, describe
-from focus.fingerprint import fingerprint, same
-from focus.hub import FocusAdapter
+from focus.adapter import describe
+from focus.fingerprint import fingerprint
 from focus.state import attached
 from tests.models import build, tiny, token_ids
 
@@ -170,18 +169,6 @@ def test_a_model_of_another_depth(folder: Path) -> None:
     refused(folder, message, tiny("tiny-llama", num_hidden_layers=3))
 
 
-def test_another_model_of_the_same_shape(tmp_path: Path) -> None:
-    model = trained()
-    attached_base, other = model, build("llama")
-    attached_base.name_or_path, other.name_or_path = "org/first", "org/second"
-    focus.save_adapter(model, tmp_path)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))
-    refused(tmp_path, r"(?s)org/second has other weights.*org/first.*check_base=False", other)
-    assert "focus_state" in focus.load_adapter(other, tmp_path, check_base=False).__dict__
-
-
 def nan(tensors: dict[str, Tensor]) -> None:
     tensors["layers.1.centroids"][0, 0, 0, 0] = float("nan")
 
@@ -274,120 +261,7 @@ def test_saving_without_focus(tmp_path: Path) -> None:
 # Fingerprint
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("of_checkpoint", [torch.float32, torch.bfloat16])
-def test_a_checkpoint_is_known_in_any_dtype(dtype: torch.dtype, of_checkpoint: torch.dtype) -> None:
-    model = build("llama").to(of_checkpoint)
-    wide, narrow = copy.deepcopy(model).float(), copy.deepcopy(model).to(dtype)
-    assert same(fingerprint(wide)[0], fingerprint(narrow)[0])
-
-
-def test_a_merged_lora_is_another_model_and_an_unmerged_one_is_not() -> None:
-    peft = pytest.importorskip("peft")
-    before = fingerprint(build("llama"))[0]
-    model = build("llama")
-    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
-    assert fingerprint(model)[0] == before
-    for name, parameter in wrapped.named_parameters():
-        if "lora_B" in name:
-            nn.init.normal_(parameter, std=0.02)
-    assert not same(fingerprint(wrapped.merge_and_unload())[0], before)
-
-
-def test_routers_are_no_part_of_it() -> None:
-    assert fingerprint(trained())[0] == fingerprint(build("llama"))[0]
-
-
-def test_weights_that_cannot_be_read_are_left_out_with_a_note(tmp_path: Path) -> None:
-    model = trained()
-    weight = model.model.layers[0].mlp.up_proj
-    del weight.weight
-    weight.register_buffer("weight", None)
-    weight._parameters["weight"] = nn.Parameter(torch.zeros(2, 2, dtype=torch.uint8), False)
-    assert fingerprint(model) == (None, "weights are quantised (torch.uint8)")
-    focus.save_adapter(model, tmp_path)
-    with pytest.warns(UserWarning, match="quantised"):
-        focus.load_adapter(build("llama"), tmp_path)
-
-
 # Several adapters
-
-
-def test_adapters_by_name(tmp_path: Path) -> None:
-    first, second = trained(), trained(config=OTHER, seed=4)
-    focus.save_adapter(first, tmp_path / "a")
-    focus.save_adapter(second, tmp_path / "b")
-    model = focus.load_adapter(build("llama"), tmp_path / "a", name="a")
-    assert focus.load_adapter(model, tmp_path / "b", name="b") is model
-    assert focus.adapters(model) == ["a", "b"]
-    assert torch.equal(logits(model), logits(first))
-    focus.set_adapter(model, "b")
-    assert focus.adapters(model) == ["b", "a"]
-    assert attached(model).config == OTHER
-    assert torch.equal(logits(model), logits(second))
-    assert len(list(focus.trainable_parameters(model))) == 4
-    focus.save_adapter(model, tmp_path / "again", name="a")
-    assert json.loads((tmp_path / "again" / ADAPTER).read_text())["focus"] == CONFIG.to_dict()
-    focus.delete_adapter(focus.set_adapter(model, "a"), "b")
-    assert focus.adapters(model) == ["a"]
-    assert torch.equal(logits(model), logits(first))
-    assert torch.equal(logits(focus.detach(model)), logits(build("llama")))
-
-
-def test_training_one_adapter_leaves_the_others(tmp_path: Path) -> None:
-    focus.save_adapter(trained(), tmp_path)
-    model = focus.load_adapter(trained(config=OTHER), tmp_path, name="b")
-    before = {key: tensor.clone() for key, tensor in adapter_state(model, "b").items()}
-    with torch.no_grad():
-        for parameter in focus.trainable_parameters(model):
-            parameter.add_(1)
-    assert all(torch.equal(t, before[key]) for key, t in adapter_state(model, "b").items())
-
-
-def test_an_adapter_that_waited_follows_the_model(tmp_path: Path) -> None:
-    focus.save_adapter(trained(), tmp_path)
-    model = focus.load_adapter(trained(config=OTHER), tmp_path, name="b").train()
-    model.to("meta")
-    focus.set_adapter(model, "b")
-    routers = attached(model).routers.values()
-    assert {p.device.type for router in routers for p in router.parameters()} == {"meta"}
-    assert all(router.training for router in routers)
-
-
-def test_a_copy_of_a_model_has_adapters_of_its_own(folder: Path) -> None:
-    model = focus.load_adapter(trained(config=OTHER), folder, name="b")
-    before, twin = logits(model), copy.deepcopy(model)
-    focus.set_adapter(twin, "b")
-    with torch.no_grad():
-        for parameter in focus.trainable_parameters(twin):
-            parameter.zero_()
-    assert focus.adapters(model) == ["default", "b"]
-    assert torch.equal(logits(model), before)
-    assert torch.equal(logits(focus.set_adapter(model, "b")), logits(trained()))
-
-
-def test_names_are_checked(folder: Path) -> None:
-    model = trained()
-    with pytest.raises(ValueError, match=r"has an adapter 'default' already.*detach"):
-        focus.load_adapter(model, folder)
-    with pytest.raises(ValueError, match="no adapter 'x'; it has 'default'"):
-        focus.set_adapter(model, "x")
-    with pytest.raises(ValueError, match="no adapter 'x'"):
-        focus.save_adapter(model, folder, name="x")
-    with pytest.raises(ValueError, match="active adapter"):
-        focus.delete_adapter(model, "default")
-    with pytest.raises(ValueError, match="name"):
-        focus.load_adapter(model, folder, name="")
-
-
-def test_a_loaded_object_can_be_put_on_several_models(folder: Path) -> None:
-    adapter = FocusAdapter.from_pretrained(folder)
-    one, two = (focus.load_adapter(build("llama"), adapter) for _ in range(2))
-    before = logits(two)
-    with torch.no_grad():
-        for parameter in focus.trainable_parameters(one):
-            parameter.add_(torch.randn_like(parameter))
-    assert torch.equal(logits(two), before)
 
 
 def test_wrapped_models(folder: Path, tmp_path: Path) -> None:

@@ -1,15 +1,9 @@
-"""The compiled kernel against the float64 definition, what it refuses, and how it is built."""
+"""The compiled kernel against the float64 definition, and what it refuses."""
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
-import platform
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +11,7 @@ from torch.autograd import forward_ad
 
 from focus.attention import dense_attention, focus_attention
 from focus.attention.checks import check_arguments
-from focus.attention.native import build, call
+from focus.attention.native import call
 from tests.attention.cases import (
     Case,
     attention_of,
@@ -29,14 +23,7 @@ from tests.attention.cases import (
     with_gradients,
 )
 
-ROOT = Path(__file__).parents[2]
 BOTH = pytest.mark.parametrize("way", ["lists", "dense test"])
-
-
-def test_a_compiler_is_found_where_one_is_on_the_path() -> None:
-    """So that the tests below are left out for no other reason than the one they name."""
-    if build.compiler() is not None and not build.switched_off():
-        assert isinstance(build.load(), ctypes.CDLL)
 
 
 @needs_kernel
@@ -288,200 +275,3 @@ def test_lists_and_the_test_of_every_pair_agree_on_the_log_sum_exp() -> None:
 
 
 # ----------------------------------------------------------------------------------- building
-
-
-def in_new_process(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip()
-
-
-ASK = "from focus.attention.native import build; print(build.library() is not None)"
-USE = """
-import torch, focus
-x = torch.randn(1, 2, 40, 16)
-focus.focus_attention(x, x, x, torch.eye(4, dtype=torch.bool).repeat(10, 1)[None], window=4)
-print("done")
-"""
-
-
-NARROWER = """
-import torch
-from focus.attention.native import build, call
-from tests.attention import test_step
-from tests.attention.cases import Case, check
-from tests.attention.train import test_kernel as train
-for dim in (16, 64, 80):
-    for key_top_k in (None, 1):
-        for way in ("lists", "dense test"):
-            check(Case(300, 6, 2, key_top_k, sinks=3, dim=dim, routers="kv_head"), way)
-    train.test_outputs_and_gradients_are_the_definitions(train.Case(dim=dim))
-test_step.test_compiled_steps_over_long_lists()
-print(call.limits(build.load())[0])
-"""
-
-
-@needs_kernel
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are flags of x86-64 compilers")
-@pytest.mark.parametrize(("flags", "lanes"), [("-mno-avx512f", 8), ("-mno-avx", 4)])
-def test_narrower_vectors_give_the_same(tmp_path: Path, flags: str, lanes: int) -> None:
-    found = in_new_process(NARROWER, FOCUS_CXXFLAGS=flags, FOCUS_CACHE=str(tmp_path))
-    assert int(found) <= lanes
-
-
-def test_switched_off_attention_goes_another_way_without_a_word(tmp_path: Path) -> None:
-    environment = {"FOCUS_NATIVE": "0", "FOCUS_CACHE": str(tmp_path / "cache")}
-    assert in_new_process(ASK, **environment) == "False"
-    assert in_new_process(USE, **environment) == "done"
-
-
-def told(code: str, **environment: str) -> tuple[str, str]:
-    """What a new process prints, and its warnings."""
-    code = "import warnings; warnings.simplefilter('always')\n" + code
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("cxx", ["", "  ", "no-such-compiler"])
-def test_without_a_compiler_attention_goes_another_way_and_tells_once(
-    cxx: str, tmp_path: Path
-) -> None:
-    said, warned = told(USE + USE, PATH=str(tmp_path), CXX=cxx, FOCUS_CACHE=str(tmp_path / "cache"))
-    assert said.split() == ["done", "done"]
-    assert warned.count("there is no C++ compiler on the path; install one") == 1
-
-
-def test_missing_sources_do_not_crash(tmp_path: Path) -> None:
-    code = f"""
-import pathlib
-from focus.attention.native import build
-build.SOURCES = (*build.SOURCES, "gone.h")
-{USE}"""
-    said, warned = told(code, FOCUS_CACHE=str(tmp_path))
-    assert said.split() == ["done"]
-    assert warned.count("slower attention on CPU is used") == 1
-
-
-@needs_kernel
-def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path) -> None:
-    real = build.compiler()
-    assert real is not None
-    fake = tmp_path / "c++"
-    fake.write_text(f'#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec {real[0]} "$@"\n')
-    fake.chmod(0o755)
-    said, warned = told(
-        ASK + "\nfrom tests.attention.cases import Case, check\ncheck(Case(300, 8), 'lists')",
-        CXX=str(fake), FOCUS_CACHE=str(tmp_path / "cache"),
-    )  # fmt: skip
-    assert said.split() == ["True"]
-    assert "UserWarning" not in warned
-
-
-def test_a_compiler_that_fails_is_told_once(tmp_path: Path) -> None:
-    fake = tmp_path / "c++"
-    fake.write_text(
-        f"#!/bin/sh\nprintf x >> {tmp_path}/calls\necho no such instruction >&2\nexit 1\n"
-    )
-    fake.chmod(0o755)
-    target = tmp_path / "kernel.so"
-    with pytest.raises(build.NativeUnavailableError, match=r"FOCUS_NATIVE=0.*no such instruction"):
-        build.compile_to(target, (str(fake),))
-    assert set(tmp_path.iterdir()) == {fake, tmp_path / "calls"}
-    environment = {"CXX": f"{fake} -m64", "FOCUS_CACHE": str(tmp_path / "cache")}
-    said, warned = told(USE + USE, **environment)
-    assert said.split() == ["done", "done"]
-    assert warned.count("UserWarning: focus: slower attention on CPU is used, because") == 1
-    # Another process neither tries nor tells again, until the user deletes the note.
-    calls = len((tmp_path / "calls").read_text())
-    said, warned = told(USE, **environment)
-    assert said.split() == ["done"]
-    assert "UserWarning" not in warned
-    assert len((tmp_path / "calls").read_text()) == calls
-    (note,) = (tmp_path / "cache").glob("*.failed")
-    assert f"delete {note}" in note.read_text()
-
-
-@needs_kernel
-def test_a_file_that_cannot_be_loaded_is_made_again_elsewhere(tmp_path: Path) -> None:
-    cache = {"FOCUS_CACHE": str(tmp_path)}
-    assert in_new_process(ASK, **cache) == "True"
-    (made,) = tmp_path.iterdir()
-    made.write_bytes(b"not a library")
-    assert in_new_process(USE, **cache) == "done"
-    assert in_new_process(ASK, **cache) == "True"
-
-
-@needs_kernel
-def test_without_a_home_folder_it_is_made_for_this_process(tmp_path: Path) -> None:
-    code = f"""
-import pathlib, os
-def no_home(): raise RuntimeError("Could not determine home directory.")
-pathlib.Path.home = no_home
-for name in ("FOCUS_CACHE", "XDG_CACHE_HOME"): os.environ.pop(name, None)
-os.environ["TMPDIR"] = {str(tmp_path)!r}
-from focus.attention.native import build
-print(build.library() is not None, build.cache_folder().parent)
-"""
-    assert in_new_process(code) == f"True {tmp_path}"
-    assert not list(tmp_path.iterdir())  # and is gone with it
-
-
-@needs_kernel
-def test_it_is_compiled_once_and_kept(tmp_path: Path) -> None:
-    cache = {"FOCUS_CACHE": str(tmp_path), "FOCUS_NATIVE": "1"}
-    assert in_new_process(ASK, **cache) == "True"
-    (made,) = tmp_path.iterdir()
-    when = made.stat().st_mtime_ns
-    assert in_new_process(USE, **cache) == "done"
-    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
-
-
-@pytest.mark.filterwarnings("ignore:focus. compiles its kernel anew")
-@pytest.mark.parametrize("why", ["a file stands there", "others may write", "or above it"])
-def test_a_folder_that_is_not_ours_alone_is_replaced(
-    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocked = tmp_path / "place"
-    if why == "a file stands there":
-        blocked.write_text("")
-    else:
-        (blocked / "cache").mkdir(parents=True)
-        (blocked / "cache" if why == "others may write" else blocked).chmod(0o777)
-    monkeypatch.setenv("FOCUS_CACHE", str(blocked / "cache"))
-    build.cache_folder.cache_clear()
-    try:
-        folder = build.cache_folder()
-        assert folder.is_dir()
-        assert not str(folder).startswith(str(blocked))
-        assert folder.stat().st_mode & 0o077 == 0
-    finally:
-        build.cache_folder.cache_clear()
-
-
-def test_a_folder_that_others_may_write_to_is_told_of(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache").chmod(0o775)
-    _, warned = told(ASK, FOCUS_CACHE=str(tmp_path / "cache"))
-    assert warned.count(f"chmod go-w {tmp_path / 'cache'}") == (1 if build.compiler() else 0)
-
-
-def test_the_fingerprint_follows_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = (sys.executable,)
-    before = build.fingerprint(own)
-    monkeypatch.setenv("FOCUS_CXXFLAGS", "-g")
-    assert build.fingerprint(own) != before
-    monkeypatch.delenv("FOCUS_CXXFLAGS")
-    monkeypatch.setattr(build, "SOURCES", build.SOURCES[:-1])
-    assert build.fingerprint(own) != before
-    monkeypatch.undo()
-    here = Path(build.__file__).parent
-    assert {path.name for path in here.iterdir() if path.suffix in (".h", ".cpp")} == set(
-        build.SOURCES
-    )

@@ -1,0 +1,90 @@
+"""What tells one model's weights from another's."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+import focus
+from focus import FocusConfig
+from focus.fingerprint import fingerprint, same
+from focus.state import attached
+from tests.models import build
+
+CONFIG = FocusConfig(num_groups=4, top_k=2, window=16, routers="key_head")
+
+
+def trained(name: str = "llama", config: FocusConfig = CONFIG, seed: int = 3) -> PreTrainedModel:
+    """An attached model whose routers have potentials, as after training."""
+    model = focus.attach(build(name), config, seed=seed)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for router in attached(model).routers.values():
+            router.potentials.normal_(std=0.05)
+    return model.eval()
+
+
+def refused(source: Any, match: str, model: PreTrainedModel | None = None, **options: Any) -> None:
+    model = build("llama") if model is None else model
+    before = {name: p.requires_grad for name, p in model.named_parameters()}
+    config = copy.deepcopy(model.config.to_dict())
+    with pytest.raises(ValueError, match=match):
+        focus.load_adapter(model, source, **options)
+    assert "focus_state" not in model.__dict__
+    assert {name: p.requires_grad for name, p in model.named_parameters()} == before
+    assert model.config.to_dict() == config
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_another_model_of_the_same_shape(tmp_path: Path) -> None:
+    model = trained()
+    attached_base, other = model, build("llama")
+    attached_base.name_or_path, other.name_or_path = "org/first", "org/second"
+    focus.save_adapter(model, tmp_path)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    refused(tmp_path, r"(?s)org/second has other weights.*org/first.*check_base=False", other)
+    assert "focus_state" in focus.load_adapter(other, tmp_path, check_base=False).__dict__
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("of_checkpoint", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_is_known_in_any_dtype(dtype: torch.dtype, of_checkpoint: torch.dtype) -> None:
+    model = build("llama").to(of_checkpoint)
+    wide, narrow = copy.deepcopy(model).float(), copy.deepcopy(model).to(dtype)
+    assert same(fingerprint(wide)[0], fingerprint(narrow)[0])
+
+
+def test_a_merged_lora_is_another_model_and_an_unmerged_one_is_not() -> None:
+    peft = pytest.importorskip("peft")
+    before = fingerprint(build("llama"))[0]
+    model = build("llama")
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+    assert fingerprint(model)[0] == before
+    for name, parameter in wrapped.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.02)
+    assert not same(fingerprint(wrapped.merge_and_unload())[0], before)
+
+
+def test_routers_are_no_part_of_it() -> None:
+    assert fingerprint(trained())[0] == fingerprint(build("llama"))[0]
+
+
+def test_weights_that_cannot_be_read_are_left_out_with_a_note(tmp_path: Path) -> None:
+    model = trained()
+    weight = model.model.layers[0].mlp.up_proj
+    del weight.weight
+    weight.register_buffer("weight", None)
+    weight._parameters["weight"] = nn.Parameter(torch.zeros(2, 2, dtype=torch.uint8), False)
+    assert fingerprint(model) == (None, "weights are quantised (torch.uint8)")
+    focus.save_adapter(model, tmp_path)
+    with pytest.warns(UserWarning, match="quantised"):
+        focus.load_adapter(build("llama"), tmp_path)

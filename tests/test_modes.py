@@ -1,0 +1,105 @@
+"""Modes: what holds in a thread, and for how long."""
+
+import contextvars
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import focus
+from focus import FocusConfig
+from tests.models import tiny, token_ids
+
+CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
+
+
+def logits(model: torch.nn.Module, ids: torch.Tensor, **kwargs: object) -> torch.Tensor:
+    with torch.no_grad():
+        return model(ids, use_cache=False, **kwargs).logits
+
+
+def test_a_training_step_in_evaluation_mode_is_told() -> None:
+    model, ids = focus.attach(tiny("tiny-llama").eval(), CONFIG, seed=0), token_ids(1, 60)
+    with focus.mode(model, "soft"):
+        with pytest.warns(UserWarning, match=r"call model.train\(\)"):
+            model(ids)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("error")
+            model(ids)
+        model.train()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(ids)
+
+
+def test_mode_is_restored_also_after_an_error() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    state = model.focus_state
+    with pytest.raises(KeyError), focus.mode(model, "soft", balance="sinkhorn", top_k=2):
+        raise KeyError
+    assert (state.settings.mode, state.settings.config) == ("hard", CONFIG)
+    with focus.mode(model, "full"), focus.mode(model, "soft", top_k=2):
+        with focus.mode(model, "hard"):  # the innermost holds, on top of the others' changes
+            assert (state.settings.mode, state.settings.config.top_k) == ("hard", 2)
+        assert state.settings.mode == "soft"
+    assert model.config._attn_implementation == "focus"
+
+
+def test_a_mode_that_is_not_entered_is_told() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    with pytest.warns(UserWarning, match="write `with"):
+        focus.mode(model, "full")
+    assert model.focus_state.settings.mode == "hard"
+
+
+def test_what_belongs_to_the_routers_is_no_matter_of_the_mode() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    for change in ({"num_groups": 8}, {"routing_dim": 4}, {"routers": "key_head"}):
+        with pytest.raises(ValueError, match="belongs to the routers"):
+            focus.mode(model, "hard", **change)
+
+
+@pytest.mark.parametrize("change", [{}, {"balance": "softmax"}, {"routers": "query_head"}])
+def test_hard_mode_is_causal_while_training_too(change: dict) -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG.replace(**change), seed=0).train()
+    ids = token_ids(1, 90)
+    other = torch.cat([ids[:, :50], token_ids(1, 40, seed=5)], 1)
+    with focus.mode(model, "hard", backend="dense"):
+        assert torch.equal(logits(model, ids)[:, :50], logits(model, other)[:, :50])
+
+
+def test_potentials_mean_the_same_at_every_temperature() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 90)
+    for router in model.focus_state.routers.values():
+        router.potentials.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.1)
+    logits(model, ids)
+    before = focus.memberships(model)
+    with focus.mode(model, "hard", temperature=0.7):
+        logits(model, ids)
+    for index, found in focus.memberships(model).items():
+        assert torch.equal(found.query, before[index].query)
+
+
+def test_frozen_routers_in_soft_mode_are_told() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0).train(), token_ids(1, 60)
+    model.requires_grad_(False)
+    model.lm_head.weight.requires_grad_()
+    with focus.mode(model, "soft"), pytest.raises(ValueError, match="trainable_parameters"):
+        model(ids)
+    assert all(p.requires_grad for p in focus.trainable_parameters(model))
+    with focus.mode(model, "soft"):
+        model(ids)
+
+
+def test_a_mode_may_be_left_in_another_context_than_it_was_entered_in() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+
+    def steps() -> Iterator[str]:
+        with focus.mode(model, "full"):
+            yield model.focus_state.settings.mode
+
+    generator = steps()
+    assert contextvars.copy_context().run(next, generator) == "full"
+    assert next(generator, "over") == "over"
+    assert model.focus_state.settings.mode == "hard"

@@ -1,0 +1,120 @@
+"""Several adapters on one model, by name."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+import focus
+from focus import FocusConfig
+from focus.adapter import adapter_state
+from focus.hub import FocusAdapter
+from focus.state import attached
+from tests.models import build, token_ids
+
+CONFIG = FocusConfig(num_groups=4, top_k=2, window=16, routers="key_head")
+OTHER = FocusConfig(num_groups=6, top_k=1, window=8, routers="query_head", probe="multi_probe")
+
+
+def trained(name: str = "llama", config: FocusConfig = CONFIG, seed: int = 3) -> PreTrainedModel:
+    """An attached model whose routers have potentials, as after training."""
+    model = focus.attach(build(name), config, seed=seed)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for router in attached(model).routers.values():
+            router.potentials.normal_(std=0.05)
+    return model.eval()
+
+
+def logits(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return model(token_ids(1, 60), use_cache=False).logits
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return focus.save_adapter(trained(), tmp_path / "adapter")
+
+
+def test_adapters_by_name(tmp_path: Path) -> None:
+    first, second = trained(), trained(config=OTHER, seed=4)
+    focus.save_adapter(first, tmp_path / "a")
+    focus.save_adapter(second, tmp_path / "b")
+    model = focus.load_adapter(build("llama"), tmp_path / "a", name="a")
+    assert focus.load_adapter(model, tmp_path / "b", name="b") is model
+    assert focus.adapters(model) == ["a", "b"]
+    assert torch.equal(logits(model), logits(first))
+    focus.set_adapter(model, "b")
+    assert focus.adapters(model) == ["b", "a"]
+    assert attached(model).config == OTHER
+    assert torch.equal(logits(model), logits(second))
+    assert len(list(focus.trainable_parameters(model))) == 4
+    focus.save_adapter(model, tmp_path / "again", name="a")
+    saved = json.loads((tmp_path / "again" / "adapter_config.json").read_text())
+    assert saved["focus"] == CONFIG.to_dict()
+    focus.delete_adapter(focus.set_adapter(model, "a"), "b")
+    assert focus.adapters(model) == ["a"]
+    assert torch.equal(logits(model), logits(first))
+    assert torch.equal(logits(focus.detach(model)), logits(build("llama")))
+
+
+def test_training_one_adapter_leaves_the_others(tmp_path: Path) -> None:
+    focus.save_adapter(trained(), tmp_path)
+    model = focus.load_adapter(trained(config=OTHER), tmp_path, name="b")
+    before = {key: tensor.clone() for key, tensor in adapter_state(model, "b").items()}
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(model):
+            parameter.add_(1)
+    assert all(torch.equal(t, before[key]) for key, t in adapter_state(model, "b").items())
+
+
+def test_an_adapter_that_waited_follows_the_model(tmp_path: Path) -> None:
+    focus.save_adapter(trained(), tmp_path)
+    model = focus.load_adapter(trained(config=OTHER), tmp_path, name="b").train()
+    model.to("meta")
+    focus.set_adapter(model, "b")
+    routers = attached(model).routers.values()
+    assert {p.device.type for router in routers for p in router.parameters()} == {"meta"}
+    assert all(router.training for router in routers)
+
+
+def test_a_copy_of_a_model_has_adapters_of_its_own(folder: Path) -> None:
+    model = focus.load_adapter(trained(config=OTHER), folder, name="b")
+    before, twin = logits(model), copy.deepcopy(model)
+    focus.set_adapter(twin, "b")
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(twin):
+            parameter.zero_()
+    assert focus.adapters(model) == ["default", "b"]
+    assert torch.equal(logits(model), before)
+    assert torch.equal(logits(focus.set_adapter(model, "b")), logits(trained()))
+
+
+def test_names_are_checked(folder: Path) -> None:
+    model = trained()
+    with pytest.raises(ValueError, match=r"has an adapter 'default' already.*detach"):
+        focus.load_adapter(model, folder)
+    with pytest.raises(ValueError, match="no adapter 'x'; it has 'default'"):
+        focus.set_adapter(model, "x")
+    with pytest.raises(ValueError, match="no adapter 'x'"):
+        focus.save_adapter(model, folder, name="x")
+    with pytest.raises(ValueError, match="active adapter"):
+        focus.delete_adapter(model, "default")
+    with pytest.raises(ValueError, match="name"):
+        focus.load_adapter(model, folder, name="")
+
+
+def test_a_loaded_object_can_be_put_on_several_models(folder: Path) -> None:
+    adapter = FocusAdapter.from_pretrained(folder)
+    one, two = (focus.load_adapter(build("llama"), adapter) for _ in range(2))
+    before = logits(two)
+    with torch.no_grad():
+        for parameter in focus.trainable_parameters(one):
+            parameter.add_(torch.randn_like(parameter))
+    assert torch.equal(logits(two), before)
