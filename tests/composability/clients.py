@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, TextIteratorS
 
 import focus
 from focus import FocusConfig
+from focus.adapter import describe
 from tests.composability.distributed import run_two
 from tests.models import tiny, token_ids
 
@@ -192,6 +193,38 @@ def _both_adapters(wrapped: Any, mode: str) -> Found:
     focus.attach(wrapped, CONFIG, seed=0)
     _restore(wrapped, merged)
     return logits(wrapped, mode), found
+
+
+def swapped(mode: str) -> Found:
+    """Two LoRA and two Focus adapters on one model, switched between calls."""
+    ours = {"first": attached(), "second": attached(CONFIG.replace(num_groups=4, window=8))}
+    adapters = {name: describe(model) for name, model in ours.items()}
+    one, plain, found = _two_loras(), [], []
+    for name, adapter in adapters.items():
+        focus.load_adapter(one, adapter, name=name)
+    for lora in ("default", "second", "default"):
+        for name, adapter in adapters.items():
+            one.set_adapter(lora)
+            focus.set_adapter(one, name)
+            found.append(logits(one, mode))
+            alone = _two_loras()
+            alone.set_adapter(lora)
+            plain.append(logits(focus.load_adapter(alone, adapter), mode))
+            with one.disable_adapter():
+                found.append(logits(one, mode))
+            plain.append(logits(ours[name], mode))
+    return torch.stack(found), torch.stack(plain)
+
+
+def _two_loras() -> Any:
+    from peft import LoraConfig
+
+    wrapped = _lora(tiny("tiny-llama"))
+    wrapped.add_adapter("second", LoraConfig(target_modules=["k_proj", "o_proj"], r=3))
+    for name, parameter in wrapped.named_parameters():
+        if ".second." in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(2))
+    return wrapped.eval()
 
 
 def _restore(model: Any, other: Any) -> None:
@@ -453,7 +486,7 @@ CLIENTS: dict[str, Callable[[str], Found]] = {
     each.__name__: each
     for each in (
         autocast_bfloat16, weights_bfloat16, weights_float16, checkpointing,
-        checkpointing_reentrant, compile, ddp, fsdp2, peft_before, peft_after, deepcopy,
+        checkpointing_reentrant, compile, ddp, fsdp2, peft_before, peft_after, swapped, deepcopy,
         new_process, save_pretrained, two_threads, offload, trainer, padded_batch, pipeline,
         lm_eval_batch_1, lm_eval_batch_8, beams, assisted, streamer, static_cache,
     )

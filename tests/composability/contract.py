@@ -58,6 +58,8 @@ CONTRACT: dict[str, tuple[str, tuple[Cell, Cell, Cell]]] = {
     "fsdp2": ("FSDP2 (`fully_shard`), two processes", (ROUNDING, ROUNDING, ROUNDING)),
     "peft_before": ("LoRA on the model, then `attach`", (EXACT, EXACT, EXACT)),
     "peft_after": ("`attach`, then LoRA", (EXACT, EXACT, EXACT)),
+    "swapped": ("two LoRA and two Focus adapters on one model, switched between calls",
+                (EXACT, EXACT, EXACT)),
     "deepcopy": ("`copy.deepcopy`", (EXACT, EXACT, EXACT)),
     "new_process": ("`torch.save`, then `torch.load` in a new process", (EXACT, EXACT, EXACT)),
     "save_pretrained": ("`save_pretrained` of an attached model, loaded again as the base model",
