@@ -7,7 +7,7 @@ group call counts, tokens that are in a segment as queries only, padding. Kernel
 The host waits for the device once a pass, for the number of entries.
 
 Shape suffixes: B batch, R routings (B, or B * Hk where key heads have their own), T tokens, X rows
-(R * T), N entries of all groups, M groups of a token, H query heads and Hk key heads of a routing,
+(R * T), N entries of all groups, P rows of one rank, H query heads and Hk key heads of a routing,
 D head dimension, K groups, C code dimensions.
 """
 
@@ -62,12 +62,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Plan:
-    """The two calls, and at which entries of the group call each row's results as a query stand:
-    (M, X), N where it has fewer groups; ``drop``: (N,) entries that are keys only."""
+    """The two calls, and where the group call's results go.
+
+    results: the rows that have a first group, a second, ..., and the entries at which these stand;
+    drop: (N,) entries that are keys only.
+    """
 
     groups: Call
     local: Call
-    results: Tensor
+    results: list[tuple[Tensor, Tensor]]
     drop: Tensor
 
 
@@ -104,8 +107,8 @@ def forward(x: Inputs, package: str = "varlen") -> tuple[Tensor, Tensor]:
     query, key, value = plan.groups.operands(*rows)
     part_NHD, part_HN = flash.forward(query, key, value, plan.groups.segments, x.scale, package)
     out_XHD = out_XHD[..., :dim].contiguous()
-    for entry_X in plan.results:
-        lse_HX = _merge(out_XHD, lse_HX, part_NHD[..., :dim], part_HN, entry_X)
+    for rows_P, entries_P in plan.results:
+        _merge(out_XHD, lse_HX, part_NHD[..., :dim], part_HN, rows_P, entries_P)
     out, lse = _unrows(out_XHD, x), _unrows(lse_HX.T.unsqueeze(-1), x).squeeze(-1).contiguous()
     if x.real is not None:
         out.masked_fill_(~x.real[:, None, :, None], 0.0)
@@ -152,8 +155,11 @@ def make_plan(x: Inputs) -> Plan:
         sinks = sink_tokens(x.real, batch, tokens, x.sinks, x.query.device)
         keys_RTK = keys_RTK | sinks.repeat_interleave(routings, 0).unsqueeze(-1)
     held_L = (own_RTK | keys_RTK).transpose(1, 2).reshape(-1)  # by (routing, group, position)
-    numbers = held_L.sum(), own_RTK.sum(-1).amax(), keys_RTK.sum(-1).amax()
-    count, most, most_keys = torch.stack(numbers).tolist()  # the one wait for the device
+    sizes_RT = own_RTK.sum(-1)
+    having_K = (sizes_RT.unsqueeze(-1) > torch.arange(groups, device=held_L.device)).sum((0, 1))
+    numbers = held_L.sum(), keys_RTK.sum(-1).amax(), *having_K
+    count, most_keys, *having = torch.stack(numbers).tolist()  # the one wait for the device
+    having = [each for each in having if each]
     ends_L = held_L.cumsum(0)
     place_N = held_L.new_zeros(count + 1, dtype=torch.int64)
     place_N.scatter_(0, torch.where(held_L, ends_L - 1, count),
@@ -164,25 +170,22 @@ def make_plan(x: Inputs) -> Plan:
     offsets = pad(ends_L.view(-1, tokens)[:, -1], (1, 0)).to(torch.int32)
     group_N = place_N.div(tokens, rounding_mode="floor") % groups
     both_XK = own_RTK.flatten(0, 1), keys_RTK.flatten(0, 1)
-    codes = _group_codes(x, index_N, group_N, *both_XK, min(most, most_keys) > 1)
+    codes = _group_codes(x, index_N, group_N, *both_XK, min(len(having), most_keys) > 1)
     is_query_N = both_XK[0][index_N, group_N]
     return Plan(
         Call(index_N, *codes, Segments(offsets, tokens)),
         _local_call(x, *both_XK),
-        _results(both_XK[0], index_N, group_N, is_query_N, most),
+        _results(both_XK[0], index_N, group_N, is_query_N, having),
         ~is_query_N,
     )
 
 
 def _results(own_XK: Tensor, index_N: Tensor, group_N: Tensor, is_query_N: Tensor,
-             most: int) -> Tensor:  # fmt: skip
-    """(M, X): the entries at which a row is a query, in order of its groups."""
-    rows, count = own_XK.shape[0], len(index_N)
-    rank_N = (own_XK.cumsum(1) - 1)[index_N, group_N]
-    at_N = torch.where(is_query_N, rank_N * rows + index_N, most * rows)
-    table = index_N.new_full((most * rows + 1,), count)
-    table.scatter_(0, at_N, torch.arange(count, device=index_N.device))
-    return table[:-1].view(most, rows)
+             having: list[int]) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
+    """Rows with a first group, a second, ... (so many as ``having`` says), and their entries."""
+    rank_N = (own_XK.cumsum(1) - 1)[index_N, group_N].masked_fill(~is_query_N, own_XK.shape[1])
+    entries = rank_N.argsort(stable=True)[: sum(having)].split(having)
+    return [(index_N[each], each) for each in entries]
 
 
 def _group_codes(x: Inputs, index: Tensor, group: Tensor, own_XK: Tensor, keys_XK: Tensor,
@@ -229,17 +232,17 @@ def code_size(scale: float, lowest: float, dtype: torch.dtype) -> float:
 
 
 def _merge(out_XHD: Tensor, lse_HX: Tensor, part_NHD: Tensor, part_HN: Tensor,
-           entry_X: Tensor) -> Tensor:  # fmt: skip
-    """Merges entries' results into out, in place, and gives the new log-sum-exp."""
-    none_X, entry_X = entry_X == part_HN.shape[1], entry_X.clamp_max(part_HN.shape[1] - 1)
-    part_HX = part_HN.index_select(1, entry_X).masked_fill_(none_X, -torch.inf)
-    merged_HX = torch.logaddexp(lse_HX, part_HX)
-    weight_XH = torch.exp(part_HX - merged_HX).T.unsqueeze(-1)
-    for start in range(0, len(entry_X), MERGE_ROWS):
-        rows = slice(start, start + MERGE_ROWS)
-        part = part_NHD.index_select(0, entry_X[rows]).to(merged_HX.dtype)
-        out_XHD[rows] = out_XHD[rows].to(part.dtype).lerp_(part, weight_XH[rows]).to(out_XHD.dtype)
-    return merged_HX
+           rows_P: Tensor, entries_P: Tensor) -> None:  # fmt: skip
+    """Merges entries' results into rows of out and of the log-sum-exp, in place."""
+    part_HP = part_HN.index_select(1, entries_P)
+    merged_HP = torch.logaddexp(lse_HX.index_select(1, rows_P), part_HP)
+    lse_HX.index_copy_(1, rows_P, merged_HP)
+    weight_PH = torch.exp(part_HP - merged_HP).T.unsqueeze(-1)
+    pieces = (each.split(MERGE_ROWS) for each in (rows_P, entries_P, weight_PH))
+    for rows, entries, weight in zip(*pieces, strict=True):
+        part = part_NHD.index_select(0, entries).to(merged_HP.dtype)
+        former = out_XHD.index_select(0, rows).to(part.dtype)
+        out_XHD.index_copy_(0, rows, former.lerp_(part, weight).to(out_XHD.dtype))
 
 
 def _whole_heads(x: Inputs) -> Inputs:

@@ -31,6 +31,24 @@ def test_output_and_gradients(case: Case) -> None:
     check(case, "rehearsed")
 
 
+def test_merging_costs_what_rows_have_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not what the row with most of them has: heads may look into unequal numbers."""
+    merged: list[int] = []
+    merge = varlen._merge
+
+    def counted(*arguments: torch.Tensor) -> None:
+        merged.append(len(arguments[-1]))
+        merge(*arguments)
+
+    monkeypatch.setattr(varlen, "_merge", counted)
+    tensors, options = draw(Case(60, 8, 2, 1, kind="ragged", routers="query_head"))
+    x = validate(*tensors, scale=None, **options)
+    varlen.forward(x)
+    sizes = x.membership.sum(-1).flatten()
+    assert merged == [int((sizes >= n).sum()) for n in range(1, int(sizes.max()) + 1)]
+    assert len(set(merged)) > 1
+
+
 def test_it_is_merged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen, "MERGE_ROWS", 17)
     check(Case(90, 4, 2, sinks=4), "rehearsed")
