@@ -16,7 +16,8 @@ ROLES = {
     "longer": "ours, 3x steps",
     "longer_heavy": "ours, heavy hitters, 3x steps",
     "heavy": "ours, with heavy hitters",
-    "paper": "the paper's way",
+    "paper": "the paper's way (model not adapted)",
+    "paper_adapted": "the paper's way, on the adapted model",
     "window": "wider window, n-gram keys",
     "random": "random groups",
     "oracle_heads": "oracle for each head",
@@ -114,8 +115,9 @@ class Cell:
         if self.regime.get("shuffled"):
             return "shuffled"
         if self.method.get("routers") == "paper":
-            own = self.method.get("num_groups") == PAPER_GROUPS and self.window == WINDOW
-            return "paper" if own else "ablation"
+            if self.method.get("num_groups") != PAPER_GROUPS or self.window != WINDOW:
+                return "ablation"
+            return "paper_adapted" if self.start and self.steps is not None else "paper"
         if self.method.get("routers") != "query_head":
             return "groups"
         longer = bool({self.block, self.start} & set(LONGER))

@@ -30,6 +30,7 @@ from focus.model import (
 )
 from focus.modes import mode
 from focus.routing import Router
+from focus.schedule import recipe_schedule
 from focus.version import __version__
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "memberships",
     "mode",
     "pair_counts",
+    "recipe_schedule",
     "save_adapter",
     "set_adapter",
     "trainable_parameters",

@@ -141,11 +141,9 @@ class FocusConfig:
         each query head, free queries and balanced keys that count in their group alone, about an
         eighth of the distant pairs as it stands; beside them up to four keys a query that are found
         word for word (``ngram=0``: none, for calls with ``inputs_embeds``). ``top_k`` may be
-        changed after training. What was measured was trained for 90 to 270 windows of 2,048 tokens
-        with a temperature that fell from 0.3 to the config's, the last three fifths under the gate
-        ``straight_through`` with one, two and four groups a query in turn (:class:`focus.mode`;
-        blocks ``recipe`` and ``longer`` of params.yaml). :func:`focus.find_heavy_hitters` and then
-        :func:`focus.allocate_groups`, which train nothing, leave less than half of what is lost."""
+        changed after training. Train it by :func:`focus.recipe_schedule` (docs/train.md), then
+        calibrate it: :func:`focus.find_heavy_hitters` and :func:`focus.allocate_groups`, which
+        train nothing, leave less than half of what is lost."""
         best: Fields = {"num_groups": 18, "top_k": 2, "probe": "multi_probe",
                         "routers": "query_head", "ngram": 3}  # fmt: skip
         return cls.from_dict({**best, **changes})

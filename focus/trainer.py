@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,6 +14,8 @@ from focus.config import FocusConfig
 from focus.modes import mode
 from focus.state import attached, transformers_model
 
+Schedule = Callable[[int, int], Mapping[str, Any]]
+
 # What a forward pass under way has entered; of this thread alone.
 _entered: ContextVar[mode | None] = ContextVar("focus_trainer_entered", default=None)
 
@@ -20,34 +23,31 @@ _entered: ContextVar[mode | None] = ContextVar("focus_trainer_entered", default=
 class FocusCallback(TrainerCallback):
     """Trains the routers in soft mode and evaluates in hard mode.
 
-    ``Trainer(model, ..., callbacks=[FocusCallback()])``. A forward pass runs in soft mode while
-    training has begun, the model is in training mode and gradients are on; all others, evaluation
-    and prediction among them, run as ever, in hard mode.
+    ``Trainer(model, ..., callbacks=[FocusCallback(focus.recipe_schedule)])``. A forward pass runs
+    in soft mode while training has begun, the model is in training mode and gradients are on; all
+    others, evaluation and prediction among them, run as ever, in hard mode.
 
     The mode is entered by a hook on the model and not between the Trainer's events: none of those
     follows an error within a step, and the threads of DataParallel would not see it.
 
     Args:
-        temperature: of the routers at the first step and at the last, falling (or rising)
-            geometrically in between; None: the config's throughout. The last should be the
-            config's, which is what evaluation takes.
-        changes: other fields of the config in training, as of :class:`focus.mode` (``gate``,
-            ``top_k``).
+        schedule: from step and number of steps to fields of the config that hold in that step, as
+            :func:`focus.recipe_schedule` gives them; None: the config's own throughout.
+        changes: fields of the config in every training step, as of :class:`focus.mode` (``gate``,
+            ``top_k``); the schedule's come before them.
 
     Raises:
-        ValueError: a temperature that is not two positive numbers, or an unknown field.
+        ValueError: an unknown field, or a schedule that cannot be called.
     """
 
-    def __init__(self, temperature: tuple[float, float] | None = None, **changes: Any) -> None:
+    def __init__(self, schedule: Schedule | None = None, **changes: Any) -> None:
         FocusConfig.check_names(changes)
-        two = isinstance(temperature, tuple | list) and len(temperature) == 2
-        if temperature is not None and not (two and min(temperature) > 0):
-            raise ValueError(
-                f"temperature: must be two positive numbers (first step, last), got {temperature!r}"
-            )
-        self.temperature = temperature
+        if schedule is not None and not callable(schedule):
+            raise ValueError(f"schedule: must be a function such as focus.recipe_schedule, got "
+                             f"{schedule!r}")  # fmt: skip
+        self.schedule = schedule
         self.changes = changes
-        self.now: float | None = None
+        self.now: dict[str, Any] = dict(changes)
         self.handles: list[Any] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -62,11 +62,9 @@ class FocusCallback(TrainerCallback):
         state.handles += self.handles  # detach removes them, too, where training ended in an error
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The temperature of the step."""
-        if self.temperature is not None:
-            first, last = self.temperature
-            share = state.global_step / max(1, state.max_steps - 1)
-            self.now = first * (last / first) ** min(1.0, share)
+        """The fields of the step."""
+        if self.schedule is not None:
+            self.now = {**self.changes, **self.schedule(state.global_step, state.max_steps)}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training is over."""
@@ -80,8 +78,7 @@ class FocusCallback(TrainerCallback):
     def _enter(self, module: nn.Module, args: Any) -> None:
         if not (module.training and torch.is_grad_enabled()):
             return
-        changes = self.changes if self.now is None else {**self.changes, "temperature": self.now}
-        entered = mode(module, "soft", **changes)
+        entered = mode(module, "soft", **self.now)
         entered.__enter__()
         _entered.set(entered)
 

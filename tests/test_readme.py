@@ -11,6 +11,7 @@ import torch
 
 from analysis import claims, pages, settings
 from experiments.sources import models
+from tests.composability.clients import text, tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,6 +33,25 @@ def test_the_example_of_the_library_runs(tmp_path, monkeypatch):
     assert names["loss"].item() > 0
     routers = names["model"].focus_state.routers.values()
     assert all(router.batches == 1 for router in routers)  # the groups were balanced
+
+
+def test_the_script_that_trains_an_adapter_runs(tmp_path, monkeypatch):
+    """A few steps of short windows in the place of 270 of 2,048 tokens."""
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    code = code.replace("2048", "700").replace("max_steps=270", "max_steps=3, use_cpu=True")
+    model, _ = models.load("tiny-llama")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    letters = torch.randint(0, 60, (2200,), generator=torch.Generator().manual_seed(0))
+    names = {"folder": tmp_path / "model", "texts": [text(letters)]}
+    exec(compile(code, "docs/train.md", "exec"), names)
+    saved = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["focus"]
+    assert saved["allocated"]
+    assert saved["heavy_hitters"] == 0.02
+    routers = names["model"].focus_state.routers.values()
+    assert all(router.batches == 3 for router in routers)
 
 
 LOADED = settings.load(ROOT / "params.yaml")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,14 @@ class Watch:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.seen: list[tuple[str, float, bool]] = []
+        self.training: list[FocusConfig] = []
         model.get_decoder().register_forward_pre_hook(self)
 
     def __call__(self, module: Any, args: Any) -> None:
         settings = attached(self.model).settings
         self.seen.append((settings.mode, settings.config.temperature, module.training))
+        if module.training:
+            self.training.append(settings.config)
 
 
 def trainer_of(model: PreTrainedModel, folder: Path, *callbacks: TrainerCallback,
@@ -62,12 +65,13 @@ def test_soft_in_training_and_hard_in_evaluation(tmp_path: Path, accumulation: i
     assert torch.equal(model.model.layers[0].mlp.up_proj.weight, base)
 
 
-def test_the_temperature_falls_geometrically(tmp_path: Path) -> None:
+def test_a_schedule_holds_step_by_step(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG, seed=0)
     watch = Watch(model)
-    trainer_of(model, tmp_path, FocusCallback(temperature=(0.4, 0.1))).train()
-    found = [temperature for _, temperature, training in watch.seen if training]
-    assert found == pytest.approx([0.4, math.sqrt(0.4 * 0.1), 0.1])
+    schedule = partial(focus.recipe_schedule, start=0.4, top_ks=(1, 2))
+    trainer_of(model, tmp_path, FocusCallback(schedule)).train()
+    trained = [(round(each.temperature, 4), each.gate, each.top_k) for each in watch.training]
+    assert trained == [(0.4, "log", 1), (0.2, "log", 1), (0.1, "straight_through", 1)]
     assert {temperature for _, temperature, training in watch.seen if not training} == {0.1}
     assert attached(model).config == CONFIG
 
@@ -114,11 +118,9 @@ def test_other_settings_of_training(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="temperature: must be two positive"):
-        FocusCallback(temperature=0.3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="schedule: must be a function"):
+        FocusCallback((0.3, 0.1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="topk: unknown field"):
         FocusCallback(topk=3)
-    with pytest.raises(ValueError, match="temperature: must be two positive"):
-        FocusCallback(temperature=(0.3, 0.0))
     with pytest.raises(ValueError, match="not attached"):
         trainer_of(build("llama"), tmp_path, FocusCallback()).train()

@@ -10,19 +10,27 @@ from pathlib import Path
 from analysis import claims
 from analysis.pages import failed, headline, rivals
 from analysis.results import Results
-from analysis.rules import Verdict
 
-PAGES = ("README.md", "docs/rivals.md")
+PAGES = ("README.md", "docs/rivals.md", "docs/train.md")
+OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 
 
 def ledger(rows: list[claims.Row]) -> str:
-    """How many rows of the ledger have each verdict."""
-    totals = claims.totals(rows)
-    left = totals.pop(Verdict.NOT_RUN)
-    said = ", ".join(f"{count} {verdict}" for verdict, count in totals.items() if count)
-    return (f"Of {len(rows)} rows of the [ledger](results/claims.md), {len(rows) - left} were "
-            f"judged: {said}; {left} were not run.")  # fmt: skip
+    """How many of the paper's figures have each verdict, and how many statements of ours."""
+    papers = [row for row in rows if row["source"] not in (OURS, AUDIT)]
+    told = [f"Of the paper's {len(papers)} figures in the [ledger](results/claims.md): "
+            f"{counted(papers)}."]  # fmt: skip
+    for source, what in ((AUDIT, "doubts about the paper"), (OURS, "statements about ours")):
+        own = [row for row in rows if row["source"] == source]
+        told.append(f"Of {len(own)} {what}: {counted(own)}.")
+    return "\n".join(told)
+
+
+def counted(rows: list[claims.Row]) -> str:
+    """Numbers of rows by verdict."""
+    return ", ".join(f"{count} {verdict}" for verdict, count in claims.totals(rows).items()
+                     if count)  # fmt: skip
 
 
 def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
@@ -30,6 +38,8 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
     return {
         "headline": lambda: headline.sentence(results),
         "results": lambda: headline.table(results),
+        "speed": lambda: headline.speed(results),
+        "budgets": lambda: headline.budgets(results),
         "best": lambda: rivals.best(results),
         "rivals": lambda: rivals.beside(results),
         "sharing": lambda: failed.sharing(results),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,7 +21,8 @@ BASES = {
     "pretrained": "the pretrained model",
 }
 TEXTS = {"unseen": "unseen books"}
-HEAD = "| | distant pairs | against {} | against pretrained | {} | {} | rows |\n| --- {}|"
+HEAD = """| | distant pairs | against {} | against pretrained | forward | rows |
+| --- | ---: | ---: | ---: | ---: | ---: |"""
 
 
 def sentence(results: Results) -> str:
@@ -34,7 +33,8 @@ def sentence(results: Results) -> str:
     row = default_row(results, known)
     books, seeds = int(row["documents"]), tables.plural(row["seeds"], "seed")
     read = f"{books} {TEXTS.get(row['texts'], row['texts'])}"
-    text = (f"Keeping {row['distant_density']:.1%} of the distant pairs, `FocusConfig.recipe()` "
+    text = (f"Keeping {row['distant_density']:.1%} of the distant pairs ({row['density']:.0%} of "
+            f"all pairs at {int(row['context']):,} tokens), `FocusConfig.recipe()` "
             f"changes perplexity on {read} by **{percent(row)}** against "
             f"{BASES[row['base_role']]}.")  # fmt: skip
     beside = better(results, known, row)
@@ -65,11 +65,27 @@ def table(results: Results) -> str:
     window, random = (other[other["role"] == role] for role in ("window", "random"))
     rest = pd.concat([window, paper.head(1), random])
     rows = pd.concat([own, rest]).head(MOST_ROWS)
-    phases = [timed(results, phase) for phase in ("forward", "generation")]
-    heads = [phase if row is None else f"{phase}, {int(row['length']):,} tokens"
-             for phase, row in zip(("forward", "generation"), phases, strict=True)]  # fmt: skip
-    head = HEAD.format(middle["base_role"], *heads, "| ---: " * 5 + "| --- ")
-    return "\n".join([head, *(_row(results, known, row, phases) for _, row in rows.iterrows())])
+    lines = [_row(results, known, row) for _, row in rows.iterrows()]
+    return "\n".join([HEAD.format(middle["base_role"]), *lines])
+
+
+def budgets(results: Results) -> str:
+    """What one, two and four groups a query keep and cost, alone and calibrated."""
+    known = headline(results)
+    if known is None:
+        return NOTHING
+    frame = known.family.of(quality(results))
+    frame = frame[frame["role"].isin(("ours", *ADDED))]
+    names = " | ".join(ROLES[role] for role in ("ours", *ADDED))
+    lines = [f"| groups a query | distant pairs | {names} |",
+             f"| ---: | ---: {'| ---: ' * (1 + len(ADDED))}|"]  # fmt: skip
+    for top_k, own in frame.groupby("top_k"):
+        kept = own["distant_density"]
+        cells = [own[own["role"] == role] for role in ("ours", *ADDED)]
+        told = [percent(each.iloc[0]) if len(each) else NONE for each in cells]
+        lines.append(f"| {top_k:.0f} | {kept.min():.0%} to {kept.max():.0%} | "
+                     f"{' | '.join(told)} |")  # fmt: skip
+    return "\n".join(lines)
 
 
 def is_recipe(rows: pd.DataFrame) -> pd.Series:
@@ -108,35 +124,56 @@ def better(results: Results, known: Headline, default: pd.Series) -> pd.DataFram
     return own.assign(place=place).sort_values("place").set_index("role", drop=False)
 
 
-def timed(results: Results, phase: str) -> pd.Series | None:
-    """The whole model's time by the recipe at the longest length, None where it was not timed."""
-    frame = results.whole
-    frame = frame[frame["phase"] == phase] if len(frame) else frame
-    return None if frame.empty else frame.sort_values("length").iloc[-1]
-
-
-def _row(results: Results, known: Headline, row: pd.Series,
-         phases: Iterable[pd.Series | None]) -> str:  # fmt: skip
+def _row(results: Results, known: Headline, row: pd.Series) -> str:
     """A line of the table."""
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
     if row["role"] in ("ours", *ADDED, "paper"):
-        name += f" ({int(row['top_k'])} of {int(row['K'])})"
+        name += f" (top-{int(row['top_k'])} of {int(row['K'])})"
     name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
     beside = against_pretrained(results, known, row)
-    speeds = [NONE if each is None or not default else faster(each) for each in phases]
-    second = NONE if beside is None else percent(beside)
-    values = [name, f"{row['distant_density']:.1%}", percent(row), second, *speeds,
-              link(row["evidence"])]  # fmt: skip
+    fair = row["base_role"] == "pretrained" or starts_from(results, row["cell"], row["against"])
+    values = [name, f"{row['distant_density']:.1%}", percent(row) if fair else NONE,
+              NONE if beside is None else percent(beside),
+              forward(results, int(row["context"])) if default else NONE,
+              f"[{tables.plural(row['seeds'], 'seed')}]({row['evidence']})"]  # fmt: skip
     return f"| {' | '.join(values)} |"
 
 
-def link(evidence: str) -> str:
-    """A link to a file by the name of its folder."""
-    return f"[{Path(evidence).parent.name}]({evidence})"
+def starts_from(results: Results, name: str, base: str) -> bool:
+    """Whether a cell was trained on, or read as, the model that another one trained: without that,
+    what lies between the two is the other's training, too."""
+    found: str | None = name
+    while found is not None and found != base:
+        cell = results.cells.get(found)
+        found = None if cell is None else cell.start
+    return found == base
 
 
-def faster(row: pd.Series) -> str:
-    """How many times as fast as the pretrained model, and the file."""
-    spread = f"{row['speedup_low']:.1f} to {row['speedup_high']:.1f}"
-    return f"[{row['speedup']:.1f}x]({row['evidence']}) ({spread})"
+def forward(results: Results, context: int) -> str:
+    """How many times as fast a forward pass is, at a length and at the longest that was timed."""
+    frame = timed(results, "forward")
+    if frame.empty:
+        return NONE
+    told = [f"{row['speedup']:.1f}x at {int(row['length']):,} tokens" for _, row in frame.iterrows()
+            if row["length"] in (context, frame["length"].max())]  # fmt: skip
+    return f"[{', '.join(told)}]({frame['evidence'].iloc[0]})"
+
+
+def speed(results: Results) -> str:
+    """The whole model's time by the recipe, in two sentences."""
+    told = []
+    for phase, where in (("forward", "A forward pass over"), ("generation", "Generation after")):
+        frame = timed(results, phase)
+        if len(frame):
+            lengths = ", ".join(f"{int(each):,}" for each in frame["length"])
+            times = ", ".join(f"{each:.2f}" for each in frame["speedup"])
+            told.append(f"{where} {lengths} tokens is {times} times as fast as by the pretrained "
+                        "model.")  # fmt: skip
+    return " ".join(told) or NOTHING
+
+
+def timed(results: Results, phase: str) -> pd.DataFrame:
+    """The whole model's time by the recipe, a row a length."""
+    frame = results.whole
+    return frame[frame["phase"] == phase].sort_values("length") if len(frame) else frame

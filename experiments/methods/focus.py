@@ -215,25 +215,13 @@ def mask_of(config: library.FocusConfig, budget: Budget | None) -> dict[str, Any
 
 
 def gate_at(step: int, regime: Centroids, final: float) -> dict[str, Any]:
-    """What overrides the config at a training step: a temperature that ends at ``final``, and from
-    ``hard_from`` on the gate by the hard mask itself.
-
-    Those steps take ``hard_top_ks`` in turn: routers that are read with one, two and four groups a
-    query then know what each of them leaves out.
-    """
-    how: dict[str, Any] = {"temperature": cooled(step, regime, final)}
-    if regime.hard_from is None or step < regime.hard_from * regime.steps:
-        return how
-    top_k = regime.hard_top_ks[step % len(regime.hard_top_ks)]
-    return {**how, "gate": "straight_through", "top_k": top_k, "probe": "multi_probe"}
-
-
-def cooled(step: int, regime: Centroids, final: float) -> float:
-    """The routers' temperature at a step: geometric from ``temperature_start`` to ``final``."""
-    start = regime.temperature_start
-    if start is None or step >= regime.steps - 1:
-        return final
-    return start * (final / start) ** (step / (regime.steps - 1))
+    """What overrides the config at a training step: the library's schedule by the regime's numbers,
+    with a temperature that ends at ``final``."""
+    return dict(library.recipe_schedule(
+        step, regime.steps, start=regime.temperature_start or final, end=final,
+        hard_from=1.0 if regime.hard_from is None else regime.hard_from,
+        top_ks=regime.hard_top_ks,
+    ))  # fmt: skip
 
 
 METHOD = Focus

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import focus
 from experiments import trained, training
-from experiments.methods.focus import cooled, gate_at
+from experiments.methods.focus import gate_at
 from experiments.regimes.centroids import routed_by
 from experiments.settings import Centroids
 from tests.experiments.regimes.test_base import fitted
@@ -21,11 +21,12 @@ from tests.models import tiny, token_ids
 
 def test_the_gate_cools_and_then_is_the_hard_mask() -> None:
     how = Centroids(steps=10, temperature_start=0.8, hard_from=0.5, hard_top_ks=(1, 2))
-    assert [round(cooled(step, how, 0.1), 3) for step in (0, 9)] == [0.8, 0.1]
+    assert [round(gate_at(step, how, 0.1)["temperature"], 3) for step in (0, 9)] == [0.8, 0.1]
     assert gate_at(4, how, 0.1).keys() == {"temperature"}
     hard = [gate_at(step, how, 0.1) for step in (5, 6, 7)]
     assert [each["top_k"] for each in hard] == [2, 1, 2]
     assert all(each["gate"] == "straight_through" for each in hard)
+    assert all(gate_at(step, Centroids(steps=3), 0.2) == {"temperature": 0.2} for step in range(3))
 
 
 def test_trained_routers_are_small_files_that_the_library_loads(work: Any, tmp_path: Path) -> None:
