@@ -19,11 +19,11 @@ MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 def ledger(rows: list[claims.Row]) -> str:
     """How many of the paper's figures have each verdict, and how many statements of ours."""
     papers = [row for row in rows if row["source"] not in (OURS, AUDIT)]
-    told = [f"Of the paper's {len(papers)} figures in the [ledger](results/claims.md): "
+    told = [f"- Of the paper's {len(papers)} figures in the [ledger](results/claims.md): "
             f"{counted(papers)}."]  # fmt: skip
     for source, what in ((AUDIT, "doubts about the paper"), (OURS, "statements about ours")):
         own = [row for row in rows if row["source"] == source]
-        told.append(f"Of {len(own)} {what}: {counted(own)}.")
+        told.append(f"- Of {len(own)} {what}: {counted(own)}.")
     return "\n".join(told)
 
 

@@ -21,6 +21,7 @@ BASES = {
     "pretrained": "the pretrained model",
 }
 TEXTS = {"unseen": "unseen books"}
+PHASES = {"forward": "forward pass over", "generation": "generation after"}
 HEAD = """| | distant pairs | against {} | against pretrained | forward | rows |
 | --- | ---: | ---: | ---: | ---: | ---: |"""
 
@@ -161,16 +162,19 @@ def forward(results: Results, context: int) -> str:
 
 
 def speed(results: Results) -> str:
-    """The whole model's time by the recipe, in two sentences."""
-    told = []
-    for phase, where in (("forward", "A forward pass over"), ("generation", "Generation after")):
-        frame = timed(results, phase)
-        if len(frame):
-            lengths = ", ".join(f"{int(each):,}" for each in frame["length"])
-            times = ", ".join(f"{each:.2f}" for each in frame["speedup"])
-            told.append(f"{where} {lengths} tokens is {times} times as fast as by the pretrained "
-                        "model.")  # fmt: skip
-    return " ".join(told) or NOTHING
+    """How many times as fast as the pretrained model the whole model is by the recipe, by length."""
+    every = {what: timed(results, phase) for phase, what in PHASES.items()}
+    lengths = sorted({int(each) for frame in every.values() if len(frame)
+                      for each in frame["length"]})  # fmt: skip
+    if not lengths:
+        return NOTHING
+    lines = [f"| tokens | {' | '.join(f'{each:,}' for each in lengths)} |",
+             f"| --- {'| ---: ' * len(lengths)}|"]  # fmt: skip
+    for what, frame in every.items():
+        known = dict(zip(frame["length"], frame["speedup"], strict=True)) if len(frame) else {}
+        told = [f"{known[each]:.2f}x" if each in known else NONE for each in lengths]
+        lines.append(f"| {what} | {' | '.join(told)} |")
+    return "\n".join(lines)
 
 
 def timed(results: Results, phase: str) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pytest
 import focus
 from analysis import claims, pages
 from analysis.pages import failed, headline, rivals
-from analysis.pages.words import NOTHING
+from analysis.pages.words import NONE, NOTHING
 from analysis.results import Results
 from tests.analysis.result_files import (
     PAPER,
@@ -31,9 +31,10 @@ def read(results):
     write_adapted(results.root)
     for k, (budget, change) in zip((1, 2, 4), BUDGETS.items(), strict=True):
         mask = {"top_k": k, "probe": "symmetric" if k == 1 else "multi_probe"}
-        write_masks(results.root, "recipe", {budget: change}, regime=ROUTERS, rows=mask)
+        write_masks(results.root, "recipe", {budget: change}, regime=ROUTERS, rows=mask,
+                    start="adapted")  # fmt: skip
     for name in ("window", "random", "position"):
-        write_masks(results.root, name, BUDGETS, method={"name": name})
+        write_masks(results.root, name, BUDGETS, method={"name": name}, start="adapted")
     write_table(results.root, "prefill", {"length": 64, "speedup": 0.9}, {"length": 16384})
     return results
 
@@ -123,23 +124,28 @@ def test_what_failed_is_told_from_files(results):
         write_masks(results.root, "paper_books", {f"k{k}": change}, method=PAPER, regime=ROUTERS,
                     rows=PAPER_MASK | {"top_k": k, "distant_density": 0.9})  # fmt: skip
     text = failed.failed(results)
-    assert "**The paper's method.** Two of four groups cost" in text
-    assert "**More groups.** At 25% of the distant pairs" in text
+    assert "On the pretrained model, two of four groups keep 90% of the distant pairs" in text
+    assert "and cost +10.0% (" in text
+    assert "One group costs +100%." in text
+    assert "**More groups without calibration.** At 25% of the distant pairs" in text
 
 
 def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     lines = headline.table(read).splitlines()[2:]
     assert len(lines) == 5
-    assert "forward, 16,384 tokens" in headline.table(read)
     (timed,) = [line for line in lines if "(results/laptop/prefill/table.csv)" in line]
-    assert "(2 of 18)** (`FocusConfig.recipe()`)" in timed
+    assert "x at 16,384 tokens](" in timed
+    assert "(top-2 of 18)** (`FocusConfig.recipe()`)" in timed
     assert "12.5%" in timed
+    assert "| tokens | 64 | 16,384 |" in headline.speed(read)
+    assert "| forward pass over | 0.90x | " in headline.speed(read)
+    assert f"| generation after | {NONE} | {NONE} |" in headline.speed(read)
     assert all("/rows.csv)" in line for line in lines)
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
     assert "Calibrated" not in headline.sentence(read)
-    write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS,
+    write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS, start="recipe",
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
     text = headline.sentence(beside)
@@ -147,8 +153,23 @@ def test_what_calibration_brings_stands_beside_the_recipe(read):
     lines = headline.table(beside).splitlines()[2:]
     assert len(lines) == 4
     assert "`FocusConfig.recipe()`" in lines[0]
-    assert "calibrated (2 of 18)" in lines[1]
+    assert "calibrated (top-2 of 18)" in lines[1]
     assert "results/laptop/allocated/read/final/rows.csv" in lines[1]
+
+
+def test_a_cost_is_not_told_against_a_model_that_learnt_more(read):
+    """The paper's way starts from the pretrained model: against the adapted one, what lies between
+    is the adaptation, too."""
+    write_masks(read.root, "paper_books", {"k2": 0.1}, method=PAPER, regime=ROUTERS,
+                rows=PAPER_MASK | {"top_k": 2, "distant_density": 0.9})  # fmt: skip
+    (line,) = [line for line in headline.table(Results(read.base)).splitlines() if "paper" in line]
+    assert line.split(" | ")[1:4] == ["90.0%", NONE, "+10.0% (10.0 to 10.0)"]
+
+
+def test_groups_a_query_are_told_alone_and_calibrated(read):
+    lines = headline.budgets(read).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == ["| 1", "| 2", "| 4"]
+    assert all(line.endswith(f"| {NONE} | {NONE} |") for line in lines)
 
 
 def test_what_was_not_measured_is_said_so(results):
@@ -162,7 +183,8 @@ def test_only_what_is_between_markers_changes(read, settings):
     )
     new = pages.rendered(text, read, rows)
     assert "old" not in new
-    assert new.startswith(f"# A\n<!-- ledger -->\nOf {len(rows)} rows")
+    papers = sum(row["source"] not in ("ours", "Audit") for row in rows)
+    assert new.startswith(f"# A\n<!-- ledger -->\n- Of the paper's {papers} figures")
     assert "`kept`" in new
     assert pages.rendered(new, read, rows) == new
 
