@@ -19,6 +19,7 @@ ROLES = {
     "paper": "the paper's way (model not adapted)",
     "paper_adapted": "the paper's way, on the adapted model",
     "window": "wider window, n-gram keys",
+    "heavy_window": "wider window, heavy hitters",
     "random": "random groups",
     "oracle_heads": "oracle for each head",
     "oracle": "oracle",

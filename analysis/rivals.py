@@ -43,6 +43,7 @@ ABOUT = {
     "performer": About("arXiv:2009.14794", "every pair, by features: no mask"),
     "sparq": About("arXiv:2312.04985", "16 of 64 components of every pair"),
     "magicpig": About("arXiv:2410.16179", "hash codes of every pair"),
+    "heavy_window": About("this repository", "each token with a map", "nothing"),
     "trained_window": About("this repository", "nothing", "LoRA of the routers' size"),
     "quest": About("arXiv:2406.10774", "two products a page of 16 keys"),
     "moba": About("arXiv:2502.13189", "one product a block of 64 keys"),

@@ -54,7 +54,8 @@ def code(modules: Iterable[str], root: Path = ROOT) -> dict[str, str]:
 def same() -> dict[tuple[str, str], str]:
     """Digits that results know a file by whose change was seen to change no row, by the file and
     the digits that it has now."""
-    entries = yaml.safe_load(SAME.read_text(encoding="utf-8")) or []
+    # As texts: digits alone would be read as a number.
+    entries = yaml.load(SAME.read_text(encoding="utf-8"), yaml.BaseLoader) or []
     return {(each["file"], each["now"]): each["as"] for each in entries}
 
 

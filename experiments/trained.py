@@ -68,11 +68,12 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
                            device="cpu" if sharded else None)  # fmt: skip
     for each, its_seed in starts:
         model = _loaded(model, each, its_seed, chosen, results)
-    if "focus_state" in model.__dict__ and cell.method.name != "focus":
+    kind = methods.find(cell.method.name)
+    if "focus_state" in model.__dict__ and not kind.takes_routers:
         focus.detach(model)  # another method starts from the model, not from its routers
     if cell.trains:
         model = regimes.find(cell.regime.name).original(model, seed)
-    method = built(methods.find(cell.method.name), cell.method.fields, seed)
+    method = built(kind, cell.method.fields, seed)
     method.install(model)
     for each, its_seed in own:
         model = _loaded(model, each, its_seed, chosen, results)

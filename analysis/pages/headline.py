@@ -162,7 +162,7 @@ def forward(results: Results, context: int) -> str:
 
 
 def speed(results: Results) -> str:
-    """How many times as fast as the pretrained model the whole model is by the recipe, by length."""
+    """How many times as fast as the pretrained one the whole model is by the recipe, by length."""
     every = {what: timed(results, phase) for phase, what in PHASES.items()}
     lengths = sorted({int(each) for frame in every.values() if len(frame)
                       for each in frame["length"]})  # fmt: skip

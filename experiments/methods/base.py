@@ -57,10 +57,12 @@ class Method(ABC):
         name: its file's.
         Settings: fields of ``method`` in params.yaml beside the name.
         untrainable: why no weights can be trained under it; empty: they can.
+        takes_routers: whether it goes on with the routers that a start has trained.
     """
 
     name: ClassVar[str]
     untrainable: ClassVar[str] = ""
+    takes_routers: ClassVar[bool] = False
 
     class Settings(Frozen):
         """Fields of the method's own; none."""

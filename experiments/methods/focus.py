@@ -57,6 +57,7 @@ class Focus(Method):
     """
 
     name = "focus"
+    takes_routers = True
     Settings = FocusSettings
 
     @property
@@ -133,7 +134,7 @@ class Focus(Method):
         """Routers that nothing trains must come from a start, and be of its groups."""
         super().check_cell(settings, cell, starts, path)
         regime, groups = cell.regime, settings.num_groups
-        routed = next((each for each in starts if each.method.name == cls.name), None)
+        routed = next((each for each in starts if each.method.name == Focus.name), None)
         if isinstance(regime, Centroids):
             most = max(regime.hard_top_ks)
             if regime.hard_from is not None and most > groups:

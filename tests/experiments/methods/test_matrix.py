@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+import focus
 from experiments import methods
 from experiments.methods.base import Method, built
 from experiments.methods.random import balance
@@ -35,6 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "focus-two": ("focus", {**ROUTED, "ngram": 0}, 0.25),
     "focus-two-groups": ("focus", {**NEAR, "num_groups": 2}, 0.5),
     "focus-mask": ("focus", {**ROUTED, "routers": "layer"}, Mask(top_k=2, ngram=2)),
+    "heavy_window": ("heavy_window", {**ROUTED, "heavy_hitters": 0.02}, 0.125),
     "window-own": ("window", NEAR, None),
     "window": ("window", NEAR, 0.125),
     "window-plain": ("window", {**NEAR, "ngram": 0}, 0.3),
@@ -76,6 +78,8 @@ def ready(name: str) -> tuple[PreTrainedModel, Method, Any]:
     method.calibrate(model, windows)
     if kind == "focus":
         balance(model, windows)  # as training would
+    if kind == "heavy_window":
+        focus.find_heavy_hitters(model, [words(2, 600, seed=8)])  # as its start has
     return model.eval(), method, budget
 
 
