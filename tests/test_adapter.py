@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import socket
@@ -15,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -24,27 +23,11 @@ from focus import FocusConfig
 from focus.adapter import describe
 from focus.fingerprint import fingerprint
 from focus.state import attached
-from tests.models import build, tiny, token_ids
+from tests.adapters import CONFIG, OTHER, logits, refused, trained
+from tests.models import build, tiny
 
-CONFIG = FocusConfig(num_groups=4, top_k=2, window=16, routers="key_head")
-OTHER = FocusConfig(num_groups=6, top_k=1, window=8, routers="query_head", probe="multi_probe")
 ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-
-
-def trained(name: str = "llama", config: FocusConfig = CONFIG, seed: int = 3) -> PreTrainedModel:
-    """An attached model whose routers have potentials, as after training."""
-    model = focus.attach(build(name), config, seed=seed)
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for router in attached(model).routers.values():
-            router.potentials.normal_(std=0.05)
-    return model.eval()
-
-
-def logits(model: nn.Module) -> Tensor:
-    with torch.no_grad():
-        return model(token_ids(1, 60), use_cache=False).logits
 
 
 @pytest.fixture
@@ -145,18 +128,6 @@ def test_a_mode_around_it_is_not_saved(tmp_path: Path) -> None:
 
 
 # Refusals: the model is left as it was
-
-
-def refused(source: Any, match: str, model: PreTrainedModel | None = None, **options: Any) -> None:
-    model = build("llama") if model is None else model
-    before = {name: p.requires_grad for name, p in model.named_parameters()}
-    config = copy.deepcopy(model.config.to_dict())
-    with pytest.raises(ValueError, match=match):
-        focus.load_adapter(model, source, **options)
-    assert "focus_state" not in model.__dict__
-    assert {name: p.requires_grad for name, p in model.named_parameters()} == before
-    assert model.config.to_dict() == config
-    assert model.config._attn_implementation == "sdpa"
 
 
 def test_another_kind_of_model(folder: Path) -> None:

@@ -8,33 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 import focus
-from focus import FocusConfig
 from focus.adapter import adapter_state
 from focus.hub import FocusAdapter
 from focus.state import attached
-from tests.models import build, token_ids
-
-CONFIG = FocusConfig(num_groups=4, top_k=2, window=16, routers="key_head")
-OTHER = FocusConfig(num_groups=6, top_k=1, window=8, routers="query_head", probe="multi_probe")
-
-
-def trained(name: str = "llama", config: FocusConfig = CONFIG, seed: int = 3) -> PreTrainedModel:
-    """An attached model whose routers have potentials, as after training."""
-    model = focus.attach(build(name), config, seed=seed)
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for router in attached(model).routers.values():
-            router.potentials.normal_(std=0.05)
-    return model.eval()
-
-
-def logits(model: nn.Module) -> Tensor:
-    with torch.no_grad():
-        return model(token_ids(1, 60), use_cache=False).logits
+from tests.adapters import CONFIG, OTHER, logits, trained
+from tests.models import build
 
 
 @pytest.fixture
