@@ -19,11 +19,11 @@ def failed(results: Results) -> str:
         return NOTHING
     every = quality(results)
     frame = known.family.of(every)
-    found = [paper(every, known), quarter(frame, known), *longer(results)]
+    found = [paper(results, every, known), quarter(frame, known), *longer(results)]
     return "\n".join(f"- {each}" for each in found if each) or NOTHING
 
 
-def paper(frame: pd.DataFrame, known: Headline) -> str | None:
+def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
     """The paper's own mask on the headline's texts, against the model that it was trained on."""
     own = known.family.others(frame)
     own = own[(own["role"] == "paper") & (own["balance"] == "sinkhorn")]
@@ -32,7 +32,16 @@ def paper(frame: pd.DataFrame, known: Headline) -> str | None:
         return None
     return (f"**The paper's way.** On the pretrained model, two of four groups keep "
             f"{own.loc[2, 'distant_density']:.0%} of the distant pairs and cost "
-            f"{percent(own.loc[2])}. One group costs {own.loc[1, 'change']:+.0%}.")  # fmt: skip
+            f"{percent(own.loc[2])}. One group costs {own.loc[1, 'change']:+.0%}."
+            f"{on_adapted(results)}")  # fmt: skip
+
+
+def on_adapted(results: Results) -> str:
+    """The same mask on plays, of routers that were trained on the adapted model, as ours are."""
+    pair = [results.cells.get(name) for name in ("paper_adapted", "plays_adapted")]
+    rows = versus(results, *pair) if all(pair) else ()
+    found = [percent(row) for row in rows if row["top_k"] == 2 and row["condition"] == "hard"]
+    return f" On the adapted model two cost {found[0]} (plays)." if found else ""
 
 
 def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
