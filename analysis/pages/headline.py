@@ -46,7 +46,7 @@ def sentence(results: Results) -> str:
     if "longer_allocated" in beside.index:
         found = beside.loc["longer_allocated"]
         text += (f" After three times the training steps that is **{percent(found)}**"
-                 f"{unless(found, seeds)}.")  # fmt: skip
+                 f"{unless(found, seeds)}{and_more(results, known, found)}.")  # fmt: skip
     return f"{text} Intervals are 95%, over documents and {seeds}."
 
 
@@ -109,6 +109,16 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
     base = results.cells[known.pretrained]
     every = versus(results, results.cells[row["cell"]], base)
     return next((each for each in every if all(each[name] == row[name] for name in SAME)), None)
+
+
+def and_more(results: Results, known: Headline, row: pd.Series) -> str:
+    """The same cell with more pairs, where it was read with more."""
+    own = known.family.of(quality(results))
+    own = own[(own["cell"] == row["cell"])].sort_values("distant_density")
+    most = own.iloc[-1]
+    if most["distant_density"] <= row["distant_density"]:
+        return ""
+    return f", and **{percent(most)}** with {most['distant_density']:.1%}"
 
 
 def unless(row: pd.Series, seeds: str) -> str:
