@@ -45,7 +45,7 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
         shades=SHADES,
         short=SHORT,
         totals=claims.totals(rows),
-        headline=re.sub(r"\[(.*?)\]\(.*?\)|`", r"\1", headline.sentence(results)),
+        headline=re.sub(r"\[(.*?)\]\(.*?\)|`|\*\*", r"\1", headline.sentence(results)),
         figures=pictures(path.parent / "figures"),
         first=first,
         rest=[row for row in judged if row not in first],

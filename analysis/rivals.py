@@ -17,6 +17,9 @@ BUDGET = "0.125"  # the recipe's own
 EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
 
 
+CONTROLS = ("heavy_window", "trained_window")  # of ours, beside rivals
+
+
 class About(NamedTuple):
     """What a rival is.
 

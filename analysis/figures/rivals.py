@@ -8,7 +8,7 @@ from analysis.cells import labels
 from analysis.figures import style
 from analysis.figures.quality import _line
 from analysis.results import Results
-from analysis.rivals import ABOUT, OURS, rows
+from analysis.rivals import ABOUT, CONTROLS, OURS, rows
 from analysis.tables import plural
 
 CAPTION = (
@@ -20,7 +20,7 @@ CAPTION = (
 )
 MINE = ("ours", "allocated", "longer_allocated")
 # Rivals that leave the weights alone, and no controls of ours.
-FROZEN = [role for role in ABOUT if role not in ("trained_window", "heavy_window")]
+FROZEN = [role for role in ABOUT if role not in CONTROLS]
 RIVALS = style.MOST - len(MINE)
 COLOURS = (style.RED, style.ORANGE, style.SKY, style.CYCLE[-1])
 REST = [{"color": colour, "marker": each} for colour, each in zip(COLOURS, "sPXv", strict=True)]

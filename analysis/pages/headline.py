@@ -81,10 +81,11 @@ def budgets(results: Results) -> str:
     lines = [f"| groups a query | distant pairs | {names} |",
              f"| ---: | ---: {'| ---: ' * (1 + len(ADDED))}|"]  # fmt: skip
     for top_k, own in frame.groupby("top_k"):
-        kept = own["distant_density"]
+        kept = own["distant_density"].agg(["min", "max"])
+        ends = dict.fromkeys(f"{each:.0%}" for each in kept)  # one where both are the same
         cells = [own[own["role"] == role] for role in ("ours", *ADDED)]
         told = [percent(each.iloc[0]) if len(each) else NONE for each in cells]
-        lines.append(f"| {top_k:.0f} | {kept.min():.0%} to {kept.max():.0%} | "
+        lines.append(f"| {top_k:.0f} | {' to '.join(ends)} | "
                      f"{' | '.join(told)} |")  # fmt: skip
     return "\n".join(lines)
 

@@ -23,10 +23,10 @@ def shown(results: Results) -> pd.DataFrame:
 
 
 def best(results: Results) -> str:
-    """The best that are no oracles: what each costs."""
+    """The best that are neither oracles nor controls: what each costs."""
     own = shown(results)
     oracles = [role for role, about in rivals.ABOUT.items() if about.every]
-    own = own[~own["role"].isin(oracles)].head(BEST)
+    own = own[~own["role"].isin([*oracles, *rivals.CONTROLS])].head(BEST)
     if own.empty:
         return NOTHING
     return "\n".join(["| | distant pairs | computed to choose keys | perplexity |",
