@@ -54,8 +54,8 @@ def code(modules: Iterable[str], root: Path = ROOT) -> dict[str, str]:
 def same() -> dict[tuple[str, str], str]:
     """Digits that results know a file by whose change was seen to change no row, by the file and
     the digits that it has now."""
-    # As texts: digits alone would be read as a number.
-    entries = yaml.load(SAME.read_text(encoding="utf-8"), yaml.BaseLoader) or []  # noqa: S506 - texts alone
+    text = SAME.read_text(encoding="utf-8")
+    entries = yaml.load(text, yaml.BaseLoader) or []  # noqa: S506 - all are texts, also bare digits
     return {(each["file"], each["now"]): each["as"] for each in entries}
 
 
