@@ -84,3 +84,12 @@ def test_no_listed_change_is_dead() -> None:
         else:
             paths = [ROOT / file]
         assert digits(paths) == now, f"{file}: has other digits than experiments/same.yaml lists"
+
+
+def test_digits_that_look_like_a_number_are_texts(monkeypatch, tmp_path):
+    path = tmp_path / "same.yaml"
+    path.write_text("- {file: a.py, now: 774039809492, as: 00e1}\n")
+    monkeypatch.setattr(imports, "SAME", path)
+    imports.same.cache_clear()
+    assert imports.same() == {("a.py", "774039809492"): "00e1"}
+    imports.same.cache_clear()
