@@ -40,8 +40,8 @@ NEEDED = {
     "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
     "decode": ("device", "context", "dtype", "method", "speedup"),
     "masks": ("method", "K", "k", "heavy", "budget", "time", "time_low", "time_high"),
-    "prefill": ("length", "speedup", "speedup_low", "speedup_high", "density"),
-    "continuation": ("length", "speedup", "speedup_low", "speedup_high"),
+    "prefill": ("experiment", "length", "speedup", "speedup_low", "speedup_high", "density"),
+    "continuation": ("experiment", "length", "speedup", "speedup_low", "speedup_high"),
 }
 
 
@@ -243,12 +243,14 @@ class Results:
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """The whole model by the recipe beside the pretrained one; ``phase``: a forward pass, or
-        generation after a context."""
+        """The whole model under masks beside the pretrained one; ``phase``: a forward pass, or
+        generation after a context; ``role``: what the experiment that was timed is."""
         forward = self.table("prefill").assign(phase="forward")
         after = self.table("continuation").assign(phase="generation")
         known = [each for each in (forward, after) if len(each)]
-        return pd.concat(known, ignore_index=True) if known else forward
+        every = pd.concat(known, ignore_index=True) if known else forward
+        return every.assign(role=[self.cells[name].role if name in self.cells else name
+                                  for name in every["experiment"]])  # fmt: skip
 
     @cached_property
     def speed(self) -> pd.DataFrame:

@@ -27,7 +27,10 @@ def measurement(name: str, chosen: Settings) -> dict[str, Any]:
     if name in TIMED:
         own["threads"] = chosen.threads
     if name in WHOLE:
+        cells = [chosen.cell(each) for each in block.experiments]
         own |= {"intervals": chosen.intervals.plain(), "texts": texts([block.texts], chosen)}
+        own |= {"weights": {each.name: trained.settings_of(each, each.seeds[0], chosen)
+                            for each in cells}}  # fmt: skip
     return own
 
 

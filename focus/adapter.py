@@ -67,6 +67,7 @@ def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
         "base_model_name_or_path": inner.name_or_path or None,
         "revision": getattr(inner.config, "_commit_hash", None),
         **_sizes(inner, list(state.layers.values())),
+        "vocab_size": _vocabulary(inner),
         "fingerprint": hashes,
     }
     if hashes is None:
@@ -189,6 +190,11 @@ def _sizes(model: PreTrainedModel, layers: list[AttentionLayer]) -> dict[str, An
     }
 
 
+def _vocabulary(model: PreTrainedModel) -> int:
+    weight: Any = model.get_input_embeddings().weight
+    return int(weight.shape[0])
+
+
 def _check_sizes(adapter: FocusAdapter, here: Mapping[str, Any]) -> None:
     saved = dict(adapter.base)
     if isinstance(saved.get("key_heads"), int):  # format 1: of the first layer, for all
@@ -216,6 +222,13 @@ def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:
             stacklevel=3,
         )
     elif not same(saved, here):
+        former, now = adapter.base.get("vocab_size"), _vocabulary(model)
+        if former not in (None, now):
+            raise ValueError(
+                f"base_model: has {now} token embeddings, the model that the adapter was trained "
+                f"on had {former}, so their weights cannot be compared; load the adapter before "
+                "resize_token_embeddings, or pass check_base=False"
+            )
         trained_on = adapter.base.get("base_model_name_or_path") or "a model without a name"
         raise ValueError(
             f"base_model: {model.name_or_path or 'this model'} has other weights than the model "

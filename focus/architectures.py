@@ -10,7 +10,7 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import causal_mask_function
+
+from focus.masks import is_sliding
 
 PROBE = "focus_probe"
 PROBE_TOKENS = 4
@@ -168,12 +171,14 @@ def _heads(module: nn.Module, projection: str, names: tuple[str, ...]) -> int | 
 
 @dataclass(frozen=True)
 class _Call:
-    """What an attention module handed over: shapes (B, H, T, D) and further keywords."""
+    """What an attention module handed over: shapes (B, H, T, D), whether its mask has a sliding
+    window, and further keywords."""
 
     module: nn.Module
     query: torch.Size
     key: torch.Size
     value: torch.Size
+    sliding: bool
     keywords: dict[str, Any]
 
 
@@ -203,9 +208,11 @@ def probe(model: PreTrainedModel) -> None:
 
 @contextmanager
 def _recording(model: PreTrainedModel, calls: list[_Call]) -> Iterator[None]:
-    def record(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any,
-               *args: Any, **keywords: Any) -> tuple[Tensor, None]:  # fmt: skip
-        calls.append(_Call(module, query.shape, key.shape, value.shape, keywords))
+    def record(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+               attention_mask: Any = None, *args: Any, **keywords: Any,
+               ) -> tuple[Tensor, None]:  # fmt: skip
+        calls.append(_Call(module, query.shape, key.shape, value.shape,
+                           attention_mask is not None, keywords))  # fmt: skip
         batch, heads, tokens, _ = query.shape
         return value.new_zeros(batch, tokens, heads, value.shape[-1]), None
 
@@ -217,7 +224,7 @@ def _recording(model: PreTrainedModel, calls: list[_Call]) -> Iterator[None]:
     former = [(config, config._attn_implementation) for config in configs.values()]
     name = f"{PROBE}_{id(calls)}"  # of its own, for threads that probe models at once
     AttentionInterface.register(name, record)
-    AttentionMaskInterface.register(name, lambda *args, **kwargs: None)
+    AttentionMaskInterface.register(name, _mask)
     try:
         for config, _ in former:
             config._attn_implementation_internal = name
@@ -227,6 +234,12 @@ def _recording(model: PreTrainedModel, calls: list[_Call]) -> Iterator[None]:
             config._attn_implementation_internal = implementation
         AttentionInterface._global_mapping.pop(name, None)
         AttentionMaskInterface._global_mapping.pop(name, None)
+
+
+def _mask(*args: Any, mask_function: Callable[..., Any] = causal_mask_function,
+          **kwargs: Any) -> Tensor | None:  # fmt: skip
+    """A mask for layers with a sliding window alone, so that they are known by it."""
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool) if is_sliding(mask_function) else None
 
 
 @torch.no_grad()
@@ -253,6 +266,8 @@ def _objection(layer: AttentionLayer, calls: list[_Call], token: object) -> str 
     for name, shape in (("key", call.key), ("value", call.value)):
         if shape != (1, layer.key_heads, PROBE_TOKENS, width):
             return f"hands over a {name} of {tuple(shape)}, not {layer.key_heads} heads of {width}"
+    if call.sliding and not layer.local and call.keywords.get("sliding_window") is None:
+        return "has a sliding window of its own and does not hand over its size"
     if call.keywords.get(PROBE) is not token:
         return "does not pass further keywords on to the attention function"
     tensors = {name for name, value in call.keywords.items() if isinstance(value, Tensor)}

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import DynamicCache
+from transformers import DynamicCache, cache_utils
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from focus.cache_layer import CURE, OFFLOADED, FocusCacheLayer
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)
+# In the place of a layer that uses another one's keys and values; some versions have none.
+DUMMY = getattr(cache_utils, "DummyLayer", None)
 
 
 class FocusCache(DynamicCache):
@@ -50,6 +52,8 @@ def adopt(cache: Any, index: int) -> FocusCacheLayer:
     layer = layers[index]
     if isinstance(layer, FocusCacheLayer):
         return layer
+    if type(layer) is DUMMY:  # under Focus it has keys of its own: their groups are
+        layer = DynamicLayer()
     if type(layer) not in REPLACED:
         raise ValueError(_unsupported(type(layer).__name__))
     if layer.get_seq_length():

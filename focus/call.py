@@ -1,7 +1,7 @@
 """What travels with one forward pass: its settings and token ids, down to every attention layer.
 
-A hook on the decoder (:mod:`focus.hooks`) makes one :class:`Call`, a snapshot that the model's own
-keyword arguments carry to its attention modules. Nothing about a pass is kept on the model, so that
+A hook (:mod:`focus.hooks`) makes one :class:`Call`, a snapshot that the decoder's own keyword
+arguments carry to its attention modules. Nothing about a pass is kept on the model, so that
 threads, nested modes, exceptions half-way and the second forward pass of gradient checkpointing
 cannot mix two passes up.
 
@@ -85,6 +85,8 @@ class Call:
     ids: Tensor | None
     implementation: str  # the pretrained model's own
     interleaved: bool  # some layers have a sliding window and stay as they are
+    hook: object = None  # what began it
+    module: object = None  # at whose forward
     outer: Call | None = None  # the pass within which this one runs
     record: Record = field(default_factory=Record)
 

@@ -24,6 +24,7 @@ from focus.observed import observe, weights_of
 from focus.routing import normalised
 from focus.state import attached
 
+LEAST_GAP = 1e-4  # between scores beside the threshold, of their range: far above rounding
 RIDGE = 100.0  # on normalised hidden states: less than one calibration window weighs
 
 
@@ -79,11 +80,30 @@ class Fit:
         self.seen.append(states_NE)
 
     def solved(self, share: float) -> tuple[Tensor, Tensor]:
-        """Weight (Hr, E) and bias (Hr,) under which ``share`` of the tokens score above zero."""
+        """Weight (Hr, E) and bias (Hr,) under which about ``share`` of the tokens score above zero,
+        and none so near to it that rounding tells."""
         ridge = RIDGE * torch.eye(len(self.square))
         weight = torch.linalg.solve(self.square + ridge, self.product)[:-1].T.contiguous()
         scores = torch.cat([F.linear(each, weight) for each in self.seen])
-        return weight, -scores.quantile(1 - share, dim=0)
+        return weight, -torch.stack([threshold(each, share) for each in scores.T])
+
+
+def threshold(scores_N: Tensor, share: float) -> Tensor:
+    """The middle of the gap between two scores that leaves about ``share`` of them above it.
+
+    In a first layer all occurrences of a token have one score, and a quantile is a score: whether
+    it is above itself, a step of one token and a pass over many would round apart.
+
+    Args:
+        scores_N: (N,), N >= 2.
+        share: in (0, 1).
+    """
+    falling = scores_N.sort(descending=True).values
+    gaps = falling[:-1] - falling[1:]
+    wide = gaps > LEAST_GAP * (falling[0] - falling[-1])
+    away = (torch.arange(1, len(falling)) - share * len(falling)).abs()
+    best = int(torch.where(wide, away, torch.inf).argmin())
+    return (falling[best] + falling[best + 1]) / 2
 
 
 def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:

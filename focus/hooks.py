@@ -20,6 +20,8 @@ from focus.masks import refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
+CACHE = ("past_key_values", "layer_past")  # what attention modules call it
+
 
 @dataclass(eq=False, slots=True)
 class LayerCall:
@@ -32,39 +34,59 @@ class LayerCall:
     cache: FocusCacheLayer | None
 
 
-class DecoderHook:
-    """On the decoder: begins a call, and ends it."""
+class ModelHook:
+    """On the decoder, and on models around it that build its masks: begins a call, and ends it."""
 
-    def __init__(self, state: FocusState) -> None:
-        self.state = state
+    def __init__(self, state: FocusState, decoder: nn.Module) -> None:
+        self.state, self.decoder = state, decoder
+
+    def begin_around(self, module: nn.Module, args: tuple[Any, ...],
+                     kwargs: dict[str, Any]) -> None:  # fmt: skip
+        """Forward pre-hook of a model around the decoder."""
+        self._begun(module, args, kwargs)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...],
               kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-        """Forward pre-hook."""
+        """Forward pre-hook of the decoder."""
         self.state.check(module)
-        ids = args[0] if args else kwargs.get("input_ids")
-        settings = self.state.settings
         if getattr(module, "_is_replica", False) and not self.state.entered:
             raise ValueError(
                 "DataParallel: its threads do not see the mode that another has entered; use "
                 "DistributedDataParallel, or one device"
             )
+        settings = self.state.settings
         if settings.mode != "full":
             refuse_packed(kwargs)
-        call = Call(settings, ids, self.state.implementation, self.state.interleaved, running())
         if module.training and torch.is_grad_enabled() and settings.mode != "soft":
             self.state.warn_without_gate(module, settings.mode)
         if settings.mode == "soft" and torch.is_grad_enabled():
             self.state.check_trainable()
+            self.state.warn_of_short(_tokens(args, kwargs))
+        return args, {**kwargs, KEYWORD: self._begun(module, args, kwargs)}
+
+    def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The pass that a model around this one has begun, or a new one."""
+        state, outer = self.state, running()
+        if outer is not None and outer.hook is self and outer.module is not self.decoder:
+            return outer
+        ids = args[0] if args else kwargs.get("input_ids")
+        call = Call(state.settings, ids, state.implementation, state.interleaved, self, module,
+                    outer)  # fmt: skip
         set_running(call)
-        return args, {**kwargs, KEYWORD: call}
+        return call
 
     def end(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forward hook, also after an error."""
         call = running()
-        if call is not None:
+        if call is not None and call.hook is self and call.module is module:
             set_running(call.outer)
             self.state.last = call.record
+
+
+def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    given = args[0] if args else kwargs.get("input_ids")
+    given = kwargs.get("inputs_embeds") if given is None else given
+    return given.shape[1] if isinstance(given, Tensor) else 0
 
 
 class LayerHook:
@@ -92,7 +114,8 @@ class LayerHook:
                 "whose copy Focus would not save; leave it out there: focus.trainable_parameters "
                 "and focus.save_adapter are for the routers"
             )
-        cache, place = kwargs.get("past_key_values"), None
+        cache = next((kwargs[name] for name in CACHE if kwargs.get(name) is not None), None)
+        place = None
         if cache is not None and router is not None:
             if call.settings.mode == "hard":
                 place = adopt(cache, self.index)

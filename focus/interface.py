@@ -155,6 +155,11 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask over a whole sequence: (B, H, T, D); begins the cache, where there is one."""
     settings = layer.call.settings
     config = settings.config
+    if x.key.shape[2] != x.query.shape[2]:
+        raise ValueError(
+            f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys, and no cache "
+            "that Focus knows holds the others; pass the whole sequence with use_cache=False"
+        )
     of_model = x.limit is not None or x.softcap is not None
     whole = x.query.shape[2] <= config.window and settings.backend == "auto"
     if layer.cache is not None and config.balance == "sinkhorn":
@@ -257,8 +262,8 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
         return call.record.further.to(x.query.device)  # layers may be on several
     if call.ids is None or call.ids.shape != (len(x.query), x.query.shape[2]):
         raise ValueError(
-            "ngram: n-grams are matched by token ids, and this forward pass was given none; pass "
-            "input_ids instead of inputs_embeds, or set ngram=0"
+            "ngram: n-grams are matched by token ids, of which this forward pass was given none, "
+            "or not one a token; pass input_ids instead of inputs_embeds, or set ngram=0"
         )
     how = config.ngram, config.ngram_keys, config.window
     if cache is None:

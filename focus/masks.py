@@ -39,7 +39,7 @@ def focus_mask(
         sdpa path, which :func:`read_mask` checks. A model's own sliding window is not in the mask:
         layers that have one are told its size.
     """
-    call, sliding = running(), _is_sliding(mask_function)
+    call, sliding = running(), is_sliding(mask_function)
     if call is not None and (call.settings.mode == "full" or (sliding and call.interleaved)):
         own = ALL_MASK_ATTENTION_FUNCTIONS[call.implementation]
         return own(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
@@ -54,7 +54,7 @@ def focus_mask(
     )  # fmt: skip
 
 
-def _is_sliding(mask_function: Callable[..., Any]) -> bool:
+def is_sliding(mask_function: Callable[..., Any]) -> bool:
     """Whether this is transformers' causal mask with a sliding window and nothing else.
 
     It is a closure over [sliding_window_overlay, causal_mask_function]; packed sequences wrap it

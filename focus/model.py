@@ -23,7 +23,7 @@ from focus.call import IMPLEMENTATION
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.groups import Memberships
-from focus.hooks import DecoderHook, LayerHook
+from focus.hooks import LayerHook, ModelHook
 from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import activate, new_routers, refuse_sharded
@@ -79,16 +79,27 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
         if id(parameter) not in adapters:
             parameter.requires_grad_(False)
     for index, layer in state.layers.items():
-        hook = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
-        state.handles.append(hook)
+        handle = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
+        state.handles.append(handle)
     activate(state, DEFAULT)
-    hook_of_decoder, decoder = DecoderHook(state), inner.get_decoder()
-    state.handles += [
-        decoder.register_forward_pre_hook(hook_of_decoder.begin, with_kwargs=True, prepend=True),
-        decoder.register_forward_hook(hook_of_decoder.end, always_call=True),
-    ]
+    decoder = inner.get_decoder()
+    hook = ModelHook(state, decoder)
+    for module in [decoder, *_around(inner, decoder)]:
+        begin = hook.begin if module is decoder else hook.begin_around
+        state.handles += [
+            module.register_forward_pre_hook(begin, with_kwargs=True, prepend=True),
+            module.register_forward_hook(hook.end, always_call=True),
+        ]
     inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     decoder.set_attn_implementation(IMPLEMENTATION)
+
+
+def _around(inner: PreTrainedModel, decoder: nn.Module) -> list[nn.Module]:
+    """Models with further modalities, which build masks for the decoder before it is called."""
+    if inner.config.get_text_config(decoder=True) is inner.config:
+        return []
+    return [each for each in inner.modules() if isinstance(each, PreTrainedModel)
+            and each is not decoder and decoder in each.modules()]  # fmt: skip
 
 
 def _remove(state: FocusState, inner: PreTrainedModel) -> None:

@@ -8,6 +8,7 @@ are switched in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,19 @@ def routers_of(config: FocusConfig, layers: Iterable[AttentionLayer],
         }
         router.load_state_dict(own, assign=True)
     return routers
+
+
+@torch.no_grad()
+def take(state: FocusState, tensors: Mapping[str, Tensor]) -> None:
+    """Copies saved tensors into the routers that are there.
+
+    Raises:
+        ValueError: as :func:`routers_of`; nothing has changed then.
+    """
+    own = state_of(state.routers)
+    _check_tensors(own, tensors)
+    for name, tensor in own.items():
+        tensor.copy_(tensors[name])
 
 
 def state_of(routers: Mapping[int, Router]) -> dict[str, Tensor]:
@@ -131,5 +145,8 @@ def device_of(module: nn.Module) -> torch.device:
     device = next((hook.execution_device for hook in hooks if hook is not None), None)
     if device is not None:
         return torch.device(device)
-    own = (p for name, p in module.named_parameters() if not name.startswith("focus_router."))
-    return next(own).device
+    own = (tensor for name, tensor in chain(module.named_parameters(), module.named_buffers())
+           if not name.startswith("focus_router."))  # fmt: skip
+    found = next(own, None)
+    # torch's dynamic quantisation, of the CPU alone, hides weights in objects of its own.
+    return torch.device("cpu") if found is None else found.device

@@ -134,6 +134,17 @@ class FocusState:
                 stacklevel=2,
             )
 
+    def warn_of_short(self, tokens: int) -> None:
+        """Warns of a training pass over a text without a pair that the gate sees."""
+        window = self.settings.config.window
+        if 0 < tokens <= window:
+            warnings.warn(
+                f"the training texts have {tokens} tokens and the window holds {window}: no pair "
+                "is distant, so the routers learn nothing; train on longer texts (2,048 tokens, "
+                "docs/train.md), or with a smaller window",
+                stacklevel=2,
+            )
+
     def warn_without_gate(self, decoder: nn.Module, mode: str) -> None:
         """Warns, once a model, of a forward pass in training mode that no parameter learns from."""
         if self.warned:

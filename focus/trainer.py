@@ -4,20 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from focus.adapter import save_adapter
 from focus.config import FocusConfig
+from focus.hub import FocusAdapter
 from focus.modes import mode
-from focus.state import attached, transformers_model
+from focus.named import take
+from focus.state import FocusState, attached, transformers_model
 
 Schedule = Callable[[int, int], Mapping[str, Any]]
 
 # What a forward pass under way has entered; of this thread alone.
 _entered: ContextVar[mode | None] = ContextVar("focus_trainer_entered", default=None)
+
+
+FOLDER = "focus"  # of a checkpoint; within it one by name, or Trainer would take it for peft's
+CHECKED = 1000  # steps of a schedule that are tried before the first
+
+
+def checkpoint(args: Any, step: int) -> Path:
+    """Where Trainer puts the checkpoint of a step, or has been told to find it."""
+    folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+    given = args.resume_from_checkpoint
+    return Path(given) if isinstance(given, str) and not folder.is_dir() else folder
+
+
+def restore(state: FocusState, folder: Path) -> None:
+    """Gives the routers, which an optimiser may know, the values of a checkpoint.
+
+    Raises:
+        ValueError: it has none, or of another config.
+    """
+    own = folder / FOLDER / state.active
+    if not own.is_dir():
+        raise ValueError(
+            f"resume_from_checkpoint: {own} is not there, and a checkpoint of a peft model holds "
+            "no routers beside it; copy the checkpoint into output_dir, focus folder and all, or "
+            "start anew after focus.load_adapter"
+        )
+    take(state, FocusAdapter.from_pretrained(own).tensors)
 
 
 class FocusCallback(TrainerCallback):
@@ -29,6 +61,10 @@ class FocusCallback(TrainerCallback):
 
     The mode is entered by a hook on the model and not between the Trainer's events: none of those
     follows an error within a step, and the threads of DataParallel would not see it.
+
+    Each checkpoint gets a folder ``focus/default`` (or the adapter's name) as
+    :func:`focus.save_adapter` writes it. Where the model is peft's, whose checkpoints hold peft's
+    weights alone, training goes on from that, and the best model is loaded from it.
 
     Args:
         schedule: from step and number of steps to fields of the config that hold in that step, as
@@ -51,24 +87,48 @@ class FocusCallback(TrainerCallback):
         self.handles: list[Any] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training starts, or goes on from a checkpoint."""
+        """Training starts, or goes on from a checkpoint.
+
+        Raises:
+            ValueError: Focus is not attached, the schedule has fields that the config cannot have,
+                or the checkpoint has no routers.
+        """
         self._remove()
-        state = attached(kwargs["model"])  # refuses a model without Focus before the first step
-        inner = transformers_model(kwargs["model"])
+        model = kwargs["model"]
+        focus_state = attached(model)
+        self._check_schedule(focus_state.config, state.max_steps)
+        if state.global_step and not isinstance(model, PreTrainedModel):
+            restore(focus_state, checkpoint(args, state.global_step))
+        inner = transformers_model(model)
         self.handles = [
             inner.register_forward_pre_hook(self._enter, prepend=True),
             inner.register_forward_hook(self._leave, always_call=True),
         ]
-        state.handles += self.handles  # detach removes them, too, where training ended in an error
+        # detach removes them, too, where training ended in an error
+        focus_state.handles += self.handles
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The fields of the step."""
         if self.schedule is not None:
             self.now = {**self.changes, **self.schedule(state.global_step, state.max_steps)}
 
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A checkpoint was written."""
+        name = attached(kwargs["model"]).active
+        save_adapter(kwargs["model"], checkpoint(args, state.global_step) / FOLDER / name)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training is over."""
         self._remove()
+        best = state.best_model_checkpoint if args.load_best_model_at_end else None
+        if best and not isinstance(kwargs["model"], PreTrainedModel):
+            restore(attached(kwargs["model"]), Path(best))
+
+    def _check_schedule(self, config: FocusConfig, steps: int) -> None:
+        if self.schedule is None:
+            return
+        for step in dict.fromkeys([*range(0, steps, max(1, steps // CHECKED)), steps - 1]):
+            config.replace(**{**self.changes, **self.schedule(step, steps)})
 
     def _remove(self) -> None:
         for handle in self.handles:

@@ -35,6 +35,8 @@ _LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_fa
 _ENCODER_DECODER = {"vocab_size": 257, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2,
                     "encoder_attention_heads": 4, "decoder_attention_heads": 4}  # fmt: skip
 _GEMMA3 = {**_WIDE, "num_hidden_layers": 6, "sliding_window": 32}
+_VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+           "num_attention_heads": 2, "image_size": 16, "patch_size": 8}  # fmt: skip
 
 _CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "gpt2": lambda: hf.GPT2Config(**_GPT2),
@@ -50,6 +52,18 @@ _CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     # Every fourth layer of SmolLM3 has no rotary positions.
     "smollm3": lambda: hf.SmolLM3Config(**{**_GROUPED, "num_hidden_layers": 4}),
     "gemma3": lambda: hf.Gemma3TextConfig(**_GEMMA3),
+    # With images, for which another model builds the masks.
+    "gemma3-vision": lambda: hf.Gemma3Config(
+        text_config=_GEMMA3, vision_config=_VISION, mm_tokens_per_image=4, image_token_index=253,
+        boi_token_index=254, eoi_token_index=255,
+    ),
+    # The second half of its layers takes keys and values from the first.
+    "gemma4": lambda: hf.Gemma4TextConfig(
+        **{**_WIDE, "num_hidden_layers": 4}, num_kv_shared_layers=2, sliding_window=32,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    ),
+    # Its attention calls the cache layer_past.
+    "gpt_neox": lambda: hf.GPTNeoXConfig(**_SMALL),
     "mixtral": lambda: hf.MixtralConfig(**_GROUPED, num_local_experts=4),
     "qwen2_moe": lambda: hf.Qwen2MoeConfig(
         **_GROUPED, **_EXPERTS, shared_expert_intermediate_size=32
@@ -84,6 +98,7 @@ _CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
     "gpt2-cross-attention": lambda: hf.GPT2Config(**_GPT2, add_cross_attention=True),
     "bert": lambda: hf.BertConfig(**_SMALL),
+    "phimoe": lambda: hf.PhimoeConfig(**_GROUPED, num_local_experts=4, sliding_window=32),
     "llama4": lambda: hf.Llama4TextConfig(
         **{**_WIDE, "num_hidden_layers": 4}, intermediate_size_mlp=64, num_local_experts=2
     ),
@@ -104,6 +119,7 @@ UNSUPPORTED = {
     "gpt2-cross-attention": "cross-attention.*load it without",
     "bert": "not causal",
     "llama4": "chunked_attention",
+    "phimoe": "sliding window of its own and does not hand over its size",
 }
 SUPPORTED = tuple(name for name in _CONFIGS if name not in UNSUPPORTED)
 

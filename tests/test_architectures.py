@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+import focus
 from focus.architectures import attention_layers, probe
 from tests.models import SUPPORTED, UNSUPPORTED, build, tiny, token_ids
 
-LOCAL = {"gemma2": [0], "gemma3": [0, 1, 2, 3, 4]}
+LOCAL = {"gemma2": [0], "gemma3": [0, 1, 2, 3, 4], "gemma3-vision": [0, 1, 2, 3, 4],
+         "gemma4": [0, 2]}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
@@ -24,7 +26,7 @@ def test_a_model_with_self_attention_in_every_layer_qualifies(name: str) -> None
     text = model.config.get_text_config()
     assert [layer.index for layer in layers] == list(range(text.num_hidden_layers))
     assert [layer.index for layer in layers if layer.local] == LOCAL.get(name, [])
-    grouped = name not in ("gpt2", "olmo2", "opt")
+    grouped = name not in ("gpt2", "gpt_neox", "olmo2", "opt")
     assert {(la.hidden_size, la.query_heads, la.key_heads) for la in layers} == {
         (64, 4, 2 if grouped else 4)
     }
@@ -34,7 +36,35 @@ def test_a_model_with_self_attention_in_every_layer_qualifies(name: str) -> None
 @pytest.mark.parametrize(("name", "reason"), UNSUPPORTED.items())
 def test_the_others_are_told_why(name: str, reason: str) -> None:
     with pytest.raises(ValueError, match=rf"(?s)not supported: .*{reason}"):
-        attention_layers(build(name))
+        probe(build(name))
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_what_attaches_computes_what_it_computed(name: str) -> None:
+    """In full mode, padded as well; and in hard mode from a cache what it computes without."""
+    model, ids = build(name), token_ids(2, 90).clamp(max=250)
+    mask = torch.ones_like(ids)
+    mask[1, :20] = 0
+    with torch.no_grad():
+        plain = [model(ids).logits, model(ids, attention_mask=mask).logits]
+        focus.attach(model, focus.FocusConfig.recipe(num_groups=4, window=16), seed=0)
+        with focus.mode(model, "full"):
+            assert torch.equal(model(ids).logits, plain[0])
+            assert torch.equal(model(ids, attention_mask=mask).logits, plain[1])
+        whole = model(ids, use_cache=False).logits
+        assert not torch.allclose(whole, plain[0], atol=1e-3)
+        first = model(ids[:, :60], use_cache=True)
+        rest = [model(ids[:, 60:61], past_key_values=first.past_key_values),
+                model(ids[:, 61:], past_key_values=first.past_key_values)]  # fmt: skip
+        found = torch.cat([first.logits, *(each.logits for each in rest)], 1)
+        assert torch.allclose(found, whole, atol=1e-4)
+
+
+def test_a_cache_by_a_name_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("focus.hooks.CACHE", ("past_key_values",))
+    model = focus.attach(build("gpt_neox"), focus.FocusConfig(window=8), seed=0)
+    with pytest.raises(ValueError, match=r"1 queries over 13 keys, and no cache that Focus knows"):
+        model.generate(token_ids(1, 12), max_new_tokens=3)
 
 
 def test_not_a_transformers_model() -> None:

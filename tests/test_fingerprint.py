@@ -61,3 +61,10 @@ def test_weights_that_cannot_be_read_are_left_out_with_a_note(tmp_path: Path) ->
     focus.save_adapter(model, tmp_path)
     with pytest.warns(UserWarning, match="quantised"):
         focus.load_adapter(build("llama"), tmp_path)
+
+
+def test_a_model_with_further_tokens_is_told_what_to_do(tmp_path: Path) -> None:
+    focus.save_adapter(trained(), tmp_path)
+    other = build("llama")
+    other.resize_token_embeddings(264)
+    refused(tmp_path, r"has 264 token embeddings.*had 257.*check_base=False", other)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from focus.heavy import received
+from focus.heavy import received, threshold
 from focus.state import attached
 from tests.models import tiny, token_ids
 
@@ -64,6 +64,31 @@ def test_a_share_of_the_tokens_passes_and_they_weigh_more(found: PreTrainedModel
     for index, flags in heavy(found).items():
         weight, chosen = seen[index].mean(0)[2:400], flags[0, 0, 2:400]
         assert weight[chosen].mean() > weight[~chosen].mean()
+
+
+def test_no_score_lies_at_the_threshold() -> None:
+    """In a first layer every occurrence of a token has one score, which a quantile would be."""
+    scores = torch.tensor([1.0, 2.0, 3.0, 4.0]).repeat_interleave(25)
+    assert threshold(scores, 0.26) == 3.5
+    assert threshold(scores, 0.4) == 2.5
+    assert threshold(scores, 0.01) == 3.5
+    close = torch.cat([torch.linspace(0, 1, 98), torch.tensor([1.5, 1.5 + 1e-6])])
+    assert threshold(close, 0.01) == 1.25
+
+
+def test_a_text_word_by_word_has_those_of_the_whole() -> None:
+    for seed in range(3):
+        model = focus.attach(tiny("tiny-llama"), CONFIG, seed=seed)
+        few = [each % 64 for each in texts()]
+        focus.find_heavy_hitters(model, few, SHARE)
+        ids = token_ids(1, 160, seed=seed) % 64
+        with torch.no_grad():
+            whole = model(ids, use_cache=False).logits[:, 90:]
+            cache = model(ids[:, :90]).past_key_values
+            steps = [
+                model(token, past_key_values=cache).logits for token in ids[:, 90:].split(1, 1)
+            ]
+        assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-4)
 
 
 def test_every_query_sees_them_and_nobody_is_seen_twice(found: PreTrainedModel) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import focus
 from focus.adapter import adapter_state
@@ -98,3 +99,23 @@ def test_a_loaded_object_can_be_put_on_several_models(folder: Path) -> None:
         for parameter in focus.trainable_parameters(one):
             parameter.add_(torch.randn_like(parameter))
     assert torch.equal(logits(two), before)
+
+
+class Hidden(nn.Module):
+    """A linear layer whose weight is no tensor of the module's, as in torch's own quantisation."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.out_features, self.hidden = linear.out_features, [linear.weight.detach()]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.hidden[0].T
+
+
+def test_an_attention_module_without_tensors_is_routed() -> None:
+    plain, model = (focus.attach(build("llama"), CONFIG, seed=0) for _ in range(2))
+    focus.detach(model)
+    for layer in model.model.layers:
+        for name, module in list(layer.self_attn.named_children()):
+            setattr(layer.self_attn, name, Hidden(module))
+    assert torch.equal(logits(focus.attach(model, CONFIG, seed=0)), logits(plain))

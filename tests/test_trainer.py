@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 
 import focus
 from focus import FocusConfig
+from focus.adapter import adapter_state
 from focus.state import attached
 from focus.trainer import FocusCallback
 from tests.models import build, token_ids
@@ -38,10 +40,11 @@ class Watch:
 def trainer_of(model: PreTrainedModel, folder: Path, *callbacks: TrainerCallback,
                **options: Any) -> Trainer:  # fmt: skip
     data = [{"input_ids": row, "labels": row} for row in token_ids(12, 24)]
-    options = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 2, **options}
+    options = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "no",
+               **options}  # fmt: skip
     args = TrainingArguments(
         str(folder), per_device_train_batch_size=2, per_device_eval_batch_size=4, report_to=[],
-        use_cpu=True, save_strategy="no", disable_tqdm=True, learning_rate=1e-2, **options,
+        use_cpu=True, disable_tqdm=True, learning_rate=1e-2, **options,
     )  # fmt: skip
     return Trainer(model, args, train_dataset=data, eval_dataset=data[:4], callbacks=[*callbacks])
 
@@ -91,6 +94,70 @@ def test_padded_batches_train(tmp_path: Path) -> None:
     assert all(p.isfinite().all() for p in after)
     assert any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
     assert all(r.potentials.isfinite().all() for r in attached(model).routers.values())
+
+
+def lora(seed: int) -> PreTrainedModel:
+    """A model of peft's with routers; the seed is theirs."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    model = peft.get_peft_model(build("llama"), peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    return focus.attach(model, CONFIG, seed=seed)
+
+
+def values(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: each.clone() for name, each in adapter_state(model).items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(each, other[name]) for name, each in one.items())
+
+
+SAVED = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "no"}
+
+
+def test_a_checkpoint_of_a_peft_model_has_the_routers(tmp_path: Path) -> None:
+    """They lie beside peft's weights, and training goes on from them."""
+    once, again = lora(0), lora(1)
+    trainer_of(once, tmp_path, FocusCallback(), **SAVED).train()
+    loaded = focus.load_adapter(
+        build("llama"), tmp_path / "checkpoint-4/focus/default", check_base=False
+    )
+    assert same(values(loaded), values(once))
+    trainer = trainer_of(again, tmp_path, FocusCallback(), **SAVED)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same(values(again), values(once))
+
+
+def test_a_checkpoint_of_a_peft_model_without_routers_is_refused(tmp_path: Path) -> None:
+    trainer_of(lora(0), tmp_path, FocusCallback(), **SAVED).train()
+    shutil.rmtree(tmp_path / "checkpoint-2/focus")
+    with pytest.raises(ValueError, match=r"resume_from_checkpoint: .*default is not there"):
+        trainer_of(lora(1), tmp_path, FocusCallback(), **SAVED).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-2"))  # fmt: skip
+
+
+def test_the_best_peft_model_is_loaded_with_its_routers(tmp_path: Path) -> None:
+    how = {**SAVED, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True,
+           "metric_for_best_model": "eval_loss"}  # fmt: skip
+    model = lora(0)
+    trainer = trainer_of(model, tmp_path, FocusCallback(), **how)
+    trainer.train()
+    best = Path(trainer.state.best_model_checkpoint) / "focus/default"
+    assert same(values(focus.load_adapter(build("llama"), best, check_base=False)), values(model))
+
+
+def test_a_schedule_that_cannot_be_kept_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    model = focus.attach(build("llama"), CONFIG.replace(num_groups=3), seed=0)
+    before = values(model)
+    with pytest.raises(ValueError, match="top_k: must be at most num_groups = 3, got 4"):
+        trainer_of(model, tmp_path, FocusCallback(focus.recipe_schedule), max_steps=8).train()
+    assert same(values(model), before)
+
+
+def test_texts_within_the_window_teach_nothing_and_it_is_told(tmp_path: Path) -> None:
+    model = focus.attach(build("llama"), CONFIG.replace(window=24), seed=0)
+    with pytest.warns(UserWarning, match="have 24 tokens and the window holds 24"):
+        trainer_of(model, tmp_path, FocusCallback(), max_steps=1, eval_strategy="no").train()
 
 
 def test_an_error_in_a_step_leaves_no_mode(tmp_path: Path) -> None:

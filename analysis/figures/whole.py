@@ -1,4 +1,4 @@
-"""Speed of the whole model by the recipe against the pretrained model: a pass, and generation."""
+"""Speed of the whole model under masks against the pretrained model: a pass, and generation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.cells import ROLES
 from analysis.figures import style
 from analysis.results import Results
 
 CAPTION = (
-    "The whole model by FocusConfig.recipe() at its default, routing and word-for-word keys and "
-    "all, times as fast as the pretrained model; both take turns in one run (median of ratios "
+    "The whole model with two groups a query (FocusConfig.recipe()), routing and n-gram keys and "
+    "all, times as fast as the pretrained model; all take turns in one run (median of ratios "
     "within rounds; bars: interval over rounds). Left: one forward pass without a cache; dashed: "
     "the bound, if a kept pair cost what a pair costs full attention and nothing were added. "
     "Right: tokens generated with the cache after a context, which is not timed."
@@ -36,14 +37,17 @@ def draw(results: Results) -> Figure | None:
 
 
 def _panel(axis: Axes, rows: pd.DataFrame) -> None:
-    axis.errorbar(
-        rows["length"], rows["speedup"],
-        style.spread(rows, "speedup", "speedup_low", "speedup_high"),
-        color=style.BLUE, marker="o", label="FocusConfig.recipe()", zorder=3, **style.BAR,
-    )  # fmt: skip
-    if "bound" in rows and rows["bound"].notna().any():
-        axis.plot(rows["length"], rows["bound"], "--", color=style.INK, linewidth=1.2,
-                  label="bound by the pairs kept", zorder=2)  # fmt: skip
+    for number, (role, own) in enumerate(rows.groupby("role", sort=False)):
+        look = style.look(str(role), number)
+        axis.errorbar(
+            own["length"], own["speedup"],
+            style.spread(own, "speedup", "speedup_low", "speedup_high"),
+            color=look["color"], marker=look["marker"], label=ROLES.get(str(role), str(role)),
+            zorder=3, **style.BAR,
+        )  # fmt: skip
+        if "bound" in own and own["bound"].notna().any():
+            axis.plot(own["length"], own["bound"], "--", color=look["color"], linewidth=1.2,
+                      label="its bound by the pairs kept", zorder=2)  # fmt: skip
     axis.axhline(1, color=style.INK, linewidth=1.3, label="pretrained model", zorder=2)
     style.lengths(axis, rows["length"])
     first = rows.iloc[0]

@@ -146,8 +146,7 @@ def _row(results: Results, known: Headline, row: pd.Series) -> str:
     beside = against_pretrained(results, known, row)
     fair = row["base_role"] == "pretrained" or starts_from(results, row["cell"], row["against"])
     values = [name, f"{row['distant_density']:.1%}", percent(row) if fair else NONE,
-              NONE if beside is None else percent(beside),
-              forward(results, int(row["context"])) if default else NONE,
+              NONE if beside is None else percent(beside), forward(results, row),
               f"[{tables.plural(row['seeds'], 'seed')}]({row['evidence']})"]  # fmt: skip
     return f"| {' | '.join(values)} |"
 
@@ -162,33 +161,31 @@ def starts_from(results: Results, name: str, base: str) -> bool:
     return found == base
 
 
-def forward(results: Results, context: int) -> str:
-    """How many times as fast a forward pass is, at a length and at the longest that was timed."""
-    frame = timed(results, "forward")
-    if frame.empty:
+def forward(results: Results, row: pd.Series) -> str:
+    """How many times as fast a forward pass by the same routers and mask is, at the length that
+    was read and at the longest that was timed."""
+    frame = results.whole
+    own = frame[(frame["phase"] == "forward") & (frame["experiment"] == row["cell"])]
+    if own.empty or not is_recipe(pd.DataFrame([row])).iloc[0]:
         return NONE
-    told = [f"{row['speedup']:.1f}x at {int(row['length']):,} tokens" for _, row in frame.iterrows()
-            if row["length"] in (context, frame["length"].max())]  # fmt: skip
-    return f"[{', '.join(told)}]({frame['evidence'].iloc[0]})"
+    ends = (int(row["context"]), own["length"].max())
+    own = own[own["length"].isin(ends)].sort_values("length")
+    told = [f"{each['speedup']:.1f}x at {int(each['length']):,} tokens"
+            for _, each in own.iterrows()]  # fmt: skip
+    return f"[{', '.join(told)}]({own['evidence'].iloc[0]})"
 
 
 def speed(results: Results) -> str:
-    """How many times as fast as the pretrained one the whole model is by the recipe, by length."""
-    every = {what: timed(results, phase) for phase, what in PHASES.items()}
-    lengths = sorted({int(each) for frame in every.values() if len(frame)
-                      for each in frame["length"]})  # fmt: skip
-    if not lengths:
+    """How many times as fast as the pretrained one the whole model is, by phase, length, and what
+    was timed."""
+    frame = results.whole
+    if frame.empty:
         return NOTHING
+    lengths = sorted({int(each) for each in frame["length"]})
     lines = [f"| tokens | {' | '.join(f'{each:,}' for each in lengths)} |",
              f"| --- {'| ---: ' * len(lengths)}|"]  # fmt: skip
-    for what, frame in every.items():
-        known = dict(zip(frame["length"], frame["speedup"], strict=True)) if len(frame) else {}
+    for (phase, role), own in frame.groupby(["phase", "role"], sort=False):
+        known = dict(zip(own["length"], own["speedup"], strict=True))
         told = [f"{known[each]:.2f}x" if each in known else NONE for each in lengths]
-        lines.append(f"| {what} | {' | '.join(told)} |")
+        lines.append(f"| {ROLES.get(role, role)}: {PHASES[phase]} | {' | '.join(told)} |")
     return "\n".join(lines)
-
-
-def timed(results: Results, phase: str) -> pd.DataFrame:
-    """The whole model's time by the recipe, a row a length."""
-    frame = results.whole
-    return frame[frame["phase"] == phase].sort_values("length") if len(frame) else frame

@@ -1,8 +1,8 @@
-"""The whole model by ``FocusConfig.recipe()`` beside the pretrained model, taking turns in one run.
+"""The whole model under the recipe's mask beside the pretrained model, taking turns in one run.
 
-Routing, further keys and all that Python adds are in the recipe's time. Its routers are random,
-with potentials found on training windows: groups of keys are then about equally full, as those of
-trained routers are, and what a group means costs nothing.
+Routing, further keys and all that Python adds are in its time. Routers are those of the experiments
+that the plan names. Where it names none they are random, with potentials found on training windows:
+groups of keys are then about equally full, as those of trained routers are.
 
 Shapes: T tokens.
 """
@@ -21,33 +21,60 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import statistics, texts
+from experiments import record, statistics, texts, trained, training
 from experiments.kernels import timing
 from experiments.methods.random import balance
+from experiments.regimes.tensors import cast
 from experiments.settings import Settings, Whole
 from experiments.sources import models
 
-FULL, OURS = "full", "ours"
+FULL = "pretrained model"  # no name of an experiment, beside which it stands
+UNTRAINED = "untrained"
 FEWEST = 2  # rounds, whatever they take
 
 
 @dataclass(frozen=True)
-class Both:
-    """The pretrained model, and the same weights with the recipe's routers."""
+class Models:
+    """The pretrained model, and those with routers by experiment (or :data:`UNTRAINED`)."""
 
     full: PreTrainedModel
-    ours: PreTrainedModel
+    routed: Mapping[str, PreTrainedModel]
+
+    @property
+    def any_routed(self) -> PreTrainedModel:
+        """One of those, where the routers do not matter."""
+        return next(iter(self.routed.values()))
 
 
-def load(chosen: Settings, plan: Whole) -> Both:
-    """The plan's model in its number format, and a copy that shares its weights."""
+def load(chosen: Settings, plan: Whole) -> Models:
+    """The plan's model in its number format, and the same with each experiment's routers, which are
+    trained where they are not yet.
+
+    Raises:
+        ValueError: an experiment cannot be trained here, for want of its texts, say.
+    """
     full, _ = models.load(plan.model, plan.dtype)
+    found = {name: routed(name, plan, chosen) for name in plan.experiments}
+    return Models(full, found or {UNTRAINED: untrained(full, plan, chosen)})
+
+
+def routed(name: str, plan: Whole, chosen: Settings) -> PreTrainedModel:
+    """The model of an experiment's first seed, under the mask that its settings say."""
+    cell = chosen.cell(name)
+    if not trained.is_trained(cell, cell.seeds[0], chosen, record.results(chosen)):
+        training.train(cell.block, cell.seeds[0], chosen)
+    model = trained.build(cell, cell.seeds[0], chosen).model
+    return cast(model, models.resolve_dtype(plan.dtype))
+
+
+def untrained(full: PreTrainedModel, plan: Whole, chosen: Settings) -> PreTrainedModel:
+    """A copy of the model that shares its weights, with ``FocusConfig.recipe()``."""
     weights = {id(each): each for each in (*full.parameters(), *full.buffers())}
     ours = focus.attach(copy.deepcopy(full, weights), focus.FocusConfig.recipe(), seed=chosen.seed)
     drawn = texts.training_windows(plan, chosen, plan.calibration_context, plan.calibration,
                                    chosen.seed)  # fmt: skip
     balance(ours, [drawn[i]["input_ids"].unsqueeze(0) for i in range(len(drawn))])
-    return Both(full, ours)
+    return ours
 
 
 def text(plan: Whole, tokens: int, setting: str, chosen: Settings) -> Tensor:
@@ -95,13 +122,14 @@ def take_turns(runs: Mapping[str, Callable[[], float]], plan: Whole) -> dict[str
     return {name: own[1:] if warm else own for name, own in taken.items()}
 
 
-def compared(taken: Mapping[str, list[float]], chosen: Settings) -> dict[str, Any]:
-    """Medians, and the median of how many times as fast as the pretrained model the recipe was,
-    round by round, with an interval over rounds."""
-    ratios = [a / b for a, b in zip(taken[FULL], taken[OURS], strict=True)]
+def compared(taken: Mapping[str, list[float]], name: str, chosen: Settings) -> dict[str, Any]:
+    """Medians, and the median of how many times as fast as the pretrained model an experiment's
+    was, round by round, with an interval over rounds."""
+    ratios = [a / b for a, b in zip(taken[FULL], taken[name], strict=True)]
     how = chosen.intervals
     found = statistics.median(ratios, how.confidence, how.samples, chosen.seed)
     return {
-        "full_s": median(taken[FULL]), "ours_s": median(taken[OURS]), "speedup": found.value,
-        "speedup_low": found.low, "speedup_high": found.high, "repetitions": len(ratios),
+        "experiment": name, "full_s": median(taken[FULL]), "ours_s": median(taken[name]),
+        "speedup": found.value, "speedup_low": found.low, "speedup_high": found.high,
+        "repetitions": len(ratios),
     }  # fmt: skip

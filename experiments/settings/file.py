@@ -17,7 +17,15 @@ from experiments.settings.blocks import (
     Tolerances,
 )
 from experiments.settings.experiment import Experiment
-from experiments.settings.measurements import Continuation, Decode, Exactness, Masks, Prefill, Speed
+from experiments.settings.measurements import (
+    Continuation,
+    Decode,
+    Exactness,
+    Masks,
+    Prefill,
+    Speed,
+    Whole,
+)
 from experiments.settings.resolve import inherited, laid, near, started, swept
 from experiments.settings.schema import Count, Distinct, Frozen, Size, read_yaml
 from experiments.settings.schema import parse as parse_block
@@ -161,12 +169,23 @@ def _check(settings: Settings) -> None:
     for name in ("prefill", "continuation"):
         _known(f"{name}.texts", [getattr(settings, name).texts], settings.texts)
         _whole(f"{name}.texts", [getattr(settings, name).texts], settings)
+        _check_timed(f"{name}.experiments", getattr(settings, name), settings)
 
 
 def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
             raise ValueError(f"{path}: {name!r} is unknown; {near(name, known)}")
+
+
+def _check_timed(path: str, plan: Whole, settings: Settings) -> None:
+    for name in plan.experiments:
+        try:
+            cell = settings.cell(name)
+        except ValueError as error:
+            raise ValueError(f"{path}: {name}: {str(error).split(': ', 1)[1]}") from error
+        if cell.model != plan.model or cell.method.name != "focus" or not cell.trains:
+            raise ValueError(f"{path}: {name} does not train routers of {plan.model}")
 
 
 def _check_model(path: str, name: str) -> None:

@@ -179,16 +179,19 @@ class Masks(Heads):
 
 
 class Whole(Frozen):
-    """The whole model by the recipe beside the pretrained one.
+    """The whole model under a mask beside the pretrained one.
 
     Attributes:
         model: a source with role model; texts: whose documents are read.
+        experiments: whose routers are timed, each under the mask of its ``method``; none:
+            ``FocusConfig.recipe()`` with random routers.
         calibration: training windows on which random routers find their potentials.
         seconds: of the rounds of one length; most_repetitions: the most rounds of one.
     """
 
     model: str
     texts: str
+    experiments: Listed[str] = ()
     calibration: Count = 2
     calibration_context: Count = 1024
     dtype: ModelDtype = "float32"

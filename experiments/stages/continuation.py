@@ -1,10 +1,9 @@
-"""Stage continuation: tokens generated after a context by the recipe, against the pretrained model.
+"""Stage continuation: tokens generated after a context under a mask, against the pretrained model.
 
 In one run, taking turns at every context: greedy generation with a filled cache by the pretrained
-model and by ``FocusConfig.recipe()`` in hard mode on the same weights
-(:mod:`experiments.kernels.whole`). Filling the caches is not timed. The pretrained model's holds
-random keys and values, since their size alone decides its time; the recipe's is filled by reading
-held-out documents, one after the other.
+model and by each experiment of the plan in hard mode (:mod:`experiments.kernels.whole`). Filling
+the caches is not timed. The pretrained model's holds random keys and values, since their size alone
+decides its time; an experiment's is filled by reading held-out documents, one after the other.
 
 `python -m experiments.stages.continuation` writes results/<scale>/continuation/: table.csv,
 metrics.json.
@@ -44,34 +43,36 @@ def continuation(run: Run, chosen: Settings) -> None:
     """Times every context of ``continuation``."""
     plan, rows = chosen.continuation, []
     text = whole.text(plan, max(plan.contexts) + 1, "continuation.contexts", chosen)
-    both = whole.load(chosen, plan)
+    models = whole.load(chosen, plan)
     for context in plan.contexts:
         # No progress bar here: its thread takes turns with the one that is timed.
         print(f"continuation: {context} tokens", flush=True)
-        rows.append(compare(both, text[:, : context + 1].to(both.full.device), chosen))
+        rows += compare(models, text[:, : context + 1].to(models.full.device), chosen)
     run.table(pd.DataFrame(rows), "table.csv")
     for row in rows:
-        run.metric(f"{row['length']}.speedup", row["speedup"], row["speedup_low"],
-                   row["speedup_high"], row["repetitions"])  # fmt: skip
+        run.metric(f"{row['experiment']}.{row['length']}.speedup", row["speedup"],
+                   row["speedup_low"], row["speedup_high"], row["repetitions"])  # fmt: skip
 
 
-def compare(both: whole.Both, ids: Tensor, chosen: Settings) -> dict[str, Any]:
-    """One row: tokens generated after ids (1, T + 1), all but the last of which are cached."""
+def compare(models: whole.Models, ids: Tensor, chosen: Settings) -> list[dict[str, Any]]:
+    """A row an experiment: tokens generated after ids (1, T + 1), all but the last of which are
+    cached."""
     plan, context = chosen.continuation, ids.shape[1] - 1
-    runs = {
-        whole.FULL: partial(timed, both.full, ids, drawn(both, context, chosen), plan.new_tokens),
-        whole.OURS: partial(timed, both.ours, ids, read(both.ours, ids), plan.new_tokens),
-    }
-    found = whole.compared(whole.take_turns(runs, plan), chosen)
-    return {"device": ids.device.type, "length": context, "new_tokens": plan.new_tokens,
-            "dtype": plan.dtype, **found}  # fmt: skip
+    caches = {name: (model, read(model, ids)) for name, model in models.routed.items()}
+    caches[whole.FULL] = models.full, drawn(models, context, chosen)
+    runs = {name: partial(timed, model, ids, cache, plan.new_tokens)
+            for name, (model, cache) in caches.items()}  # fmt: skip
+    taken = whole.take_turns(runs, plan)
+    return [{"device": ids.device.type, "length": context, "new_tokens": plan.new_tokens,
+             "dtype": plan.dtype, **whole.compared(taken, name, chosen)}
+            for name in models.routed]  # fmt: skip
 
 
-def drawn(both: whole.Both, context: int, chosen: Settings) -> Cache:
+def drawn(models: whole.Models, context: int, chosen: Settings) -> Cache:
     """The pretrained model's cache with random keys and values for a context."""
-    model, cache = both.full, DynamicCache(config=both.full.config)
+    model, cache = models.full, DynamicCache(config=models.full.config)
     generator = torch.Generator().manual_seed(chosen.seed)
-    for index, layer in both.ours.focus_state.layers.items():
+    for index, layer in models.any_routed.focus_state.layers.items():
         size = (1, layer.key_heads, context, layer.module.head_dim)
         key, value = (
             torch.randn(size, generator=generator).to(model.device, model.dtype) for _ in range(2)
@@ -81,7 +82,7 @@ def drawn(both: whole.Both, context: int, chosen: Settings) -> Cache:
 
 
 def read(model: PreTrainedModel, ids: Tensor) -> Cache:
-    """The recipe's cache after all but the last of ids (1, T + 1)."""
+    """A cache under the mask after all but the last of ids (1, T + 1)."""
     cache = FocusCache()
     model(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
     return cache

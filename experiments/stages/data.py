@@ -2,7 +2,8 @@
 
 `python -m experiments.stages.data EXPERIMENT` fetches the sources, makes the texts that are not
 there as they should be, and writes data/ready/<experiment>/train.json and read.json: fingerprints
-of the contents that training and reading see. Of prefill and continuation it makes the data alone.
+of the contents that training and reading see. Of prefill and continuation it makes the data alone,
+and of experiments that they time, where these are not trained yet.
 
 It is a stage by experiment since DVC cannot tell which texts an experiment needs: blocks of
 params.yaml inherit from one another. Training depends on the fingerprints, so a change of the
@@ -18,8 +19,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments import imports, plans, settings, sources, texts
-from experiments.record import write_json
+from experiments import imports, plans, settings, sources, texts, trained
+from experiments.record import results, write_json
 from experiments.settings import Settings
 from experiments.texts import corpus
 
@@ -54,6 +55,9 @@ def prepare(name: str, chosen: Settings) -> None:
         plan = getattr(chosen, name)
         bring([plan.model], chosen)
         make([plan.texts], chosen)
+        for cell in map(chosen.cell, plan.experiments):
+            if not trained.is_trained(cell, cell.seeds[0], chosen, results(chosen)):
+                prepare(cell.block, chosen)
         return
     wanted = plans.of_data(name, chosen)
     bring([*wanted["models"], *wanted["benchmarks"]], chosen)

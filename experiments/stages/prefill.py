@@ -1,10 +1,9 @@
-"""Stage prefill: a whole forward pass of the model by the recipe, against the pretrained model's.
+"""Stage prefill: a whole forward pass of the model under a mask, against the pretrained model's.
 
-In one run, taking turns at every length: the pretrained model, ``FocusConfig.recipe()`` in hard
-mode on the same weights (:mod:`experiments.kernels.whole`), and the model with attention left out,
-whose time no sparsity can save. From that and the share of pairs kept follows the bound: what the
-recipe would reach if a kept pair cost it what a pair costs full attention, and nothing else
-anything.
+In one run, taking turns at every length: the pretrained model, each experiment of the plan in hard
+mode (:mod:`experiments.kernels.whole`), and the model with attention left out, whose time no
+sparsity can save. From that and the share of pairs kept follows the bound: what a mask would reach
+if a kept pair cost it what a pair costs full attention, and nothing else anything.
 
 `python -m experiments.stages.prefill` writes results/<scale>/prefill/: table.csv,
 metrics.json.
@@ -28,7 +27,7 @@ from experiments.methods.attending import attending
 from experiments.record import Run, results
 from experiments.settings import Settings
 
-OUTSIDE = "outside"
+OUTSIDE = "all but attention"
 
 
 def main() -> None:
@@ -45,39 +44,47 @@ def prefill(run: Run, chosen: Settings) -> None:
     """Times every length of ``prefill``."""
     plan, rows = chosen.prefill, []
     text = whole.text(plan, max(plan.lengths), "prefill.lengths", chosen)
-    both = whole.load(chosen, plan)
+    models = whole.load(chosen, plan)
     for length in plan.lengths:
         # No progress bar here: its thread takes turns with the one that is timed.
         print(f"prefill: {length} tokens", flush=True)
-        rows.append(compare(both, text[:, :length].to(both.full.device), chosen))
+        rows += compare(models, text[:, :length].to(models.full.device), chosen)
     run.table(pd.DataFrame(rows), "table.csv")
     for row in rows:
-        name = f"{row['length']}"
+        name = f"{row['experiment']}.{row['length']}"
         run.metric(f"{name}.speedup", row["speedup"], row["speedup_low"], row["speedup_high"],
                    row["repetitions"])  # fmt: skip
         for key in ("density", "bound", "share_of_bound"):
             run.metric(f"{name}.{key}", row[key])
 
 
-def compare(both: whole.Both, tokens: Tensor, chosen: Settings) -> dict[str, Any]:
-    """One row: the passes of both models over the same tokens (1, T)."""
+def compare(models: whole.Models, tokens: Tensor, chosen: Settings) -> list[dict[str, Any]]:
+    """A row an experiment: the passes of all models over the same tokens (1, T)."""
     device = tokens.device
-    ways = {whole.FULL: partial(forward, both.full), whole.OURS: partial(forward, both.ours),
-            OUTSIDE: partial(without_attention, both.ours)}  # fmt: skip
+    ways = {whole.FULL: partial(forward, models.full),
+            OUTSIDE: partial(without_attention, models.any_routed),
+            **{name: partial(forward, model) for name, model in models.routed.items()}}  # fmt: skip
     taken = whole.take_turns(
         {name: partial(whole.seconds, partial(way, tokens), device) for name, way in ways.items()},
         chosen.prefill,
     )
-    forward(both.ours, tokens)  # whose pairs are counted, untimed
-    density = fmean(focus.density(both.ours).values())
-    found, outside = whole.compared(taken, chosen), median(taken[OUTSIDE])
-    apart = min(outside, found["full_s"])  # of a short text, attention is less than the noise
-    bound = found["full_s"] / (apart + density * (found["full_s"] - apart))
-    return {
-        "device": device.type, "length": tokens.shape[1], "dtype": chosen.prefill.dtype, **found,
-        "outside_s": outside, "density": density, "bound": bound,
-        "share_of_bound": found["speedup"] / bound,
-    }  # fmt: skip
+    rows, outside = [], median(taken[OUTSIDE])
+    for name, model in models.routed.items():
+        found, density = whole.compared(taken, name, chosen), kept(model, tokens)
+        apart = min(outside, found["full_s"])  # of a short text, attention is less than the noise
+        bound = found["full_s"] / (apart + density * (found["full_s"] - apart))
+        rows.append({
+            "device": device.type, "length": tokens.shape[1], "dtype": chosen.prefill.dtype,
+            **found, "outside_s": outside, "density": density, "bound": bound,
+            "share_of_bound": found["speedup"] / bound,
+        })  # fmt: skip
+    return rows
+
+
+def kept(model: PreTrainedModel, tokens: Tensor) -> float:
+    """Share of the causal pairs of tokens (1, T) that a mask keeps, the mean over layers."""
+    forward(model, tokens)
+    return fmean(focus.density(model).values())
 
 
 def forward(model: PreTrainedModel, tokens: Tensor) -> None:

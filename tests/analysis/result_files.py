@@ -181,7 +181,8 @@ def write_table(root: Path, stage: str, *rows: dict[str, Any]) -> None:
 
 
 WHOLE = {
-    "device": "cpu", "length": 8192, "dtype": "float32", "full_s": 2.0, "ours_s": 1.0,
+    "experiment": "untrained", "device": "cpu", "length": 8192, "dtype": "float32",
+    "full_s": 2.0, "ours_s": 1.0,
     "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "repetitions": 5,
 }  # fmt: skip
 BASES: dict[str, dict[str, Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import yaml
 
 from experiments import settings
 from experiments.settings import Settings
+from tests.timed import untrained
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUTED = {"name": "focus", "num_groups": 4, "top_k": 2, "window": 8, "sinks": 2,
@@ -37,10 +38,8 @@ def values(params: dict[str, Any], experiments: dict[str, Any] | None = None) ->
     texts = {**params["texts"], "letters": {"source": "letters"}}
     readings = {"search": {**params["readings"]["search"], "texts": ["letters"]}}
     both = {**EXPERIMENTS, **(experiments or {})}
-    whole = {"prefill": {**params["prefill"], "texts": "letters"},
-             "continuation": {**params["continuation"], "texts": "letters"}}  # fmt: skip
-    return {**params, **whole, "texts": texts, "readings": readings, "bases": {},
-            "experiments": both}  # fmt: skip
+    return {**params, **untrained(params, texts="letters"), "texts": texts, "readings": readings,
+            "bases": {}, "experiments": both}  # fmt: skip
 
 
 def write_texts(folder: Path) -> None:
@@ -77,11 +76,13 @@ def work(
     return made
 
 
-def workspace(folder: Path, params: dict[str, Any],
-              experiments: dict[str, Any] | None = None) -> Settings:  # fmt: skip
-    """Texts and a params.yaml in a folder; the settings that it holds."""
+def workspace(folder: Path, params: dict[str, Any], experiments: dict[str, Any] | None = None,
+              timed: Sequence[str] = ()) -> Settings:  # fmt: skip
+    """Texts and a params.yaml in a folder; the settings that it holds. ``timed``: experiments that
+    prefill times."""
     folder.mkdir(parents=True, exist_ok=True)
     write_texts(folder)
     found = values(params, experiments)
+    found["prefill"]["experiments"] = list(timed)
     (folder / "params.yaml").write_text(yaml.safe_dump(found, sort_keys=False))
     return settings.parse(found)

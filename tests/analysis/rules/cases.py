@@ -26,6 +26,7 @@ from tests.analysis.rules.writers import (
     REPRODUCED,
     SCRATCH_NAMES,
     SHRINKING,
+    SLOW,
     THEIR_GPT2,
     TOP2,
     TRAINED,
@@ -165,10 +166,9 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "found_again": [("ours.copying", copied(0.6), REPRODUCED, copied(2.0))],
     "whole_model": [
-        ("ours.whole.forward", table("prefill", {}), REPRODUCED,
-         table("prefill", {"speedup": 0.9, "speedup_low": 0.8, "speedup_high": 0.95})),
-        ("ours.whole.generation", table("continuation", {}), REPRODUCED,
-         table("continuation", {"speedup": 0.9, "speedup_low": 0.8, "speedup_high": 0.95})),
+        (f"ours.whole.{phase}.{what}", table(stage, own), REPRODUCED, table(stage, own | SLOW))
+        for what, own in (("recipe", {}), ("allocated", {"experiment": "allocated"}))
+        for phase, stage in (("forward", "prefill"), ("generation", "continuation"))
     ],
     "speedup": [
         ("table6.t16384.speedup_K8", gpu(H100, {"speedup": 1.9}), REPRODUCED,

@@ -49,6 +49,7 @@ TRAINED = ROUTERS | {"steps": 4000}
 LONG = JOINT | {"steps": 4000}
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 MILLION = {"length": 2**20}
+SLOW = {"speedup": 0.9, "speedup_low": 0.8, "speedup_high": 0.95}
 Writer = Callable[[Results], None]
 
 

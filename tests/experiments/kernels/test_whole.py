@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 import focus
 from experiments.kernels import whole
@@ -27,39 +28,46 @@ def chosen(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def both(chosen: Settings) -> whole.Both:
+def models(chosen: Settings) -> whole.Models:
     return whole.load(chosen, chosen.prefill)
 
 
-def test_both_models_have_the_same_weights_and_only_one_has_routers(both: whole.Both) -> None:
-    ours = dict(both.ours.named_parameters())
-    for name, parameter in both.full.named_parameters():
-        assert ours[name].data_ptr() == parameter.data_ptr()
-    assert "focus_state" not in both.full.__dict__
-    routers = both.ours.focus_state.routers.values()
-    assert both.ours.focus_state.config == focus.FocusConfig.recipe()
+@pytest.fixture
+def ours(models: whole.Models) -> PreTrainedModel:
+    return models.routed[whole.UNTRAINED]
+
+
+def test_both_models_have_the_same_weights_and_only_one_has_routers(
+    models: whole.Models, ours: PreTrainedModel
+) -> None:
+    weights = dict(ours.named_parameters())
+    for name, parameter in models.full.named_parameters():
+        assert weights[name].data_ptr() == parameter.data_ptr()
+    assert "focus_state" not in models.full.__dict__
+    routers = ours.focus_state.routers.values()
+    assert ours.focus_state.config == focus.FocusConfig.recipe()
     assert all(int(router.batches) == 1 and not router.training for router in routers)
 
 
-def test_without_attention_is_the_model_less_its_attention(both: whole.Both) -> None:
+def test_without_attention_is_the_model_less_its_attention(ours: PreTrainedModel) -> None:
     ids = token_ids(1, 40)
     with torch.no_grad():
-        before = both.ours(ids, use_cache=False).logits
-        prefill.without_attention(both.ours, ids)
-        assert torch.equal(both.ours(ids, use_cache=False).logits, before)
+        before = ours(ids, use_cache=False).logits
+        prefill.without_attention(ours, ids)
+        assert torch.equal(ours(ids, use_cache=False).logits, before)
 
 
-def test_generation_from_a_filled_cache_is_generation(both: whole.Both) -> None:
+def test_generation_from_a_filled_cache_is_generation(ours: PreTrainedModel) -> None:
     """Again and again, since what came after the context is cut off."""
     ids = token_ids(1, 90)
     with torch.no_grad():
-        wanted = continuation.generate(both.ours, ids, FocusCache(), 6)
-        cache = continuation.read(both.ours, ids)
+        wanted = continuation.generate(ours, ids, FocusCache(), 6)
+        cache = continuation.read(ours, ids)
         for _ in range(2):
-            continuation.timed(both.ours, ids, cache, 6)
+            continuation.timed(ours, ids, cache, 6)
             assert cache.get_seq_length() == 90 + 5
         cache.crop(89 - cache.get_seq_length())
-        assert torch.equal(continuation.generate(both.ours, ids, cache, 6), wanted)
+        assert torch.equal(continuation.generate(ours, ids, cache, 6), wanted)
 
 
 def short_plan(**changes: Any) -> Continuation:
@@ -74,18 +82,18 @@ def test_rounds_alternate_and_the_first_warms_up() -> None:
         return float(len(seen))
 
     taken = whole.take_turns(
-        {whole.FULL: lambda: call("a"), whole.OURS: lambda: call("b")},
+        {whole.FULL: lambda: call("a"), "routed": lambda: call("b")},
         short_plan(most_repetitions=2, seconds=60.0),
     )
     assert seen == list("abbaab")
-    assert taken == {whole.FULL: [4.0, 5.0], whole.OURS: [3.0, 6.0]}
+    assert taken == {whole.FULL: [4.0, 5.0], "routed": [3.0, 6.0]}
 
 
 def test_where_time_is_short_two_rounds_have_to_do(chosen: Settings) -> None:
-    runs = {whole.FULL: lambda: 2.0, whole.OURS: lambda: 1.0}
+    runs = {whole.FULL: lambda: 2.0, "routed": lambda: 1.0}
     taken = whole.take_turns(runs, short_plan(seconds=1e-9))
-    assert taken == {whole.FULL: [2.0, 2.0], whole.OURS: [1.0, 1.0]}
-    found = whole.compared(taken, chosen)
+    assert taken == {whole.FULL: [2.0, 2.0], "routed": [1.0, 1.0]}
+    found = whole.compared(taken, "routed", chosen)
     assert (found["speedup"], found["speedup_low"], found["repetitions"]) == (2.0, 2.0, 2)
 
 

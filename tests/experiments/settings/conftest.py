@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from experiments.settings import read_yaml
+from tests.timed import untrained
 
 BASES = {
     "plain": {
@@ -41,7 +42,7 @@ def file(params: dict[str, Any]) -> Callable[..., dict[str, Any]]:
 
     def made(**experiments: dict[str, Any]) -> dict[str, Any]:
         own = {name: {"base": "plain", **each} for name, each in experiments.items()}
-        return {**params, "bases": BASES, "experiments": own}
+        return {**params, **untrained(params), "bases": BASES, "experiments": own}
 
     return made
 

@@ -23,6 +23,19 @@ BAD = [
     ("decode", "routings", [{"groups": 4, "top_k": 5}], "decode.routings[0].top_k: 5 is above"),
     ("decode", "repetitions", 1, "decode.repetitions: "),
     ("prefill", "texts", "songs", "prefill.texts: 'songs' is unknown"),
+    (
+        "prefill",
+        "experiments",
+        ["songs"],
+        "prefill.experiments: songs: no such experiment; there are",
+    ),
+    (
+        "continuation",
+        "experiments",
+        ["pretrained"],
+        "continuation.experiments: pretrained does not train routers of smollm2-135m-instruct",
+    ),
+    ("prefill", "experiments", ["types_paper"], "prefill.experiments: types_paper: has several"),
     ("continuation", "new_tokens", 0, "continuation.new_tokens: "),
 ]
 

@@ -9,6 +9,7 @@ from experiments import settings
 from experiments.stages import fetch
 from tests.experiments.sources.archive_makers import below
 from tests.experiments.texts.library import fill, small
+from tests.timed import untrained
 
 
 @pytest.fixture
@@ -28,8 +29,7 @@ def chosen(params):
         "small": {**base, "readings": ["short"], "core": True},
         "large": {**base, "model": "gpt2", "texts": "books", "readings": ["wide"]},
     }
-    params["prefill"]["texts"] = params["continuation"]["texts"] = "plays"
-    return settings.parse(params)
+    return settings.parse({**params, **untrained(params, texts="plays")})
 
 
 def test_the_core_needs_its_own_model_and_texts_alone(chosen):

@@ -12,17 +12,23 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments import plans
+from experiments import plans, trained
 from experiments.settings import Settings
 from tests.experiments.training import ROOT, workspace
 
+SHORT = {"model": "tiny-llama", "calibration": 1, "calibration_context": 64, "seconds": 0.1}
+
 
 @pytest.fixture
-def chosen(tmp_path: Path, params: dict[str, Any]) -> Settings:
-    short = {"model": "tiny-llama", "calibration": 1, "calibration_context": 64, "seconds": 0.1}
-    params["prefill"].update(short, lengths=[96, 600])
-    params["continuation"].update(short, contexts=[40, 300], new_tokens=4, most_repetitions=3)
-    return workspace(tmp_path, params)
+def short(params: dict[str, Any]) -> dict[str, Any]:
+    params["prefill"].update(SHORT, lengths=[96, 600])
+    params["continuation"].update(SHORT, contexts=[40, 300], new_tokens=4, most_repetitions=3)
+    return params
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, short: dict[str, Any]) -> Settings:
+    return workspace(tmp_path, short)
 
 
 def run(stage: str, folder: Path) -> pd.DataFrame:
@@ -42,7 +48,7 @@ def test_a_pass_stands_beside_what_its_pairs_allow(chosen: Settings, tmp_path: P
     assert (table["speedup_low"] <= table["speedup"]).all()
     folder = tmp_path / "results/laptop/prefill"
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert metrics["600.share_of_bound"] == table.loc[600, "share_of_bound"]
+    assert metrics["untrained.600.share_of_bound"] == table.loc[600, "share_of_bound"]
     told = json.loads((folder / "run.json").read_text())
     assert told["dtype"] == "float32"
     assert told["settings"] == plans.measurement("prefill", chosen)
@@ -53,3 +59,18 @@ def test_generation_stands_beside_the_pretrained_models(chosen: Settings, tmp_pa
     assert list(table.index) == [40, 300]
     assert (table[["full_s", "ours_s", "speedup"]] > 0).all(axis=None)
     assert (table["new_tokens"] == 4).all()
+
+
+def test_experiments_are_trained_where_they_lack_and_all_take_turns(
+    tmp_path: Path, short: dict[str, Any]
+) -> None:
+    blocks = {"timed": {"base": "routed", "seeds": [1]},
+              "timed_wide": {"base": "timed", "method": {"window": 300}}}  # fmt: skip
+    chosen = workspace(tmp_path, short, blocks, timed=list(blocks))
+    for _ in range(2):
+        table = run("prefill", tmp_path).loc[600].set_index("experiment")
+        assert list(table.index) == ["timed", "timed_wide"]
+    assert table["full_s"].nunique() == table["outside_s"].nunique() == 1
+    assert table.loc["timed", "density"] < table.loc["timed_wide", "density"] < 1
+    for name in table.index:
+        assert trained.is_trained(chosen.cell(name), 1, chosen, tmp_path / "results/laptop")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.texts.cleaning import Text
+from tests.timed import untrained
 
 WORDS = [f"{a}{b}" for a in "bcdfghklmnprst" for b in ("a", "e", "i", "o", "u", "an", "en")]
 
@@ -66,5 +67,4 @@ def small(params: dict[str, Any], **texts: dict[str, Any]) -> dict[str, Any]:
             "core": True,
         }
     }
-    params["prefill"]["texts"] = params["continuation"]["texts"] = first
-    return params
+    return {**params, **untrained(params, texts=first)}

@@ -17,6 +17,7 @@ from experiments.texts import corpus, shards, streaming
 from experiments.texts.streaming import Streamed, StreamedData, WindowStream
 from tests.experiments.texts.library import jsonl, prose, shelf, small
 from tests.experiments.texts.test_training import KilledError, Recorder, fit
+from tests.timed import untrained
 
 WEB = {"source": "web", "streamed": True}
 CONTEXT = 64
@@ -25,8 +26,7 @@ CONTEXT = 64
 def parsed(params: dict[str, Any], **texts: dict[str, Any]) -> Settings:
     """Settings of an experiment on the first of these texts."""
     values = small(params, **texts, whole={"source": "whole"})
-    values["prefill"]["texts"] = values["continuation"]["texts"] = "whole"
-    return settings.parse(values)
+    return settings.parse({**values, **untrained(values, texts="whole")})
 
 
 @pytest.fixture
