@@ -60,6 +60,7 @@ _CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     # The second half of its layers takes keys and values from the first.
     "gemma4": lambda: hf.Gemma4TextConfig(
         **{**_WIDE, "num_hidden_layers": 4}, num_kv_shared_layers=2, sliding_window=32,
+        vocab_size_per_layer_input=257,
         layer_types=["sliding_attention", "full_attention"] * 2,
     ),
     # Its attention calls the cache layer_past.

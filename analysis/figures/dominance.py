@@ -1,44 +1,61 @@
-"""Group dominance over training steps, by mitigation."""
+"""Group dominance over training steps, by mitigation, with all weights and with routers alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import stability
+from analysis.cells import Cell
 from analysis.figures import style
 from analysis.results import Results
 
 CAPTION = (
-    "Share of tokens in the largest group of a training text, the mean over layers, while routers "
-    "and all weights learn together. Bands: 95% interval over layers, one seed. Dashed: perfect "
-    "balance. The paper's Table 8 says that all but Sinkhorn fail by step 600 of GPT-2; these are "
-    "of fewer steps, on SmolLM2 and plays."
+    "Share of tokens in the largest group of a training text, the mean over layers. Left: routers "
+    "and all weights learn together; right: routers alone. Bands: 95% interval over layers, one "
+    "seed. Dashed: perfect balance. The paper's Table 8 says that all but Sinkhorn fail by step "
+    "600 of GPT-2; these are of fewer steps, on SmolLM2 and plays."
 )
 FIRST = ("none", "softmax", "sinkhorn", "causal", "bias", "ema", "recluster")
+TRAINED = {True: "all weights", False: "routers alone"}
 
 
 def draw(results: Results) -> Figure | None:
-    """A line a mitigation; None where nothing was watched."""
-    cells = [each for each in stability.cells(results) if each.regime["weights"]]
-    cells = [each for each in cells if each.regime["mitigation"] in FIRST]
-    cells = [each for each in cells if each.name in set(results.traces["cell"])]
-    if len(cells) < 2:
-        return None
+    """A panel for what is trained, a line a mitigation; None where nothing was watched."""
+    watched = set(results.traces["cell"])
+    cells = [each for each in stability.cells(results)
+             if each.regime["mitigation"] in FIRST and each.name in watched]  # fmt: skip
     cells.sort(key=lambda each: FIRST.index(each.regime["mitigation"]))
-    figure, (axis,) = style.axes(1, 8.0, 5.0)
-    for number, cell in enumerate(cells):
+    by = {name: [each for each in cells if each.regime["weights"] == weights]
+          for weights, name in TRAINED.items()}  # fmt: skip
+    panels = {name: own for name, own in by.items() if len(own) > 1}
+    if not panels:
+        return None
+    figure, axes = style.axes(len(panels), 1.0 + 4.8 * len(panels), 4.8, share=True)
+    for axis, (name, own) in zip(axes, panels.items(), strict=True):
+        _panel(axis, results, own)
+        axis.set_title(name, loc="left")
+    axes[0].set_ylabel("tokens in the largest group (%)")
+    axes[0].set_ylim(bottom=0)
+    style.legend(figure, axes, 4)
+    first = cells[0]
+    style.title(figure, f"{first.model}, K = {first.method['num_groups']}, "
+                        f"{first.regime['context']} tokens")  # fmt: skip
+    return figure
+
+
+def _panel(axis: Axes, results: Results, cells: Sequence[Cell]) -> None:
+    for cell in cells:
         own = results.traces[results.traces["cell"] == cell.name]
         by_step = 100 * own.groupby("step")["largest_group"].agg(["mean", "sem"])
-        look, name = style.nth(number), stability.NAMES[cell.regime["mitigation"]]
+        mitigation = cell.regime["mitigation"]
+        look, name = style.nth(FIRST.index(mitigation)), stability.NAMES[mitigation]
         axis.plot(by_step.index, by_step["mean"], markersize=4, markevery=4,
                   label=name.replace("-", " "), **look)  # fmt: skip
         below, above = (by_step["mean"] + sign * 2.05 * by_step["sem"] for sign in (-1, 1))
         axis.fill_between(by_step.index, below, above, color=look["color"], alpha=0.15, linewidth=0)
-    groups = cells[0].method["num_groups"]
-    axis.axhline(100 / groups, color=style.INK, linestyle="--", linewidth=1.2)
+    axis.axhline(100 / cells[0].method["num_groups"], color=style.INK, linestyle="--",
+                 linewidth=1.2)  # fmt: skip
     axis.set_xlabel("training step")
-    axis.set_ylabel("tokens in the largest group (%)")
-    axis.set_ylim(bottom=0)
-    style.legend(figure, [axis], 3)
-    style.title(figure, f"{cells[0].model}, K = {groups}, {cells[0].regime['context']} tokens")
-    return figure
