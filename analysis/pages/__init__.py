@@ -42,6 +42,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "budgets": lambda: headline.budgets(results),
         "best": lambda: rivals.best(results),
         "rivals": lambda: rivals.beside(results),
+        "kinds": lambda: rivals.kinds(results),
         "sharing": lambda: failed.sharing(results),
         "failed": lambda: failed.failed(results),
         "ledger": lambda: ledger(rows),

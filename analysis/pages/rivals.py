@@ -6,12 +6,14 @@ import pandas as pd
 
 from analysis import rivals, ruler
 from analysis.cells import ROLES
+from analysis.comparisons import quality
 from analysis.pages.words import NONE, NOTHING, percent, pointed
 from analysis.results import Results
 
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
 MOST = 12
 BEST = 5
+KINDS = ("sparq", "ours", "quest", "window", "moba")
 
 
 def shown(results: Results) -> pd.DataFrame:
@@ -50,6 +52,23 @@ def beside(results: Results) -> str:
     ]
     lines += [f"| {ROLES[role]} | {kept:.1%} | {NONE} | {NONE} | {told} |"
               for role, (kept, told) in lost.items() if role == "window"]  # fmt: skip
+    return "\n".join(lines)
+
+
+def kinds(results: Results) -> str:
+    """The cost of the recipe and of rivals at its own budget, a row a kind of text."""
+    frame = quality(results)
+    own = frame[(frame["reading"] == "kinds") & (frame["budget"] == rivals.BUDGET)]
+    own = own[(own["base_role"] == "adapted") & own["role"].isin(KINDS)]
+    if own.empty:
+        return NOTHING
+    roles = [role for role in KINDS if role in set(own["role"])]
+    lines = [f"| | {' | '.join(ROLES[role] for role in roles)} |",
+             f"| --- {'| ---: ' * len(roles)}|"]  # fmt: skip
+    for texts, rows in own.groupby("texts"):
+        told = [rows[rows["role"] == role] for role in roles]
+        cells = [percent(each.iloc[0]) if len(each) else NONE for each in told]
+        lines.append(f"| {texts} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

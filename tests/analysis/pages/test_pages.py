@@ -104,6 +104,19 @@ def test_the_best_leave_oracles_out(read):
     assert all(line.endswith(") |") for line in lines)
 
 
+def test_other_kinds_of_text_stand_in_a_row_each(results):
+    assert rivals.kinds(results) == NOTHING
+    how = {"reading": "kinds", "texts": "plays"}
+    write_adapted(results.root, **how)
+    write_masks(results.root, "recipe", {0.125: 0.0}, regime=ROUTERS, against=["adapted"], **how)
+    write_masks(results.root, "rivals_kinds", {0.125: 0.1}, method={"name": "quest"},
+                against=["adapted"], **how)  # fmt: skip
+    lines = rivals.kinds(Results(results.base)).splitlines()
+    assert lines[0] == "| | ours: trained groups | Quest |"
+    assert lines[2].startswith("| plays | +11.1% (")
+    assert "| +22.2% (" in lines[2]
+
+
 def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
     assert failed.sharing(results) == NOTHING
     for block, reading in (("allocated", "final"), ("long_longer_allocated", "long_8192")):
