@@ -36,9 +36,10 @@ def test_the_core_needs_its_own_model_and_texts_alone(chosen):
     assert fetch.needed(chosen) == ["tiny-llama", "shakespeare"]
 
 
-def test_what_is_asked_for_beside_is_needed_too(params, chosen):
-    params["fetch"] = {"also": ["benchmarks", "shakespeare"], "allow_unpinned": False}
-    assert fetch.needed(settings.parse(params)) == ["tiny-llama", "shakespeare", "benchmarks"]
+def test_what_is_asked_for_beside_is_needed_too(chosen):
+    beside = chosen.fetch.model_copy(update={"also": ("benchmarks", "shakespeare")})
+    more = chosen.model_copy(update={"fetch": beside})
+    assert fetch.needed(more) == ["tiny-llama", "shakespeare", "benchmarks"]
 
 
 def test_an_experiment_needs_what_it_trains_on_is_kept_apart_from_and_is_read_with(chosen):
