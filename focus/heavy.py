@@ -24,7 +24,8 @@ from focus.observed import observe, weights_of
 from focus.routing import normalised
 from focus.state import attached
 
-LEAST_GAP = 1e-4  # between scores beside the threshold, of their range: far above rounding
+# Between scores beside the threshold, of their range: as far above rounding as there are gaps.
+LEAST_GAPS = (1e-4, 1e-5, 1e-6)
 RIDGE = 100.0  # on normalised hidden states: less than one calibration window weighs
 
 
@@ -100,9 +101,12 @@ def threshold(scores_N: Tensor, share: float) -> Tensor:
     """
     falling = scores_N.sort(descending=True).values
     gaps = falling[:-1] - falling[1:]
-    wide = gaps > LEAST_GAP * (falling[0] - falling[-1])
     away = (torch.arange(1, len(falling)) - share * len(falling)).abs()
-    best = int(torch.where(wide, away, torch.inf).argmin())
+    for least in LEAST_GAPS:
+        wide = gaps > least * (falling[0] - falling[-1])
+        best = int(torch.where(wide, away, torch.inf).argmin())
+        if away[best] <= 0.02 * share * len(falling):
+            break
     return (falling[best] + falling[best + 1]) / 2
 
 

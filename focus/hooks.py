@@ -61,13 +61,14 @@ class ModelHook:
             self.state.warn_without_gate(module, settings.mode)
         if settings.mode == "soft" and torch.is_grad_enabled():
             self.state.check_trainable()
-            self.state.warn_of_short(_tokens(args, kwargs))
+            if module.training:
+                self.state.warn_of_short(_tokens(args, kwargs))
         return args, {**kwargs, KEYWORD: self._begun(module, args, kwargs)}
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The pass that a model around this one has begun, or a new one."""
         state, outer = self.state, running()
-        if outer is not None and outer.hook is self and outer.module is not self.decoder:
+        if outer is not None and outer.hook is self and outer.module not in (self.decoder, module):
             return outer
         ids = args[0] if args else kwargs.get("input_ids")
         call = Call(state.settings, ids, state.implementation, state.interleaved, self, module,

@@ -12,6 +12,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from focus.architectures import AttentionLayer
 from focus.config import FocusConfig
@@ -63,7 +64,10 @@ def take(state: FocusState, tensors: Mapping[str, Tensor]) -> None:
     own = state_of(state.routers)
     _check_tensors(own, tensors)
     for name, tensor in own.items():
-        tensor.copy_(tensors[name])
+        source = tensors[name].to(tensor.device, tensor.dtype)
+        if isinstance(tensor, DTensor):
+            source = distribute_tensor(source, tensor.device_mesh, tensor.placements)
+        tensor.copy_(source)
 
 
 def state_of(routers: Mapping[int, Router]) -> dict[str, Tensor]:

@@ -61,6 +61,7 @@ class FocusState:
         self.required_grad = {plain(n): p.requires_grad for n, p in model.named_parameters()}
         self.last: Record | None = None
         self.warned = False  # of a training pass that teaches nothing
+        self.told_short = False  # of one without a distant pair
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "last": None}  # what a pass has left is of this process
@@ -135,13 +136,14 @@ class FocusState:
             )
 
     def warn_of_short(self, tokens: int) -> None:
-        """Warns of a training pass over a text without a pair that the gate sees."""
+        """Warns, once a model, of a training pass over texts without a pair that the gate sees."""
         window = self.settings.config.window
-        if 0 < tokens <= window:
+        if 0 < tokens <= window and not self.told_short:
+            self.told_short = True
             warnings.warn(
-                f"the training texts have {tokens} tokens and the window holds {window}: no pair "
-                "is distant, so the routers learn nothing; train on longer texts (2,048 tokens, "
-                "docs/train.md), or with a smaller window",
+                f"this batch has {tokens} tokens and the window holds {window}: no pair is "
+                "distant, so the routers learn nothing from it; train on longer texts (ours had "
+                "2,048 tokens), or with a smaller window",
                 stacklevel=2,
             )
 

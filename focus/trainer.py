@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -17,39 +19,52 @@ from focus.config import FocusConfig
 from focus.hub import FocusAdapter
 from focus.modes import mode
 from focus.named import take
-from focus.state import FocusState, attached, transformers_model
+from focus.state import attached, transformers_model
 
 Schedule = Callable[[int, int], Mapping[str, Any]]
 
 # What a forward pass under way has entered; of this thread alone.
 _entered: ContextVar[mode | None] = ContextVar("focus_trainer_entered", default=None)
 
-
 FOLDER = "focus"  # of a checkpoint; within it one by name, or Trainer would take it for peft's
 CHECKED = 1000  # steps of a schedule that are tried before the first
 
 
 def checkpoint(args: Any, step: int) -> Path:
-    """Where Trainer puts the checkpoint of a step, or has been told to find it."""
-    folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-    given = args.resume_from_checkpoint
-    return Path(given) if isinstance(given, str) and not folder.is_dir() else folder
+    """Where Trainer puts the checkpoint of a step."""
+    return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
 
 
-def restore(state: FocusState, folder: Path) -> None:
-    """Gives the routers, which an optimiser may know, the values of a checkpoint.
+def restore(model: nn.Module, folder: Path) -> None:
+    """Gives the routers of a peft model, which an optimiser may know, the values of a checkpoint.
 
     Raises:
-        ValueError: it has none, or of another config.
+        ValueError: it has none, or of other shapes, or is not the one that peft's weights are of.
     """
+    state = attached(model)
     own = folder / FOLDER / state.active
+    cure = ("copy the checkpoint into output_dir, focus folder and all, or start anew after "
+            "focus.load_adapter")  # fmt: skip
     if not own.is_dir():
-        raise ValueError(
-            f"resume_from_checkpoint: {own} is not there, and a checkpoint of a peft model holds "
-            "no routers beside it; copy the checkpoint into output_dir, focus folder and all, or "
-            "start anew after focus.load_adapter"
-        )
+        raise ValueError(f"resume_from_checkpoint: {own} is not there, and a checkpoint of a peft "
+                         f"model holds no routers beside it; {cure}")  # fmt: skip
+    if not holds(model, folder):
+        raise ValueError(f"resume_from_checkpoint: peft's weights are not those of {folder}, where "
+                         f"the routers would come from; {cure}")  # fmt: skip
     take(state, FocusAdapter.from_pretrained(own).tensors)
+
+
+def holds(model: nn.Module, folder: Path) -> bool:
+    """Whether a peft model has the weights of a checkpoint; true where it is of another form."""
+    file = folder / "adapter_model.safetensors"
+    if not file.is_file():
+        return True
+    own = dict(model.state_dict())
+    # peft leaves the adapter's name out: lora_A.weight is lora_A.default.weight
+    active = getattr(model, "active_adapter", "default")
+    saved = {name.replace(".weight", f".{active}.weight"): each
+             for name, each in load_file(file).items()}  # fmt: skip
+    return all(torch.equal(own[name].cpu(), each) for name, each in saved.items() if name in own)
 
 
 class FocusCallback(TrainerCallback):
@@ -68,7 +83,8 @@ class FocusCallback(TrainerCallback):
 
     Args:
         schedule: from step and number of steps to fields of the config that hold in that step, as
-            :func:`focus.recipe_schedule` gives them; None: the config's own throughout.
+            :func:`focus.recipe_schedule` gives them; None: the config's own throughout. It is
+            also called before the first step, so what it gives must depend on these alone.
         changes: fields of the config in every training step, as of :class:`focus.mode` (``gate``,
             ``top_k``); the schedule's come before them.
 
@@ -96,9 +112,11 @@ class FocusCallback(TrainerCallback):
         self._remove()
         model = kwargs["model"]
         focus_state = attached(model)
-        self._check_schedule(focus_state.config, state.max_steps)
+        self._check_schedule(model, range(state.global_step, state.max_steps))
         if state.global_step and not isinstance(model, PreTrainedModel):
-            restore(focus_state, checkpoint(args, state.global_step))
+            given = args.resume_from_checkpoint
+            there = Path(given) if isinstance(given, str) else checkpoint(args, state.global_step)
+            restore(model, there)
         inner = transformers_model(model)
         self.handles = [
             inner.register_forward_pre_hook(self._enter, prepend=True),
@@ -114,21 +132,27 @@ class FocusCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was written."""
-        name = attached(kwargs["model"]).active
-        save_adapter(kwargs["model"], checkpoint(args, state.global_step) / FOLDER / name)
+        folder, name = checkpoint(args, state.global_step), attached(kwargs["model"]).active
+        if folder.is_dir():  # a hyperparameter search has others
+            save_adapter(kwargs["model"], folder / FOLDER / name)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training is over."""
         self._remove()
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         if best and not isinstance(kwargs["model"], PreTrainedModel):
-            restore(attached(kwargs["model"]), Path(best))
+            try:
+                restore(kwargs["model"], Path(best))
+            except ValueError as error:  # the training is done, and its routers are worth keeping
+                warnings.warn(f"the routers stay those of the last step: {error}", stacklevel=2)
 
-    def _check_schedule(self, config: FocusConfig, steps: int) -> None:
-        if self.schedule is None:
+    def _check_schedule(self, model: nn.Module, steps: range) -> None:
+        if self.schedule is None or not steps:
             return
-        for step in dict.fromkeys([*range(0, steps, max(1, steps // CHECKED)), steps - 1]):
-            config.replace(**{**self.changes, **self.schedule(step, steps)})
+        every = max(1, len(steps) // CHECKED)
+        for step in dict.fromkeys([*steps[::every], steps[-1]]):
+            with mode(model, "soft", **{**self.changes, **self.schedule(step, steps.stop)}):
+                pass
 
     def _remove(self) -> None:
         for handle in self.handles:

@@ -60,6 +60,24 @@ def test_what_attaches_computes_what_it_computed(name: str) -> None:
         assert torch.allclose(found, whole, atol=1e-4)
 
 
+def test_an_interrupted_pass_leaves_nothing_to_the_next() -> None:
+    """Neither torch's hooks nor ours run after Ctrl-C."""
+    model, ids = build("gemma3-vision"), token_ids(1, 60).clamp(max=250)
+    focus.attach(model, focus.FocusConfig.recipe(num_groups=4, window=16), seed=0)
+    with torch.no_grad(), focus.mode(model, "full"):
+        plain = model(ids).logits
+
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    handle = model.get_decoder().norm.register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        model(ids[:, :30])
+    handle.remove()
+    with torch.no_grad(), focus.mode(model, "full"):
+        assert torch.equal(model(ids).logits, plain)
+
+
 def test_a_cache_by_a_name_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("focus.hooks.CACHE", ("past_key_values",))
     model = focus.attach(build("gpt_neox"), focus.FocusConfig(window=8), seed=0)

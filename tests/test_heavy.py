@@ -74,6 +74,9 @@ def test_no_score_lies_at_the_threshold() -> None:
     assert threshold(scores, 0.01) == 3.5
     close = torch.cat([torch.linspace(0, 1, 98), torch.tensor([1.5, 1.5 + 1e-6])])
     assert threshold(close, 0.01) == 1.25
+    many = torch.randn(65536, generator=torch.Generator().manual_seed(0))
+    for share in (0.02, 0.1, 0.5):
+        assert abs(float((many > threshold(many, share)).float().mean()) - share) < 0.01
 
 
 def test_a_text_word_by_word_has_those_of_the_whole() -> None:

@@ -138,12 +138,21 @@ def test_a_checkpoint_of_a_peft_model_without_routers_is_refused(tmp_path: Path)
 
 def test_the_best_peft_model_is_loaded_with_its_routers(tmp_path: Path) -> None:
     how = {**SAVED, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True,
-           "metric_for_best_model": "eval_loss"}  # fmt: skip
+           "metric_for_best_model": "eval_loss", "greater_is_better": True}  # fmt: skip
     model = lora(0)
     trainer = trainer_of(model, tmp_path, FocusCallback(), **how)
     trainer.train()
     best = Path(trainer.state.best_model_checkpoint) / "focus/default"
+    assert "checkpoint-2" in best.parts
     assert same(values(focus.load_adapter(build("llama"), best, check_base=False)), values(model))
+
+
+def test_routers_of_another_run_are_not_taken(tmp_path: Path) -> None:
+    trainer_of(lora(0), tmp_path / "a", FocusCallback(), **SAVED).train()
+    trainer_of(lora(1), tmp_path / "b", FocusCallback(), **SAVED).train()
+    again = trainer_of(lora(0), tmp_path / "b", FocusCallback(), **SAVED)
+    with pytest.raises(ValueError, match="peft's weights are not those of"):
+        again.train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-2"))
 
 
 def test_a_schedule_that_cannot_be_kept_is_refused_before_the_first_step(tmp_path: Path) -> None:
@@ -156,7 +165,7 @@ def test_a_schedule_that_cannot_be_kept_is_refused_before_the_first_step(tmp_pat
 
 def test_texts_within_the_window_teach_nothing_and_it_is_told(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG.replace(window=24), seed=0)
-    with pytest.warns(UserWarning, match="have 24 tokens and the window holds 24"):
+    with pytest.warns(UserWarning, match="has 24 tokens and the window holds 24"):
         trainer_of(model, tmp_path, FocusCallback(), max_steps=1, eval_strategy="no").train()
 
 

@@ -17,6 +17,7 @@ CAPTION = (
     "the bound, if a kept pair cost what a pair costs full attention and nothing were added. "
     "Right: tokens generated with the cache after a context, which is not timed."
 )
+NAMES = {**ROLES, "untrained": "FocusConfig.recipe(), untrained routers"}
 TITLES = {"forward": "A forward pass", "generation": "Generation after a context"}
 
 
@@ -42,7 +43,7 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
         axis.errorbar(
             own["length"], own["speedup"],
             style.spread(own, "speedup", "speedup_low", "speedup_high"),
-            color=look["color"], marker=look["marker"], label=ROLES.get(str(role), str(role)),
+            color=look["color"], marker=look["marker"], label=NAMES.get(str(role), str(role)),
             zorder=3, **style.BAR,
         )  # fmt: skip
         if "bound" in own and own["bound"].notna().any():
