@@ -54,16 +54,18 @@ class ModelHook:
                 "DataParallel: its threads do not see the mode that another has entered; use "
                 "DistributedDataParallel, or one device"
             )
-        settings = self.state.settings
-        if settings.mode != "full":
+        call = self._begun(module, args, kwargs)
+        mode = call.settings.mode
+        if mode != "full":
             refuse_packed(kwargs)
-        if module.training and torch.is_grad_enabled() and settings.mode != "soft":
-            self.state.warn_without_gate(module, settings.mode)
-        if settings.mode == "soft" and torch.is_grad_enabled():
+        if module.training and torch.is_grad_enabled() and mode != "soft":
+            self.state.warn_without_gate(module, mode)
+        if mode == "soft" and torch.is_grad_enabled():
             self.state.check_trainable()
-            if module.training:
-                self.state.warn_of_short(_tokens(args, kwargs))
-        return args, {**kwargs, KEYWORD: self._begun(module, args, kwargs)}
+            given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
+            if module.training and isinstance(given, Tensor):
+                self.state.warn_of_short(given.shape[1])
+        return args, {**kwargs, KEYWORD: call}
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The pass that a model around this one has begun, or a new one."""
@@ -82,12 +84,6 @@ class ModelHook:
         if call is not None and call.hook is self and call.module is module:
             set_running(call.outer)
             self.state.last = call.record
-
-
-def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    given = args[0] if args else kwargs.get("input_ids")
-    given = kwargs.get("inputs_embeds") if given is None else given
-    return given.shape[1] if isinstance(given, Tensor) else 0
 
 
 class LayerHook:

@@ -132,9 +132,10 @@ class FocusCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was written."""
-        folder, name = checkpoint(args, state.global_step), attached(kwargs["model"]).active
-        if folder.is_dir():  # a hyperparameter search has others
-            save_adapter(kwargs["model"], folder / FOLDER / name)
+        if state.is_hyper_param_search:  # whose checkpoints lie elsewhere
+            return
+        name = attached(kwargs["model"]).active
+        save_adapter(kwargs["model"], checkpoint(args, state.global_step) / FOLDER / name)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training is over."""
