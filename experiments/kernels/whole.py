@@ -30,7 +30,7 @@ from experiments.sources import models
 
 FULL = "pretrained model"  # no name of an experiment, beside which it stands
 UNTRAINED = "untrained"
-FEWEST = 2  # rounds, whatever they take
+FEWEST = 4  # rounds, whatever they take: one to warm up, three that an interval can rest on
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 def take_turns(runs: Mapping[str, Callable[[], float]], plan: Whole) -> dict[str, list[float]]:
     """Seconds of every method by round. Who goes first goes last in the next round; the first round
-    warms up, and counts only where there is no time for more than two.
+    warms up, and does not count.
 
     Args:
         runs: calls that tell their own seconds.
@@ -118,8 +118,7 @@ def take_turns(runs: Mapping[str, Callable[[], float]], plan: Whole) -> dict[str
         now = time.perf_counter()
         if number + 1 >= FEWEST and now + (now - started) > end:
             break
-    warm = len(taken[FULL]) > FEWEST
-    return {name: own[1:] if warm else own for name, own in taken.items()}
+    return {name: own[1:] for name, own in taken.items()}
 
 
 def compared(taken: Mapping[str, list[float]], name: str, chosen: Settings) -> dict[str, Any]:
