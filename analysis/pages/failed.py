@@ -10,6 +10,8 @@ from analysis.pages.words import NOTHING, percent
 from analysis.results import Results
 
 LONGEST = "long_8192"  # the reading of the longest texts
+SHORT = 512  # tokens
+NAMES = {"forward": "a forward pass", "generation": "generation"}
 
 
 def failed(results: Results) -> str:
@@ -19,7 +21,7 @@ def failed(results: Results) -> str:
         return NOTHING
     every = quality(results)
     frame = known.family.of(every)
-    found = [paper(results, every, known), quarter(frame, known), *longer(results)]
+    found = [paper(results, every, known), quarter(frame, known), *longer(results), short(results)]
     return "\n".join(f"- {each}" for each in found if each) or NOTHING
 
 
@@ -69,6 +71,19 @@ def longer(results: Results) -> list[str]:
             f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}; "
             f"calibrated, after 3x steps, {percent(other)} "
             "([figure](results/figures/lengths.png))."]  # fmt: skip
+
+
+def short(results: Results) -> str | None:
+    """The least and the greatest ratio of times up to a few tokens, where something is lost."""
+    own = results.whole
+    own = own[own["length"] <= SHORT]
+    if own.empty or own["speedup"].min() >= 1:
+        return None
+    ends = own.groupby("phase")["speedup"].agg(["min", "max"])
+    told = [f"{NAMES[phase]} is {low:.2f} to {high:.2f}"
+            for phase, (low, high) in ends.iterrows()]  # fmt: skip
+    return (f"**Short texts.** Up to {SHORT} tokens {', '.join(told)} times as fast as the "
+            "pretrained model's ([figure](results/figures/whole.png)).")  # fmt: skip
 
 
 def sharing(results: Results) -> str:

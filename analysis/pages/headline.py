@@ -21,6 +21,7 @@ BASES = {
     "pretrained": "the pretrained model",
 }
 TEXTS = {"unseen": "unseen books"}
+TIMED = {"ours": "recipe", "allocated": "calibrated"}
 PHASES = {"forward": "forward pass over", "generation": "generation after"}
 HEAD = """| | distant pairs | against {} | against pretrained | forward | rows |
 | --- | ---: | ---: | ---: | ---: | ---: |"""
@@ -187,5 +188,5 @@ def speed(results: Results) -> str:
     for (phase, role), own in frame.groupby(["phase", "role"], sort=False):
         known = dict(zip(own["length"], own["speedup"], strict=True))
         told = [f"{known[each]:.2f}x" if each in known else NONE for each in lengths]
-        lines.append(f"| {ROLES.get(role, role)}: {PHASES[phase]} | {' | '.join(told)} |")
+        lines.append(f"| {PHASES[phase]} ({TIMED.get(role, role)}) | {' | '.join(told)} |")
     return "\n".join(lines)

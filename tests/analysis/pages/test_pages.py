@@ -104,6 +104,11 @@ def test_the_best_leave_oracles_out(read):
     assert all(line.endswith(") |") for line in lines)
 
 
+def test_what_is_lost_on_short_texts_is_told(read):
+    told = "Up to 512 tokens a forward pass is 0.90 to 0.90 times as fast as the pretrained model's"
+    assert told in failed.failed(read)
+
+
 def test_other_kinds_of_text_stand_in_a_row_each(results):
     assert rivals.kinds(results) == NOTHING
     how = {"reading": "kinds", "texts": "plays"}
@@ -128,6 +133,7 @@ def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
 
 
 def test_what_did_not_fail_is_not_told(read):
+    write_table(read.root, "prefill", {"length": 64, "speedup": 1.1})
     assert failed.failed(read) == NOTHING
 
 
@@ -154,8 +160,8 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert "(top-2 of 18)** (`FocusConfig.recipe()`)" in timed
     assert "12.5%" in timed
     assert "| tokens | 64 | 16,384 |" in headline.speed(read)
-    assert "| ours: trained groups: forward pass over | 0.90x | " in headline.speed(read)
-    assert "| ours, calibrated: forward pass over | 0.90x | " in headline.speed(read)
+    assert "| forward pass over (recipe) | 0.90x | " in headline.speed(read)
+    assert "| forward pass over (calibrated) | 0.90x | " in headline.speed(read)
     assert "generation" not in headline.speed(read)
     assert all("/rows.csv)" in line for line in lines)
 
