@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 from collections.abc import Callable
 
@@ -61,7 +62,11 @@ def test_what_attaches_computes_what_it_computed(name: str) -> None:
 
 
 def test_an_interrupted_pass_leaves_nothing_to_the_next() -> None:
-    """Neither torch's hooks nor ours run after Ctrl-C."""
+    """torch runs no hook after Ctrl-C, so that the pass is not ended: in a context of its own."""
+    contextvars.copy_context().run(interrupted_and_again)
+
+
+def interrupted_and_again() -> None:
     model, ids = build("gemma3-vision"), token_ids(1, 60).clamp(max=250)
     focus.attach(model, focus.FocusConfig.recipe(num_groups=4, window=16), seed=0)
     with torch.no_grad(), focus.mode(model, "full"):
