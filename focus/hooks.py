@@ -20,8 +20,6 @@ from focus.masks import refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
-CACHE = ("past_key_values", "layer_past")  # what attention modules call it
-
 
 @dataclass(eq=False, slots=True)
 class LayerCall:
@@ -104,14 +102,16 @@ class LayerHook:
         hidden = args[0] if args else kwargs["hidden_states"]
         if hidden.shape[1] == 0:
             raise ValueError("input_ids: no tokens; give at least one")
-        router = getattr(module, "focus_router", None)
+        router = module._modules.get("focus_router")  # a step has no time for getattr
         if router is not None and not isinstance(router, Router):
             raise ValueError(
                 f"focus_router: was wrapped in {type(router).__name__} (peft's modules_to_save?), "
                 "whose copy Focus would not save; leave it out there: focus.trainable_parameters "
                 "and focus.save_adapter are for the routers"
             )
-        cache = next((kwargs[name] for name in CACHE if kwargs.get(name) is not None), None)
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = kwargs.get("layer_past")  # GPT-NeoX, GPT-BigCode
         place = None
         if cache is not None and router is not None:
             if call.settings.mode == "hard":

@@ -153,8 +153,7 @@ class Router(nn.Module):
             ValueError: Sinkhorn is to balance more groups than there are tokens, with padding.
         """
         if mask is not None:
-            routed = self._memberships(hidden_BTE, real_BT, mask, ready)
-            return with_heavy(routed, self.heavy(hidden_BTE)) if mask.heavy_hitters else routed
+            return self._memberships(hidden_BTE, real_BT, mask, ready)
         balance = balance or self.config.balance
         temperature = temperature or self.config.temperature
         with torch.autocast(hidden_BTE.device.type, enabled=False):
@@ -170,23 +169,26 @@ class Router(nn.Module):
                 scores = scores + self.potentials.to(scores.dtype).unsqueeze(-2)
             return scores / temperature
 
-    @torch.no_grad()
     def _memberships(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
                      ready: Prepared | None) -> Memberships:  # fmt: skip
         own_scores = type(self).scores is not Router.scores  # a subclass has another rule
         taken_at = self.taken_at if config.allocated else None
         if own_scores or config.balance == "sinkhorn" or not route.computes(hidden_BTE):
-            logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
-            return memberships_of(cast(Tensor, logits), config, taken_at)
-        ready = self.prepared() if ready is None else ready
+            with torch.no_grad():
+                logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
+                found = memberships_of(cast(Tensor, logits), config, taken_at)
+                return with_heavy(found, self.heavy(hidden_BTE)) if config.heavy_hitters else found
+        if ready is None:
+            with torch.no_grad():
+                ready = self.prepared()
         potentials = ready.potentials
         if config.balance != "causal":
             potentials = torch.zeros_like(potentials)
-        with torch.autocast("cpu", enabled=False):
-            query, key = route.route(
-                hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k,
-                config.key_top_k, self.config.routers != "paper", taken_at,
-            )  # fmt: skip
+        heavy = (self.heavy_weight, self.heavy_bias) if config.heavy_hitters else None
+        query, key = route.route(
+            hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k, config.key_top_k,
+            self.config.routers != "paper", taken_at, heavy,
+        )  # fmt: skip
         return Memberships(query, key if config.separate_keys else None)
 
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:

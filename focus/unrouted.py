@@ -41,8 +41,10 @@ class Unrouted:
 
     def extend(self, hidden: Tensor, seen: int) -> None:
         """Tokens that follow the first ``seen``; of a pass that failed, some may be here."""
-        self.crop(seen)
-        self.parts.append(hidden.detach().clone())  # the model may use its memory again
+        if seen < self.count:
+            self.crop(seen)
+        own = hidden.detach() if hidden.requires_grad else hidden
+        self.parts.append(own.clone())  # the model may use its memory again
         self.count += hidden.shape[1]
 
     def joined(self) -> Tensor:

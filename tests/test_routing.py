@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from focus import FocusConfig, Router
 from focus.balance import balance_statistics, sinkhorn_potentials
-from focus.groups import assignments_of, memberships_of, top_k_groups
+from focus.groups import assignments_of, memberships_of, top_k_groups, with_heavy
 
 HIDDEN, TOKENS = 24, 96
 
@@ -204,14 +204,25 @@ def test_query_heads_of_their_own_are_not_balanced() -> None:
                                               (2, "multi_probe")])  # fmt: skip
 @pytest.mark.parametrize("tokens", [1, 5, 70])
 @pytest.mark.parametrize("balance", ["causal", "softmax"])
+@pytest.mark.parametrize("heavy", [0.0, 0.1])
 def test_compiled_memberships_are_those_of_the_logits(
-    routers: str, top_k: int, probe: str, tokens: int, balance: str
+    routers: str, top_k: int, probe: str, tokens: int, balance: str, heavy: float
 ) -> None:
-    config = FocusConfig(num_groups=7, top_k=top_k, probe=probe, routers=routers, balance=balance)  # type: ignore[arg-type]
-    layer = Router(config, HIDDEN, 2, 6, torch.Generator().manual_seed(0))
+    config = FocusConfig(num_groups=7, top_k=top_k, probe=probe, routers=routers, balance=balance,
+                         heavy_hitters=heavy)  # type: ignore[arg-type]  # fmt: skip
+    draw = torch.Generator().manual_seed(0)
+    layer = Router(config, HIDDEN, 2, 6, draw)
     layer.potentials.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.2)
     states = hidden(3, tokens)
     found, wanted = layer(states, mask=config), memberships_of(layer(states), config)
+    if heavy:
+        heads = layer.centroids.shape[1]
+        layer.take(heavy_weight=torch.randn(heads, HIDDEN, generator=draw),
+                   heavy_bias=torch.full((heads,), -1.0))  # fmt: skip
+        found, flags = layer(states, mask=config), layer.heavy(states)
+        assert not flags.all()
+        assert flags.any()
+        wanted = with_heavy(wanted, flags)
     assert torch.equal(found.query, wanted.query)
     assert torch.equal(found.of_keys, wanted.of_keys)
     assert (found.key is None) == (wanted.key is None)

@@ -1,4 +1,5 @@
 // Routing: layer norm, projection, cosine with the centroids, the largest groups.
+// Heavy hitters, where there are any, have a group of their own behind these.
 //
 // What focus.routing does in a dozen calls, which cost more than the work where a step has one token.
 // Of many tokens the projections come ready, as one product of matrices.
@@ -12,9 +13,13 @@ extern "C" struct RouteProblem {
     const float *centroids;   // (sides, heads, dim, groups)
     const float *potentials;  // (sides, heads, groups)
     const float *taken_at;    // NULL, or (heads or query heads, groups): see route.py
-    uint8_t *query;           // (batch, heads or query heads, tokens, groups), zeros; 1 for a member
-    uint8_t *key;             // (batch, heads, tokens, groups)
-    int64_t batch, tokens, width, sides, heads, dim, groups, query_top, key_top, cosine, threads;
+    const float *heavy_weight;  // NULL, or (heads, width), of normalised states
+    const float *heavy_bias;    // (heads)
+    const float *heavy;         // NULL, or (batch, tokens, heads): scores of heavy hitters, ready
+    uint8_t *query;  // (batch, heads or query heads, tokens, columns), 1 for a member
+    uint8_t *key;    // (batch, heads, tokens, columns)
+    int64_t batch, tokens, width, sides, heads, dim, groups, columns, query_top, key_top, cosine;
+    int64_t threads;
 };
 
 static float dot(const float *a, const float *b, int64_t n) {
@@ -86,7 +91,7 @@ static void mark_largest(const RouteProblem &p, const Block &block, const Room &
         *(LooseInts *)(room.chosen + n * LANES) = at;
         for (int i = 0; i < block.count; i++) {
             const int64_t row = block.sequence[i] * routings + routing;
-            to[(row * p.tokens + block.token[i]) * p.groups + room.chosen[n * LANES + i]] = 1;
+            to[(row * p.tokens + block.token[i]) * p.columns + room.chosen[n * LANES + i]] = 1;
         }
     }
 }
@@ -99,8 +104,24 @@ static int groups_of(const RouteProblem &p, int64_t routing) {
     return count;
 }
 
-// Tokens from number `first` of all sequences' on; routed: their projections.
-static void route_block(const RouteProblem &p, int64_t first, const float *routed, const Room &room) {
+// The last group is that of the heavy hitters, which are in no other; every query looks into it.
+static void mark_heavy(const RouteProblem &p, const Block &block, const float *scores, int64_t head,
+                       int64_t query_sides) {
+    for (int i = 0; i < block.count; i++) {
+        const int64_t routing = block.sequence[i] * p.heads + head, token = block.token[i];
+        for (int64_t side = 0; side < query_sides; side++)
+            p.query[((routing * query_sides + side) * p.tokens + token + 1) * p.columns - 1] = 1;
+        if (!(scores[(block.sequence[i] * p.tokens + token) * p.heads + head] > 0)) continue;
+        uint8_t *own = p.key + (routing * p.tokens + token) * p.columns;
+        memset(own, 0, p.groups);
+        own[p.groups] = 1;
+    }
+}
+
+// Tokens from number `first` of all sequences' on; routed: their projections; heavy: NULL, or scores
+// of heavy hitters.
+static void route_block(const RouteProblem &p, int64_t first, const float *routed,
+                        const float *heavy, const Room &room) {
     const int64_t query_sides = p.sides > 1 ? p.sides - 1 : 1, stride = p.sides * p.heads * p.dim;
     Block block;
     block.count = (int)(p.batch * p.tokens - first < LANES ? p.batch * p.tokens - first : LANES);
@@ -116,9 +137,11 @@ static void route_block(const RouteProblem &p, int64_t first, const float *route
             if (side == p.sides - 1)
                 mark_largest(p, block, room, (int)p.key_top, p.key, head, p.heads);
         }
+    for (int64_t head = 0; heavy && head < p.heads; head++)
+        mark_heavy(p, block, heavy, head, query_sides);
 }
 
-static void project(const RouteProblem &p, float *states, float *routed) {
+static void project(const RouteProblem &p, float *states, float *routed, float *heavy) {
     const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
     for (int64_t n = 0; n < tokens; n++) {
         const float *from = p.hidden + n * p.width;
@@ -131,25 +154,34 @@ static void project(const RouteProblem &p, float *states, float *routed) {
     for (int64_t row = 0; row < rows; row++)
         for (int64_t n = 0; n < tokens; n++)
             routed[n * rows + row] = dot(states + n * p.width, p.weight + row * p.width, p.width);
+    for (int64_t n = 0; p.heavy_weight && !p.heavy && n < tokens; n++)
+        for (int64_t head = 0; head < p.heads; head++)
+            heavy[n * p.heads + head] = p.heavy_bias[head] +
+                dot(states + n * p.width, p.heavy_weight + head * p.width, p.width);
 }
 
 // 0, or 1: no memory.
 extern "C" int focus_route(const RouteProblem *problem) {
     const RouteProblem &p = *problem;
     const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
-    const int64_t own = p.projected ? 0 : tokens * (p.width + rows);
+    const int64_t own = p.projected ? 0 : tokens * (p.width + rows + p.heads);
     const int64_t each = (p.dim + 2 * p.groups) * LANES, blocks = (tokens + LANES - 1) / LANES;
     float *room = (float *)malloc((own + p.threads * each) * sizeof(float));
     if (!room) return 1;
     const float *routed = p.projected ? p.projected : room + tokens * p.width;
-    if (!p.projected) project(p, room, room + tokens * p.width);
+    float *found = room + tokens * (p.width + rows);
+    if (!p.projected) project(p, room, room + tokens * p.width, found);
+    const float *heavy = p.heavy ? p.heavy : p.heavy_weight ? found : NULL;
+    const int64_t every = tokens * p.heads * p.columns;
+    memset(p.query, 0, every * (p.sides > 1 ? p.sides - 1 : 1));
+    memset(p.key, 0, every);
     const int64_t share = (blocks + p.threads - 1) / p.threads;
 #pragma omp parallel for schedule(static) num_threads((int)p.threads) if (blocks > 1)
     for (int64_t part = 0; part < p.threads; part++) {
         float *at = room + own + part * each, *scores = at + p.dim * LANES;
         const Room mine = {at, scores, (int32_t *)(scores + p.groups * LANES)};
         for (int64_t n = part * share; n < blocks && n < (part + 1) * share; n++)
-            route_block(p, n * LANES, routed + n * LANES * rows, mine);
+            route_block(p, n * LANES, routed + n * LANES * rows, heavy, mine);
     }
     free(room);
     return 0;

@@ -15,20 +15,21 @@ from torch import Tensor
 from focus.attention.native.build import library, needed
 
 FEW = 16  # tokens; of more, a product of matrices makes the projections
-_PROBLEM = struct.Struct("=8Q11q")  # as in route.cpp
+_PROBLEM = struct.Struct("=11Q12q")  # as in route.cpp
 
 
 def computes(hidden_BME: Tensor) -> bool:
     """Whether the kernel takes hidden states of this device and dtype."""
     known = hidden_BME.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    here = hidden_BME.device.type == "cpu" and not torch.compiler.is_compiling()
+    here = hidden_BME.is_cpu and not torch.compiler.is_compiling()
     return known and here and library() is not None
 
 
 def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Tensor,
-          query_top: int, key_top: int, cosine: bool,
-          taken_at: Tensor | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Memberships (B, Hq, M, K) of queries and (B, Hr, M, K) of keys, bool.
+          query_top: int, key_top: int, cosine: bool, taken_at: Tensor | None = None,
+          heavy: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Memberships (B, Hq, M, K) of queries and (B, Hr, M, K) of keys, bool; K + 1 groups where
+    there are heavy hitters (see :func:`focus.groups.with_heavy`).
 
     Args:
         hidden_BME: such as :func:`computes` allows.
@@ -37,23 +38,28 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
         cosine: whether hidden states and projections are normalised.
         taken_at: (Hq, K) float32, rising: the ``query_top`` from which on a routing takes its n-th
             group; None: every one takes ``query_top``.
+        heavy: weight (Hr, E) and bias (Hr,), float32, of the scores that tell heavy hitters.
 
     Raises:
         MemoryError: there is no room for the projections.
     """
     batch, tokens, width = hidden_BME.shape
     sides, heads, dim, groups = centroids.shape
-    query = torch.zeros(batch, heads * max(1, sides - 1), tokens, groups, dtype=torch.bool)
-    key = torch.zeros(batch, heads, tokens, groups, dtype=torch.bool)
-    hidden, projected = hidden_BME.float(), None
-    if batch * tokens > FEW:
-        states = F.layer_norm(hidden, (width,)) if cosine else hidden
-        projected = F.linear(states, weight)
-    tensors = (hidden, projected, weight, centroids, potentials, taken_at, query, key)
+    columns = groups + (heavy is not None)
+    query = torch.empty(batch, heads * max(1, sides - 1), tokens, columns, dtype=torch.bool)
+    key = torch.empty(batch, heads, tokens, columns, dtype=torch.bool)
+    hidden, projected, scores = hidden_BME.float(), None, None
+    if batch * tokens > FEW or (heavy is not None and not cosine):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            states = F.layer_norm(hidden, (width,))
+            projected = F.linear(states if cosine else hidden, weight)
+            scores = None if heavy is None else F.linear(states, *heavy)
+    tensors = (hidden, projected, weight, centroids, potentials, taken_at, *(heavy or (None, None)),
+               scores, query, key)  # fmt: skip
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     problem = _PROBLEM.pack(
         *[0 if x is None else x.data_ptr() for x in held], batch, tokens, width, sides, heads, dim,
-        groups, query_top, key_top, cosine, torch.get_num_threads(),
+        groups, columns, query_top, key_top, cosine, torch.get_num_threads(),
     )  # fmt: skip
     if needed().focus_route(problem):
         raise MemoryError("routing: no memory for the projections; shorten the batch")
