@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def restore(model: nn.Module, folder: Path) -> None:
     """Gives the routers of a peft model, which an optimiser may know, the values of a checkpoint.
 
     Raises:
-        ValueError: it has none, or of other shapes, or is not the one that peft's weights are of.
+        ValueError: it has none, or of another config, or is not the one that peft's weights are of.
     """
     state = attached(model)
     own = folder / FOLDER / state.active
@@ -51,7 +52,14 @@ def restore(model: nn.Module, folder: Path) -> None:
     if not holds(model, folder):
         raise ValueError(f"resume_from_checkpoint: peft's weights are not those of {folder}, where "
                          f"the routers would come from; {cure}")  # fmt: skip
-    take(state, FocusAdapter.from_pretrained(own).tensors)
+    adapter = FocusAdapter.from_pretrained(own)
+    other = [f"{each.name} = {getattr(adapter.config, each.name)!r} there, "
+             f"{getattr(state.config, each.name)!r} here" for each in fields(FocusConfig)
+             if getattr(adapter.config, each.name) != getattr(state.config, each.name)]  # fmt: skip
+    if other:
+        raise ValueError(f"resume_from_checkpoint: the routers of {own} were trained with "
+                         f"{'; '.join(other)}; attach with that config, or {cure}")  # fmt: skip
+    take(state, adapter.tensors)
 
 
 def holds(model: nn.Module, folder: Path) -> bool:

@@ -155,6 +155,15 @@ def test_routers_of_another_run_are_not_taken(tmp_path: Path) -> None:
         again.train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-2"))
 
 
+def test_routers_of_another_config_are_not_taken(tmp_path: Path) -> None:
+    trainer_of(lora(0), tmp_path, FocusCallback(), **SAVED).train()
+    again = lora(1)
+    attached(again).reconfigure(CONFIG.replace(window=CONFIG.window + 1))
+    with pytest.raises(ValueError, match=rf"window = {CONFIG.window} there, {CONFIG.window + 1} "):
+        trainer_of(again, tmp_path, FocusCallback(), **SAVED).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-2"))  # fmt: skip
+
+
 def test_a_schedule_that_cannot_be_kept_is_refused_before_the_first_step(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG.replace(num_groups=3), seed=0)
     before = values(model)
