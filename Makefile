@@ -53,7 +53,7 @@ plan: $(STAMP)
 	$(BIN)/python -m experiments.stages.cost $(MODEL) $(if $(SCALE),--scale $(SCALE))
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST)
+	$(BIN)/python -m pytest $(TEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -20,6 +20,8 @@ from focus.masks import refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
+CACHE = ("past_key_values", "layer_past")  # what attention modules call it
+
 
 @dataclass(eq=False, slots=True)
 class LayerCall:
@@ -109,9 +111,11 @@ class LayerHook:
                 "whose copy Focus would not save; leave it out there: focus.trainable_parameters "
                 "and focus.save_adapter are for the routers"
             )
-        cache = kwargs.get("past_key_values")
-        if cache is None:
-            cache = kwargs.get("layer_past")  # GPT-NeoX, GPT-BigCode
+        cache = None
+        for name in CACHE:
+            cache = kwargs.get(name)
+            if cache is not None:
+                break
         place = None
         if cache is not None and router is not None:
             if call.settings.mode == "hard":

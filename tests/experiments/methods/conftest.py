@@ -9,7 +9,7 @@ import torch
 
 
 @pytest.fixture(autouse=True, scope="package")
-def one_thread(threads: None) -> Iterator[None]:
+def one_thread(two_threads: None) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
