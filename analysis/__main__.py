@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 from analysis import claims, figures, forecast, pages, report, settings, tables
+from analysis.stale import stale
+from experiments import settings as suite
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,6 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
     for verdict, count in claims.totals(rows).items():
         print(f"{count:5d}  {verdict}")
     print(f"{len(written)} files, most below {out}")
+    for line in stale(results, suite.load(options.params, options.scale)):
+        print(f"stale: {line}")
 
 
 if __name__ == "__main__":

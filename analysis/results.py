@@ -103,7 +103,7 @@ class Results:
     def cells(self) -> dict[str, Cell]:
         """Every cell that was read or trained, by name, in the order of params.yaml."""
         found = {}
-        for block, path in self._finished():
+        for block, path in self.finished():
             settings = load_json(path).get("settings") or {}
             cells = settings.get("cells")  # of a reading; a training's folder has the cell's name
             for name, own in (cells or {path.parent.name: settings}).items():
@@ -112,7 +112,7 @@ class Results:
                     found.setdefault(name, Cell.of({**own, "name": name, "block": block}, now))
         return found
 
-    def _finished(self) -> Iterator[tuple[str, Path]]:
+    def finished(self) -> Iterator[tuple[str, Path]]:
         """Records of readings and trainings that ended, with their experiment."""
         paths = [*self.root.glob("*/read/*/run.json"), *self.root.glob("*/train/*/*/run.json")]
         found = [(path.relative_to(self.root).parts[0], path) for path in sorted(paths)]
@@ -126,7 +126,7 @@ class Results:
     def _read(self) -> dict[str, pd.DataFrame]:
         """Rows of every finished reading, by kind."""
         frames: dict[str, list[pd.DataFrame]] = {}
-        for _, record in self._finished():
+        for _, record in self.finished():
             path = record.with_name("rows.csv")
             if path.is_file():
                 frame = read_csv(path)
@@ -211,7 +211,7 @@ class Results:
     def _trained(self, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
         """A table beside the weights of every training."""
         frames = []
-        for block, record in self._finished():
+        for block, record in self.finished():
             path = record.with_name(name)
             if not path.is_file() or record.parents[2].name != "train":
                 continue

@@ -76,15 +76,17 @@ class Settings(_File):
                 return cells[name]
             if name == block and len(cells) == 1:
                 return next(iter(cells.values()))
+        if name in self.experiments:
+            cells = self.experiments[name]
+            raise ValueError(f"experiments.{name}: has several cells; there are {', '.join(cells)}")
         known = [each for cells in self.experiments.values() for each in cells]
-        what = "has several cells" if name in self.experiments else "no such experiment"
-        raise ValueError(f"experiments.{name}: {what}; there are {', '.join(known)}")
+        raise ValueError(f"experiments.{name}: no such experiment; {near(name, known)}")
 
     def cells(self, block: str) -> Cells:
         """The cells of an experiment; ValueError with the names that there are."""
         if block not in self.experiments:
-            known = ", ".join(self.experiments)
-            raise ValueError(f"experiments.{block}: no such experiment; there are {known}")
+            raise ValueError(f"experiments.{block}: no such experiment; "
+                             f"{near(block, self.experiments)}")  # fmt: skip
         return self.experiments[block]
 
     @property
@@ -155,6 +157,7 @@ def _check(settings: Settings) -> None:
             _known(f"{path}.texts", [cell.texts], settings.texts)
             _known(f"{path}.readings", cell.readings, settings.readings)
             _known(f"{path}.against", cell.against, settings.experiments)
+            _check_against(f"{path}.against", cell, settings)
             if set(cell.seeds) - set(settings.seeds):
                 raise ValueError(f"{path}.seeds: {list(cell.seeds)} are not all in seeds = "
                                  f"{list(settings.seeds)}")  # fmt: skip
@@ -176,6 +179,14 @@ def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
             raise ValueError(f"{path}: {name!r} is unknown; {near(name, known)}")
+
+
+def _check_against(path: str, cell: Experiment, settings: Settings) -> None:
+    for name in cell.against:
+        theirs = {each for other in settings.cells(name).values() for each in other.readings}
+        if cell.readings and not theirs & set(cell.readings):
+            raise ValueError(f"{path}: {name} has none of the readings {', '.join(cell.readings)}, "
+                             "so there is nothing to compare; add one to its own")  # fmt: skip
 
 
 def _check_timed(path: str, plan: Whole, settings: Settings) -> None:
@@ -216,7 +227,8 @@ def _starts(path: str, cell: Experiment, settings: Settings) -> list[Experiment]
         try:
             above = settings.cell(cell.start)
         except ValueError as error:
-            raise ValueError(f"{path}.start: {str(error).split(': ', 1)[1]}") from error
+            why = str(error).split(": ", 1)[1]
+            raise ValueError(f"{path}.start: {cell.start!r}: {why}") from error
         if above.name in names:
             raise ValueError(f"{path}.start: {' -> '.join([*names, above.name])} goes round")
         if above.model != cell.model:

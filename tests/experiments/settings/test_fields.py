@@ -110,7 +110,7 @@ BAD_CELLS = [
     ({"readings": []}, "readings: must name at least one value"),
     ({"against": ["moon"]}, "against: 'moon' is unknown; there are one"),
     ({"seeds": [7]}, "seeds: [7] are not all in seeds = [0, 1, 2]"),
-    ({"start": "moon"}, "start: no such experiment; there are one"),
+    ({"start": "moon"}, "start: 'moon': no such experiment; there are one"),
     ({"method": 3}, "method: Input should be a valid dictionary"),
     ({"method": {"name": "moon"}, "regime": None}, "method.name: 'moon' is no method; there are"),
     (routed(windo=3), "method.windo: unknown field"),

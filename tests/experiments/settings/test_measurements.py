@@ -27,7 +27,7 @@ BAD = [
         "prefill",
         "experiments",
         ["songs"],
-        "prefill.experiments: songs: no such experiment; there are",
+        "prefill.experiments: songs: no such experiment; ",
     ),
     (
         "continuation",

@@ -132,7 +132,7 @@ def test_a_start_may_be_a_cell_and_must_be_of_the_same_model(file: Any) -> None:
     swept = {"sweep": {"window": [8, 16]}}
     read = settings.parse(file(one=swept, two={"start": "one-window8"}))
     assert read.cell("two").start == "one-window8"
-    with pytest.raises(ValueError, match=r"^experiments\.two\.start: has several cells; there are"):
+    with pytest.raises(ValueError, match=r"^experiments\.two\.start: 'one': has several cells; "):
         settings.parse(file(one=swept, two={"start": "one"}))
     with pytest.raises(ValueError, match=r"^experiments\.two\.start: one is of tiny-llama, not"):
         settings.parse(file(one={}, two={"start": "one", "model": "tiny-gpt2"}))
@@ -240,5 +240,14 @@ def test_a_swept_block_starts_from_the_same_point_of_a_swept_start(file: Any) ->
     assert read.cell("two-window8").start == "one-window8"
     assert read.cell("three").start == "one-window8"
     values["experiments"]["two"]["sweep"] = {"window": [32]}
-    with pytest.raises(ValueError, match=r"experiments\.two\.start: has several cells"):
+    with pytest.raises(ValueError, match=r"experiments\.two\.start: 'one': has several cells"):
         settings.parse(values)
+
+
+def test_what_is_compared_must_be_read_the_same_way(file: Any) -> None:
+    cells = {"one": {"readings": ["search"]}, "two": {"readings": ["plays"], "against": ["one"]}}
+    with pytest.raises(ValueError, match=r"^experiments\.two\.against: one has none of the "
+                                         r"readings plays, so there is nothing to compare"):  # fmt: skip
+        settings.parse(file(**cells))
+    cells["one"]["readings"].append("plays")
+    assert settings.parse(file(**cells)).cell("two").against == ("one",)

@@ -1,0 +1,39 @@
+"""Results that other settings made than those that stand in params.yaml now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from analysis.results import Results, load_json
+from experiments.settings import Settings
+
+PARTS = ("method", "regime", "seeds", "budgets", "texts", "model")  # of a cell: what makes a result
+
+
+def stale(results: Results, chosen: Settings) -> Iterator[str]:
+    """A line for each cell that was read and that params.yaml has no more, or has otherwise."""
+    for block, path in results.finished():
+        made = (load_json(path).get("settings") or {}).get("cells") or {}
+        now = chosen.experiments.get(block, {})
+        for name, own in made.items():
+            if name not in now:
+                yield f"{name}: is no cell of params.yaml any more; delete {path.parent}"
+            elif other := sorted(differing(own, now[name].plain())):
+                what = ", ".join(other)
+                yield (f"{name}: was read with another {what} than params.yaml has now; run dvc "
+                       f"repro read@{block}")  # fmt: skip
+
+
+def differing(made: dict[str, Any], now: dict[str, Any]) -> set[str]:
+    """Fields that both know and that are not the same; what came in since has its default."""
+    found = set()
+    for part in PARTS:
+        one, other = made.get(part), now.get(part)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found |= {
+                f"{part}.{key}" for key in one.keys() & other.keys() if one[key] != other[key]
+            }
+        elif one != other and part in made:
+            found.add(part)
+    return found

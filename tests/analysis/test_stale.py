@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import json
+
+from analysis.stale import differing, stale
+from experiments import settings
+from tests.analysis.result_files import write_read
+
+
+def test_a_cell_that_params_has_no_more_or_has_otherwise_is_told(results):
+    chosen = settings.load()
+    for name in ("plays_window", "plays_adapted", "gone"):
+        write_read(results.root, name, [{"seed": 0, "condition": "full"}], reading="plays")
+        path = results.root / name / "read" / "plays" / "run.json"
+        run = json.loads(path.read_text())
+        run["settings"]["cells"] = {name: chosen.cell("plays_window").plain()}
+        path.write_text(json.dumps(run))
+    told = sorted(stale(results, chosen), reverse=True)
+    assert len(told) == 2
+    assert told[0].startswith("plays_adapted: was read with another budgets, method.name, ")
+    assert told[0].endswith("than params.yaml has now; run dvc repro read@plays_adapted")
+    assert told[1].startswith("gone: is no cell of params.yaml any more; delete ")
+
+
+def test_what_came_in_since_is_no_difference():
+    assert not differing(
+        {"method": {"window": 8}}, {"method": {"window": 8, "new": 1}, "seeds": [0]}
+    )
+    assert differing({"seeds": [0]}, {"seeds": [0, 1]}) == {"seeds"}
