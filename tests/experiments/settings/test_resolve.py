@@ -246,8 +246,10 @@ def test_a_swept_block_starts_from_the_same_point_of_a_swept_start(file: Any) ->
 
 def test_what_is_compared_must_be_read_the_same_way(file: Any) -> None:
     cells = {"one": {"readings": ["search"]}, "two": {"readings": ["plays"], "against": ["one"]}}
-    with pytest.raises(ValueError, match=r"^experiments\.two\.against: one has none of the "
-                                         r"readings plays, so there is nothing to compare"):  # fmt: skip
+    told = (
+        r"^experiments\.two\.against: one has none of the readings plays, so there is nothing to "
+    )
+    with pytest.raises(ValueError, match=told):
         settings.parse(file(**cells))
     cells["one"]["readings"].append("plays")
     assert settings.parse(file(**cells)).cell("two").against == ("one",)
