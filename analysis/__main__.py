@@ -21,7 +21,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pages", type=Path, nargs="?", const=Path(),
                         help="also render README.md and docs/ of a folder")  # fmt: skip
     options = parser.parse_args(arguments)
-    loaded, out = settings.load(options.params, options.scale), options.results
+    chosen, out = suite.load(options.params, options.scale), options.results
+    loaded = settings.of(chosen)
     results = loaded.results(out)
     written = tables.write(results, out / "tables")  # first: rules read what was counted there
     written += figures.write(results, out / "figures")
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     for verdict, count in claims.totals(rows).items():
         print(f"{count:5d}  {verdict}")
     print(f"{len(written)} files, most below {out}")
-    for line in stale(results, suite.load(options.params, options.scale)):
+    for line in stale(results, chosen):
         print(f"stale: {line}")
 
 

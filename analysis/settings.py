@@ -26,9 +26,13 @@ class LedgerSettings:
 
 def load(path: str | Path = "params.yaml", scale: str | None = None) -> LedgerSettings:
     """All of `params.yaml`, validated. ValueError names the setting that is wrong."""
-    read = settings.load(path, scale)
+    return of(settings.load(path, scale))
+
+
+def of(chosen: settings.Settings) -> LedgerSettings:
+    """The same of settings that were read."""
     against = {
         block: tuple(next(iter(cells.values())).against)
-        for block, cells in read.experiments.items()
+        for block, cells in chosen.experiments.items()
     }
-    return LedgerSettings(read.scale, read.tolerances, against, read.intervals.confidence)
+    return LedgerSettings(chosen.scale, chosen.tolerances, against, chosen.intervals.confidence)

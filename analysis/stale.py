@@ -12,17 +12,16 @@ PARTS = ("method", "regime", "seeds", "budgets", "texts", "model")  # of a cell:
 
 
 def stale(results: Results, chosen: Settings) -> Iterator[str]:
-    """A line for each cell that was read and that params.yaml has no more, or has otherwise."""
+    """A line for each cell that was read and that its experiment has no more, or has otherwise."""
     for block, path in results.finished():
         made = (load_json(path).get("settings") or {}).get("cells") or {}
         now = chosen.experiments.get(block, {})
         for name, own in made.items():
+            cure = f"run dvc repro read@{block}"
             if name not in now:
-                yield f"{name}: is no cell of params.yaml any more; delete {path.parent}"
-            elif other := sorted(differing(own, now[name].plain())):
-                what = ", ".join(other)
-                yield (f"{name}: was read with another {what} than params.yaml has now; run dvc "
-                       f"repro read@{block}")  # fmt: skip
+                yield f"{name}: is no cell of params.yaml any more; {cure}"
+            elif other := ", ".join(sorted(differing(own, now[name].plain()))):
+                yield f"{name}: was read with another {other} than params.yaml has now; {cure}"
 
 
 def differing(made: dict[str, Any], now: dict[str, Any]) -> set[str]:

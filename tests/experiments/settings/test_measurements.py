@@ -27,7 +27,7 @@ BAD = [
         "prefill",
         "experiments",
         ["songs"],
-        "prefill.experiments: songs: no such experiment; ",
+        "prefill.experiments: songs: no such experiment; the nearest are ",
     ),
     (
         "continuation",

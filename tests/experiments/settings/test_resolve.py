@@ -132,7 +132,9 @@ def test_a_start_may_be_a_cell_and_must_be_of_the_same_model(file: Any) -> None:
     swept = {"sweep": {"window": [8, 16]}}
     read = settings.parse(file(one=swept, two={"start": "one-window8"}))
     assert read.cell("two").start == "one-window8"
-    with pytest.raises(ValueError, match=r"^experiments\.two\.start: 'one': has several cells; "):
+    with pytest.raises(
+        ValueError, match=r"^experiments\.two\.start: 'one': has several cells; there"
+    ):
         settings.parse(file(one=swept, two={"start": "one"}))
     with pytest.raises(ValueError, match=r"^experiments\.two\.start: one is of tiny-llama, not"):
         settings.parse(file(one={}, two={"start": "one", "model": "tiny-gpt2"}))
