@@ -51,7 +51,7 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
     hidden, projected, scores = hidden_BME.float(), None, None
     if batch * tokens > FEW or (heavy is not None and not cosine):
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            states = F.layer_norm(hidden, (width,))
+            states = F.layer_norm(hidden, (width,)) if cosine or heavy is not None else hidden
             projected = F.linear(states if cosine else hidden, weight)
             scores = None if heavy is None else F.linear(states, *heavy)
     tensors = (hidden, projected, weight, centroids, potentials, taken_at, *(heavy or (None, None)),
