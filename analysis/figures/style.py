@@ -18,6 +18,7 @@ SKY, RED, GREY, INK = "#56B4E9", "#D55E00", "#7A7A7A", "#222222"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, "#7f4f24")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST = len(CYCLE)  # lines that an eye keeps apart
+OTHERS = (CYCLE[-1], "#999933", "#332288")  # beside the looks below
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
     "ours": (BLUE, "o", "-"), "allocated": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
@@ -37,8 +38,7 @@ BAR: dict[str, Any] = {"capsize": 2.5, "elinewidth": 1.1, "markersize": 5.5}
 
 def look(role: str, number: int = 0) -> dict[str, str]:
     """Colour, marker and line of a role; of an unknown one, by its number."""
-    free = [c for c in CYCLE if c not in {known[0] for known in LOOKS.values()}]
-    other = (free[number % len(free)], MARKERS[::-1][number % MOST], "-")
+    other = (OTHERS[number % len(OTHERS)], MARKERS[::-1][number % MOST], "-")
     return dict(zip(("color", "marker", "linestyle"), LOOKS.get(role, other), strict=True))
 
 

@@ -33,10 +33,10 @@ def draw(results: Results) -> Figure | None:
         names = labels(own)
         for number, cell in enumerate(own):
             course = frame[frame["cell"] == cell.name].groupby("step")["loss"]
-            known = style.look(cell.role, number) | {"marker": ""}
-            axis.plot(course.mean(), label=names[cell.name], **known)
+            colour, _, dashes = style.LOOKS.get(cell.role, (style.CYCLE[number], "", "-"))
+            axis.plot(course.mean(), label=names[cell.name], color=colour, linestyle=dashes)
             axis.fill_between(course.min().index, course.min(), course.max(),
-                              color=known["color"], alpha=0.15, linewidth=0)  # fmt: skip
+                              color=colour, alpha=0.15, linewidth=0)  # fmt: skip
         axis.set_xlabel("training step")
         axis.set_ylabel("loss (nats a token)")
         axis.set_title(f"{steps} steps", loc="left")
