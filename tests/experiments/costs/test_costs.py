@@ -143,7 +143,7 @@ def test_the_committed_table_is_of_this_code() -> None:
 
 @pytest.mark.parametrize(("arguments", "known"), [
     (["llama-7b"], "gpt2-xl"), (["gpt2", "--scale", "huge"], "cluster"),
-    (["gpt2", "--experiment", "nothing"], "recipe"), (["gpt2", "--experiment", "adapted"], "lora"),
+    (["gpt2", "--experiment", "recipes"], "recipe"), (["gpt2", "--experiment", "adapted"], "lora"),
     ([], "llama-2-70b"),
 ])  # fmt: skip
 def test_what_is_unknown_is_told_with_what_is_known(
