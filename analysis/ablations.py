@@ -1,4 +1,4 @@
-"""Ablations of the paper's way: one setting changed at a time, against its default."""
+"""Ablations of the paper's setup: one setting changed at a time, against its default."""
 
 from __future__ import annotations
 

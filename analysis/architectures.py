@@ -1,4 +1,4 @@
-"""The paper's way on every attention type (Table 2): small models that were trained here, and at
+"""The paper's setup on every attention type (Table 2): small models that were trained here, and at
 the larger scales the paper's own."""
 
 from __future__ import annotations

@@ -11,13 +11,15 @@ ROLES = {
     "pretrained": "pretrained model, full attention",
     "adapted": "adapted model, full attention",
     "ours": "ours: trained groups",
+    "ours_last": "ours, question in full",
     "allocated": "ours, calibrated",
+    "allocated_last": "ours, calibrated, question in full",
     "longer_allocated": "ours, calibrated, 3x steps",
     "longer": "ours, 3x steps",
     "longer_heavy": "ours, heavy hitters, 3x steps",
     "heavy": "ours, with heavy hitters",
-    "paper": "the paper's way (model not adapted)",
-    "paper_adapted": "the paper's way, on the adapted model",
+    "paper": "the paper's setup (model not adapted)",
+    "paper_adapted": "the paper's setup, on the adapted model",
     "window": "wider window, n-gram keys",
     "heavy_window": "wider window, heavy hitters",
     "random": "random groups",
@@ -45,7 +47,9 @@ ROLES = {
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
 # Experiments whose routers learnt for three times the steps.
 LONGER = ("longer", "longer_heavy", "longer_allocated")
-LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
+LEARNT_NOTHING = (
+    "window", "heavy_window", "random", "position", "token", "shuffled", "trained_window",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ class Cell:
             return "paper_adapted" if self.start and self.steps is not None else "paper"
         if self.method.get("routers") != "query_head":
             return "groups"
+        if self.method.get("dense_last"):
+            return "allocated_last" if self.method.get("allocated") else "ours_last"
         longer = bool({self.block, self.start} & set(LONGER))
         if self.method.get("allocated"):
             return "longer_allocated" if longer else "allocated"
@@ -130,13 +136,15 @@ class Cell:
 
 
 def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:
-    """Plain names by cell: what it is, or its own name where another is the same.
+    """Plain names by cell: what it is, or its own name where another is the same; of small models
+    the model's.
 
     Args:
         first: of several alike, the cell that is called by what it is; otherwise the first.
     """
     found: dict[str, str] = {}
     for cell in sorted(cells, key=lambda cell: cell.name != first):
-        label = ROLES.get(cell.role, cell.name.replace("_", " "))
+        swept = cell.point.removeprefix("-model") if cell.point.startswith("-model") else cell.name
+        label = ROLES.get(cell.role, swept.replace("_", " "))
         found[cell.name] = cell.name if label in found.values() else label
     return found

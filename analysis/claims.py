@@ -41,7 +41,7 @@ def command(claim: Claim) -> str | None:
         scale = model.get("scale", "gpu") if model else None
         if experiment and scale:
             return f"FOCUS_HUB=1 make reproduce SCALE={scale} ONLY={experiment}"
-        return f"dvc repro read@{experiment or 'EXPERIMENT'}"
+        return f"dvc repro read@{experiment}" if experiment else None
     return f"python -m experiments.stages.{stage}"
 
 
@@ -56,9 +56,8 @@ def reason(claim: Claim) -> str:
         needs.append(f"the weights of {model_name(str(claim.model))} ({model['hub']})")
     if model and claim.setting.get("text") == "PG-19" and not claim.setting.get("hardware"):
         needs.append("PG-19 (hub, or a folder named by FOCUS_DATA)")
-    stage = claim.stage.partition("@")[0]
     if command(claim) is None:
-        needs.append(f"code that measures it (`{stage}` is not built)")
+        needs.append("an experiment of its own (`docs/how-to-add.md`)")
     elif not needs:
         needs.append(f"its result files: `{command(claim)}`")
     return "needs " + "; ".join(needs)
@@ -147,10 +146,11 @@ def figure(entry: Row) -> str:
 INTRODUCTION = """# Claims ledger
 
 Written by `python -m analysis`; verdicts come from result files by rule, never by hand.
-`paper` is the paper's figure, `ours` was measured or computed here. In rows of the audit the \
-statement is the doubt itself, and a verdict in its favour bears it out; changes of perplexity and \
-shares there are in percent.
-Reasons, scales and commands of every row: `claims.csv`.
+A statement has the paper's figure; *measured* has ours, and what the rule compared. In rows of \
+the audit the statement is the doubt itself, and a verdict in its favour bears it out.
+A command makes a row's measurement. What it is compared with is read by its own (`against` in \
+`params.yaml`); `make report` then decides. The same rows with figures and intervals in columns: \
+`claims.csv`.
 """
 
 
@@ -175,8 +175,9 @@ def markdown(rows: list[Row]) -> str:
     for source in dict.fromkeys(entry["source"] for entry in rows):
         own = [e for e in rows if e["source"] == source and e["verdict"] != Verdict.NOT_RUN]
         if own:
-            lines += ["", f"## {source}", "", "| id | statement | paper | ours | verdict | file |",
-                      "| --- | --- | ---: | ---: | --- | --- |"]  # fmt: skip
+            lines += ["", f"## {source}", "",
+                      "| statement | verdict | measured | scale | command, file |",
+                      "| --- | --- | --- | --- | --- |"]  # fmt: skip
             lines += [_line(entry) for entry in own]
     lines += ["", "## Not run", "", "| rows | reason | ids |", "| ---: | --- | --- |"]
     lines += [f"| {len(ids)} | {cell(why)} | {' '.join(f'`{name}`' for name in ids)} |"
@@ -185,8 +186,8 @@ def markdown(rows: list[Row]) -> str:
 
 
 def _line(entry: Row) -> str:
-    values = (f"`{entry['id']}`", entry["statement"], entry["paper"], figure(entry),
-              entry["verdict"], f"`{entry['evidence']}`")  # fmt: skip
+    made = f"`{entry['command']}` `{entry['evidence']}`"
+    values = (entry["statement"], entry["verdict"], entry["why"], entry["scale"], made)
     return "| " + " | ".join(cell(value) for value in values) + " |"
 
 

@@ -24,7 +24,7 @@ COLUMNS = ["layer", "about", "information", "low", "high", "documents", "cell", 
 
 @cache
 def table(results: Results) -> pd.DataFrame:
-    """A row a layer (and ``all``, the mean over layers) and label, of the paper's way and of the
+    """A row a layer (and ``all``, the mean over layers) and label, of the paper's setup and of the
     recipe: the mean over test documents."""
     frame = results.information
     found = [row for name in (OWN, RECIPE)

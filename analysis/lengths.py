@@ -11,8 +11,8 @@ from analysis.results import Results
 
 # Experiments of params.yaml, and what they are called.
 LINES = {
-    "long_paper": "the paper's way, 2 of 4 groups",
-    "long_paper_books": "the paper's way on books, 2 of 4 groups",
+    "long_paper": "the paper's setup, 2 of 4 groups",
+    "long_paper_books": "the paper's setup on books, 2 of 4 groups",
     "long_recipe": "ours: FocusConfig.recipe()",
     "long_heavy_untrained": "ours, with heavy hitters",
     "long_longer_heavy": "ours, heavy hitters, 3x steps",

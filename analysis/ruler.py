@@ -16,7 +16,10 @@ QUESTION = ["texts", "document", "sha"]
 KEY = ["length", "condition", "budget"]
 EVERY = "all tasks"
 # Roles, in README and, as far as an eye keeps lines apart, in the figure.
-SHOWN = ("longer_allocated", "ours", "paper", "sparq", "quest", "window", "allocated")
+SHOWN = (
+    "ours", "ours_last", "sparq", "quest", "window", "allocated", "allocated_last",
+    "longer_allocated", "paper",
+)  # fmt: skip
 COLUMNS = [
     "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
     "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",

@@ -51,6 +51,14 @@ def fewer_steps(claim: Claim, cell: Cell) -> bool:
     return (cell.steps or 0) < claim.setting.get("steps", paper()["source"]["defaults"]["steps"])
 
 
+def trained(results: Results, cell: Cell) -> int:
+    """Steps that its routers, or what else its method has, were trained for, in all."""
+    steps, name = cell.steps or 0, cell.method.get("name")
+    start = results.cells.get(cell.start or "")
+    same = start is not None and start.method.get("name") == name
+    return steps + (trained(results, start) if start is not None and same else 0)
+
+
 def describe(results: Results, cell: Cell | None, evidence: str) -> str:
     """The scale of a row in one line: scale, model, texts, context, steps, seeds."""
     run = results.run_of(evidence)
@@ -59,7 +67,8 @@ def describe(results: Results, cell: Cell | None, evidence: str) -> str:
     if cell is not None:
         parts += [cell.model, " and ".join(reading.get("texts", ()))]
         parts.append(f"T = {reading['context']}" if "context" in reading else "")
-        parts.append(f"{cell.steps} steps" if cell.steps else "")
+        steps = trained(results, cell)
+        parts.append(f"{steps} steps" if steps else "")
     seeds = run.get("seeds") or []
     parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "")
     return "; ".join(str(part) for part in parts if part)

@@ -117,7 +117,7 @@ class FocusCacheLayer(CacheLayerMixin):
         """Appends tokens and attends from them: see :func:`decode_attention`.
 
         Raises:
-            ValueError: the keys so far were routed otherwise than ``rule`` says, too.
+            ValueError: the keys so far were filed otherwise than ``rule`` says, too.
         """
         past = self._continued(rule)
         return decode_attention(query, key, value, query_groups, key_groups, past, **options)
@@ -126,20 +126,23 @@ class FocusCacheLayer(CacheLayerMixin):
         self.check(rule)
         if self.past is None or self.past.seen == 0:
             self.past, self._ready, self.unrouted = Past(rule), None, None
-        self.past.record = self.record_past
+        self.past.rule, self.past.record = rule, self.record_past
         return self.past
 
     def check(self, rule: Rule) -> None:
-        """Refuses to go on under another rule than the tokens so far were routed by.
+        """Refuses to go on where the keys so far were filed otherwise than ``rule`` says.
 
         Raises:
-            ValueError: it is another.
+            ValueError: they were.
         """
         if self.past is None or not self.past.seen or self.past.rule == rule:
             return
-        both = zip(rule._fields, self.past.rule, rule, strict=True)
+        before, now = self.past.rule.of_keys, rule.of_keys
+        if before == now:
+            return
+        both = zip(rule._fields, before, now, strict=True)
         told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both if a != b]
-        if self.past.rule.router != rule.router:
+        if before.router != now.router:
             told = ["another router (of another adapter or model)"]
         raise ValueError(
             f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go on "
@@ -155,18 +158,19 @@ class FocusCacheLayer(CacheLayerMixin):
         before = None if self.past is None else self.past.real
         if self.seen == 0 or (real_BT is None and before is None):
             return real_BT
-        same = real_BT is not None and bool(
-            real_BT[:, : self.seen].all()
-            if before is None
-            else torch.equal(real_BT[:, : self.seen], before)
-        )
-        if real_BT is None or not same:
+        now = None if real_BT is None else real_BT[:, : self.seen]
+        if before is None or now is None:
+            every = now if before is None else before
+            same = every is not None and bool(every.all())
+        else:
+            same = torch.equal(now, before)
+        if not same:
             raise ValueError(
                 "attention_mask: says of earlier tokens something else than when they were seen; "
                 "pass the mask of all tokens so far, with the same padding"
             )
-        new = real_BT[:, self.seen :]
-        return None if before is None and bool(new.all()) else new
+        new = None if real_BT is None else real_BT[:, self.seen :]
+        return None if new is None or (before is None and bool(new.all())) else new
 
     def further_keys(self, ids: Tensor, real: Tensor | None, longest: int, count: int,
                      window: int) -> Tensor:  # fmt: skip
@@ -238,7 +242,7 @@ class FocusCacheLayer(CacheLayerMixin):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats every sequence."""
         if self.past is not None and self.seen:
-            rows = torch.arange(self.past.batch).repeat_interleave(repeats)
+            rows = torch.arange(self.past.batch, device="cpu").repeat_interleave(repeats)
             self.reorder_cache(rows)
 
     def reset(self) -> None:

@@ -33,10 +33,15 @@ def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
             return None, "weights are offloaded or on the meta device"
         if hasattr(weight, "full_tensor"):
             return None, "weights are spread over several processes"
-        if weight.dtype not in FULL:
-            return None, f"weights are quantised ({weight.dtype})"
+        plain = type(weight) in (Tensor, nn.Parameter)  # torchao's and quanto's are their own
+        if weight.dtype not in FULL or not plain:
+            kind = weight.dtype if plain else type(weight.data).__name__
+            return None, f"weights are quantised ({kind})"
     if not weights:
         return None, "the model has no weight matrix"
+    packed = next((m for m in model.get_decoder().modules() if hasattr(m, "_packed_params")), None)
+    if packed is not None:
+        return None, f"weights are quantised ({type(packed).__name__})"
     values = _sample(weights)
     hashes = {}
     for name, dtype in FORMATS.items():

@@ -83,7 +83,7 @@ class Fit:
     def solved(self, share: float) -> tuple[Tensor, Tensor]:
         """Weight (Hr, E) and bias (Hr,) under which about ``share`` of the tokens score above zero,
         and none so near to it that rounding tells."""
-        ridge = RIDGE * torch.eye(len(self.square))
+        ridge = RIDGE * torch.eye(len(self.square), dtype=self.square.dtype, device="cpu")
         weight = torch.linalg.solve(self.square + ridge, self.product)[:-1].T.contiguous()
         scores = torch.cat([F.linear(each, weight) for each in self.seen])
         return weight, -torch.stack([threshold(each, share) for each in scores.T])
@@ -101,7 +101,7 @@ def threshold(scores_N: Tensor, share: float) -> Tensor:
     """
     falling = scores_N.sort(descending=True).values
     gaps = falling[:-1] - falling[1:]
-    away = (torch.arange(1, len(falling)) - share * len(falling)).abs()
+    away = (torch.arange(1, len(falling), device=falling.device) - share * len(falling)).abs()
     for least in LEAST_GAPS:
         wide = gaps > least * (falling[0] - falling[-1])
         best = int(torch.where(wide, away, torch.inf).argmin())
@@ -124,18 +124,24 @@ def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
             wanted = weights.unflatten(0, (heads, -1)).mean(1)[:, tokens].clamp(min=1e-6).log()
             states = normalised(hidden.float().cpu())[tokens]
             size = states.shape[1] + 1
-            fit = fits.setdefault(index, Fit(torch.zeros(size, size), torch.zeros(size, heads)))
+            square, wide = zeros(size, size), zeros(size, heads)
+            fit = fits.setdefault(index, Fit(square, wide))
             fit.add(states, wanted.T)
 
     observe(model, texts, look)
     return fits
 
 
+def zeros(*size: int) -> Tensor:
+    """float32 on the CPU, whatever torch's defaults are."""
+    return torch.zeros(size, dtype=torch.float32, device="cpu")
+
+
 def received(query_HTD: Tensor, key_HkTD: Tensor, window: int) -> Tensor:
     """Weight that a key gets from the queries beyond its window, over what it would get if they
     weighed all their keys alike: (Hk, T) float32, the mean over the query heads of a key head."""
     tokens = query_HTD.shape[1]
-    found, even = torch.zeros(len(key_HkTD), tokens), torch.zeros(tokens)
+    found, even = zeros(len(key_HkTD), tokens), zeros(tokens)
     for rows, later, weights in weights_of(query_HTD, key_HkTD):
         end = later.shape[1]
         found[:, :end] += weights.masked_fill(later < window, 0.0).sum(2).mean(1)

@@ -294,7 +294,8 @@ def _refuse_to_continue(x: Inputs, layer: LayerCall, router: Router) -> None:
             "groups at every step; generate with balance='causal' "
             "(focus.mode(model, 'hard', balance='causal')), or pass use_cache=False"
         )
-    if router.training or x.dropout:
+    if x.dropout:
         raise ValueError(
-            "past_key_values: the model is in training mode; call model.eval() before generating"
+            "past_key_values: the model is in training mode, with dropout of its attention; call "
+            "model.eval() before generating"
         )

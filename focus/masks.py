@@ -34,14 +34,18 @@ def focus_mask(
 
     Returns:
         In ``full`` mode, and for layers that stay local, what the model's own implementation asks
-        for. Else None where the mask is causal and every key is real; (B, 1, 1, Tk) bool, True for
-        real keys, where it is causal with padding; otherwise the (B, 1, Tq, Tk) bool mask of the
-        sdpa path, which :func:`read_mask` checks. A model's own sliding window is not in the mask:
-        layers that have one are told its size.
+        for; outside a forward pass what eager attention does. Else None where the mask is causal
+        and every key is real; (B, 1, 1, Tk) bool, True for real keys, where it is causal with
+        padding; otherwise the (B, 1, Tq, Tk) bool mask of the sdpa path, which :func:`read_mask`
+        checks. A model's own sliding window is not in the mask: layers that have one are told its
+        size.
     """
     call, sliding = running(), is_sliding(mask_function)
-    if call is not None and (call.settings.mode == "full" or (sliding and call.interleaved)):
-        own = ALL_MASK_ATTENTION_FUNCTIONS[call.implementation]
+    # Outside a pass (`generate` with a static cache) nobody knows the mode: numbers to be added to
+    # the logits are a mask to every implementation.
+    own_name = "eager" if call is None else call.implementation
+    if call is None or call.settings.mode == "full" or (sliding and call.interleaved):
+        own = ALL_MASK_ATTENTION_FUNCTIONS[own_name]
         return own(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
                    kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
                    local_size=local_size, **kwargs)  # fmt: skip

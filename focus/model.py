@@ -60,7 +60,8 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     refuse_sharded(layers)
     probe(inner)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    first = Adapter(config, new_routers(config, layers, generator))
+    with torch.inference_mode(False):  # or nothing could train them later
+        first = Adapter(config, new_routers(config, layers, generator))
     state = FocusState(config, inner)
     state.layers = {layer.index: layer for layer in layers}
     state.adapters[DEFAULT] = first
@@ -113,7 +114,9 @@ def _remove(state: FocusState, inner: PreTrainedModel) -> None:
         if before is not None:
             parameter.requires_grad_(before)
     inner.__dict__.pop("focus_state", None)
-    inner.get_decoder().set_attn_implementation(state.implementation)
+    decoder = inner.get_decoder()
+    if decoder.config._attn_implementation == IMPLEMENTATION:  # or else somebody's choice since
+        decoder.set_attn_implementation(state.implementation)
 
 
 def _own_config(model: PreTrainedModel) -> None:

@@ -148,7 +148,7 @@ class NgramIndex:
             row.extend(self.ids[b, row.seen :].tolist(), real)
             ends = range(self.seen - queries, self.seen)
             found.append([row.keys_after(end, longest, count, window) for end in ends])
-        return torch.tensor(found)
+        return torch.tensor(found, device="cpu")
 
     def _append(self, ids: Tensor, real: Tensor | None) -> None:
         if real is not None or self.real is not None:

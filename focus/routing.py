@@ -113,7 +113,9 @@ class Router(nn.Module):
         for name, new in found.items():
             self._buffers.pop(name, None)
             if new is not None:
-                self.register_buffer(name, new.to(self.centroids.device, torch.float32))
+                with torch.inference_mode(False):  # or nothing could write to it elsewhere
+                    own = new.to(self.centroids.device, torch.float32, copy=True)
+                self.register_buffer(name, own)
         self._note_spread()
 
     def heavy(self, hidden_BTE: Tensor) -> Tensor:
@@ -239,9 +241,12 @@ class Router(nn.Module):
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(found)
             found = found / dist.get_world_size()
-        self.batches += 1
+        # A batch that is not finite, whose loss nobody steps on, must not stay in the average.
+        finite = found.isfinite().all()
+        found = torch.where(finite, found, self.potentials)
+        self.batches += finite
         # A plain mean for the first batches, then one over about the last twenty: centroids move.
-        weight = torch.clamp(1.0 / self.batches.to(found.dtype), min=0.05)
+        weight = (1.0 / self.batches.clamp(min=1).to(found.dtype)).clamp(min=0.05)
         self.potentials.lerp_(found, weight)
 
 

@@ -146,14 +146,19 @@ def test_generation_continues_as_the_whole_pass(
     assert torch.allclose(torch.cat(steps, 1), whole[:, 70:], atol=1e-5)
 
 
-def test_a_cache_does_not_go_on_under_other_numbers(shared: PreTrainedModel) -> None:
-    focus.find_heavy_hitters(shared, texts(), 0.05)
-    ids, cache = token_ids(1, 60), focus.FocusCache()
+def test_a_cache_goes_on_under_other_numbers(shared: PreTrainedModel) -> None:
+    focus.find_heavy_hitters(shared, texts(), 0.05)  # as many groups for all
+    ids, cache, fresh = token_ids(1, 60), focus.FocusCache(), focus.FocusCache()
     with torch.no_grad():
-        shared(ids, past_key_values=cache)
+        shared(ids[:, :50], past_key_values=cache)
         focus.allocate_groups(shared, texts())
-        with pytest.raises(ValueError, match=r"past_key_values: .*query_groups"):
+        went_on = shared(ids[:, 50:], past_key_values=cache).logits
+        shared(ids[:, :50], past_key_values=fresh)
+        anew = shared(ids[:, 50:], past_key_values=fresh).logits
+        focus.find_heavy_hitters(shared, texts(), 0.0)
+        with pytest.raises(ValueError, match=r"past_key_values: .* groups = 7 where it is 6 now"):
             shared(ids[:, :1], past_key_values=cache)
+    assert not torch.equal(went_on, anew)  # what the first tokens read stays as it was
 
 
 @pytest.mark.parametrize("routers", ["layer", "key_head", "query_head", "paper"])

@@ -190,7 +190,7 @@ class TestErrors:
         told = {
             r"window = 16 where it is 20 now; ": {"window": 20},
             r"balance = 'causal' where it is 'softmax' now; ": {"balance": "softmax"},
-            r"query_groups = 1 where it is 2 now, key_groups = 1 where it is 2 now; ": {"top_k": 2},
+            r"key_groups = 1 where it is 2 now; ": {"top_k": 2},
         }
         for message, changes in told.items():
             whole = rf"^past_key_values: the keys in this cache were routed with {message}go on"
@@ -200,8 +200,14 @@ class TestErrors:
     def test_training_mode_and_gradients(self) -> None:
         model, cache = attached("tiny-llama"), DynamicCache()
         model(self.ids, past_key_values=cache)
+        kept = model(self.ids[:, :1], past_key_values=cache).logits
+        cache.crop(-1)
+        model.train()  # as trl's trainers generate
+        assert torch.equal(model(self.ids[:, :1], past_key_values=cache).logits, kept)
+        for layer in model.model.layers:
+            layer.self_attn.attention_dropout = 0.1
         with pytest.raises(ValueError, match=r"model\.eval"):
-            model.train()(self.ids, past_key_values=cache)
+            model(self.ids, past_key_values=cache)
         model.eval()
         states = torch.randn(1, 4, 64, requires_grad=True)
         with torch.enable_grad(), pytest.raises(ValueError, match="no gradient"):
@@ -222,6 +228,17 @@ class TestErrors:
             model(self.ids[:, :2], past_key_values=cache,
                   attention_mask=torch.ones(1, 1, 2, 42, dtype=torch.bool).tril(40))  # fmt: skip
         model(token, past_key_values=cache, attention_mask=mask)
+
+    def test_a_row_without_padding_goes_on_alone(self) -> None:
+        model, ids = attached("tiny-llama"), token_ids(2, 60)
+        mask = torch.ones(2, 60, dtype=torch.long)
+        mask[1, :9] = 0
+        cache = focus.FocusCache()
+        model(ids[:, :40], past_key_values=cache, attention_mask=mask[:, :40])
+        cache.batch_select_indices(torch.tensor([0]))
+        found = model(ids[:1, 40:], past_key_values=cache, attention_mask=mask[:1]).logits
+        wanted = model(ids[:1], use_cache=False).logits[:, 40:]
+        assert torch.allclose(found, wanted, atol=TOLERANCE)
 
     def test_caches_of_another_kind(self) -> None:
         model = attached("tiny-llama")

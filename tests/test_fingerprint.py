@@ -63,6 +63,20 @@ def test_weights_that_cannot_be_read_are_left_out_with_a_note(tmp_path: Path) ->
         focus.load_adapter(build("llama"), tmp_path)
 
 
+class Packed(torch.Tensor):
+    """As torchao and quanto have them: a float32 tensor by its dtype alone."""
+
+
+def test_quantised_weights_are_no_fingerprint() -> None:
+    model = trained()
+    up = model.model.layers[0].mlp.up_proj
+    packed = torch.zeros(2, 2).as_subclass(Packed)
+    up._parameters["weight"] = nn.Parameter(packed, requires_grad=False)
+    assert fingerprint(model) == (None, "weights are quantised (Packed)")
+    dynamic = torch.ao.quantization.quantize_dynamic(trained(), {nn.Linear}, torch.qint8)
+    assert fingerprint(dynamic) == (None, "weights are quantised (Linear)")
+
+
 def test_a_model_with_further_tokens_is_told_what_to_do(tmp_path: Path) -> None:
     focus.save_adapter(trained(), tmp_path)
     other = build("llama")

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     DynamicCache,
     GenerationConfig,
 )
 
 import focus
-from tests.models import ARCHITECTURES, tiny, token_ids
+from focus.attention import decode
+from focus.groups import Memberships
+from focus.routing import Router
+from tests.models import ARCHITECTURES, build, tiny, token_ids
 from tests.stepping import CONFIG, SETTINGS, TOLERANCE, attached, forced, in_steps
 
 
@@ -29,6 +33,34 @@ def test_step_logits_are_those_of_the_whole_sequence(name: str, changes: dict) -
     expected = forced(model, ids)
     for chunks in ([60] + [1] * 30, [20, 30, 1, 1, 38]):
         assert torch.allclose(in_steps(model, ids, chunks), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("changes", [{}, {"heavy_hitters": 0.1}, {"ngram": 2}])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_queries_may_look_into_more_groups_later(
+    monkeypatch: pytest.MonkeyPatch, name: str, changes: dict, compiled: bool
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(decode.step, "computes", lambda query: False)
+    model = attached(name, probe="multi_probe", routers="query_head", **changes)
+    ids, cache, found = token_ids(2, 90) % 11, focus.FocusCache(), []
+    top_ks = {(0, 10): 4, (10, 40): 1, (40, 60): 4, (60, 61): 2, (61, 70): 4, (70, 90): 1}
+    for (start, stop), top_k in top_ks.items():
+        with focus.mode(model, "hard", top_k=top_k):
+            found.append(model(ids[:, start:stop], past_key_values=cache).logits)
+
+    def by_token(router: Router, args: tuple, kwargs: dict, found: Memberships) -> Memberships:
+        query = found.query.clone()
+        for (start, stop), top_k in top_ks.items():
+            config = kwargs["mask"].replace(top_k=top_k)
+            own = router.forward(*args, **{**kwargs, "mask": config})
+            query[:, :, start:stop] = own.query[:, :, start:stop]
+        return Memberships(query, found.key)
+
+    for router in model.focus_state.routers.values():
+        router.register_forward_hook(by_token, with_kwargs=True)
+    assert torch.allclose(torch.cat(found, 1), forced(model, ids), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["tiny-mistral", "tiny-gemma2"])
@@ -132,6 +164,39 @@ def test_generate_pads_a_batch_on_the_left() -> None:
     for row, start in ((0, 25), (1, 0)):
         alone = model.generate(ids[row : row + 1, start:], **options)
         assert torch.equal(out[row : row + 1, start:], alone)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_full_mode_with_a_static_cache_is_the_pretrained_model(name: str, padded: bool) -> None:
+    model, ids = tiny(name), token_ids(2, 50)
+    mask = torch.ones_like(ids)
+    mask[0, : 9 * padded] = 0
+
+    def generated() -> Tensor:
+        out = model.generate(ids, attention_mask=mask, max_new_tokens=6, min_new_tokens=6,
+                             do_sample=False, return_dict_in_generate=True, output_logits=True,
+                             cache_implementation="static")  # fmt: skip
+        return torch.stack(out.logits)
+
+    model.requires_grad_(False)
+    wanted = generated()
+    focus.attach(model, CONFIG, seed=0)
+    with focus.mode(model, "full"):
+        assert torch.allclose(generated(), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["hard", "full"])
+def test_a_model_that_drops_queries_itself(mode: str) -> None:
+    model = focus.attach(build("gemma4"), CONFIG, seed=0)  # ahead of layers that share keys
+    ids = token_ids(2, 60)
+    with focus.mode(model, mode):
+        whole = model(ids, use_cache=False).logits
+        for kept in (1, 5):
+            for use_cache in (True, False):
+                found = model(ids, logits_to_keep=kept, use_cache=use_cache).logits
+                assert torch.allclose(found, whole[:, -kept:], atol=TOLERANCE)
+        model.generate(ids, max_new_tokens=3, do_sample=False)
 
 
 def test_full_mode_generates_as_the_pretrained_model() -> None:

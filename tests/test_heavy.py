@@ -66,6 +66,21 @@ def test_a_share_of_the_tokens_passes_and_they_weigh_more(found: PreTrainedModel
         assert weight[chosen].mean() > weight[~chosen].mean()
 
 
+def test_a_default_dtype_or_device_of_the_users_changes_nothing(found: PreTrainedModel) -> None:
+    other = focus.attach(tiny("tiny-llama"), found.focus_state.config.replace(heavy_hitters=0.0),
+                         seed=0)  # fmt: skip
+    given = texts()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            focus.find_heavy_hitters(other, given, SHARE)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for index, router in found.focus_state.routers.items():
+        bias = other.focus_state.routers[index].heavy_bias
+        torch.testing.assert_close(bias, router.heavy_bias)
+
+
 def test_no_score_lies_at_the_threshold() -> None:
     """In a first layer every occurrence of a token has one score, which a quantile would be."""
     scores = torch.tensor([1.0, 2.0, 3.0, 4.0]).repeat_interleave(25)

@@ -83,6 +83,35 @@ def test_another_attention_implementation_after_attach_is_told() -> None:
     logits(model, token_ids(1, 20))
 
 
+def test_detach_keeps_an_implementation_that_was_set_since() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    model.set_attn_implementation("eager")
+    assert focus.detach(model).config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("mode", ["soft", "hard", "full"])
+def test_the_default_device_may_be_another(mode: str) -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 60)
+    with torch.no_grad(), focus.mode(model, mode):
+        wanted = model(ids, use_cache=False).logits
+        cached = mode != "soft"
+        with torch.device("meta"):
+            found = model(ids, use_cache=cached)
+            step = model(ids[:, :1], past_key_values=found.past_key_values) if cached else found
+    assert torch.equal(found.logits, wanted)
+    assert step.logits.is_cpu
+    focus.density(model)
+
+
+def test_routers_attached_under_inference_mode_can_learn() -> None:
+    model = tiny("tiny-llama").train()
+    with torch.inference_mode():
+        focus.attach(model, CONFIG, seed=0)
+    with focus.mode(model, "soft"):
+        model(token_ids(1, 60), labels=token_ids(1, 60)).loss.backward()
+    torch.optim.SGD(focus.trainable_parameters(model), 0.1).step()
+
+
 def test_casts_after_attach_leave_the_routers_precision() -> None:
     for cast in (torch.nn.Module.half, torch.nn.Module.bfloat16, torch.nn.Module.double,
                  lambda m: m.to(torch.bfloat16), lambda m: m.to("cpu", torch.float16)):  # fmt: skip

@@ -112,6 +112,22 @@ def test_potentials_are_learnt_only_when_asked() -> None:
     assert bool(layer.potentials.any())
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_batch_that_is_not_finite_leaves_the_potentials(first: bool) -> None:
+    own, batch = router(), hidden(1, 40)
+    if not first:
+        own(batch, balance="sinkhorn", learn=True)
+    before, batches = own.potentials.clone(), int(own.batches)
+    broken = batch.clone()
+    broken[0, 3] = torch.nan
+    own(broken, balance="sinkhorn", learn=True)
+    assert torch.equal(own.potentials, before)
+    assert int(own.batches) == batches
+    own(batch, balance="sinkhorn", learn=True)
+    assert int(own.batches) == batches + 1
+    assert own.potentials.abs().max() > 0
+
+
 def test_potentials_mean_the_same_at_every_temperature() -> None:
     layer, states = router(), hidden()
     layer(states, balance="sinkhorn", learn=True)

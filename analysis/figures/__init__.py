@@ -56,7 +56,7 @@ FIGURES = {
     "controls": Shown(equal.draw, "At equal density", equal.CAPTION),
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
     "architectures": Shown(
-        architectures.draw, "The paper's way on five attention types", architectures.CAPTION
+        architectures.draw, "The paper's setup on five attention types", architectures.CAPTION
     ),
     "ladder": Shown(ladder.draw, "Cost against size, and a forecast", ladder.CAPTION),
     "finetuning": Shown(
@@ -69,7 +69,7 @@ FIGURES = {
     "chat": Shown(chat.draw, "Answers before and after", chat.CAPTION),
     "positions": Shown(positions.draw, "Where in a long text", positions.CAPTION),
     "ruler": Shown(ruler.draw, "Long-context tasks", ruler.CAPTION),
-    "ablations": Shown(ablations.draw, "The paper's way, one setting changed", ablations.CAPTION),
+    "ablations": Shown(ablations.draw, "The paper's setup, one setting changed", ablations.CAPTION),
     "further": Shown(further.draw, "The same, settings that it leaves alone", further.CAPTION),
     "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),
     "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),

@@ -1,4 +1,4 @@
-"""Ablations of the paper's way: one of its settings changed at a time, ours beside the paper's."""
+"""Ablations of the paper's setup, one setting changed at a time: ours beside the paper's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's way on every attention type: what it changes, ours beside the paper's."""
+"""The paper's setup on every attention type: what it changes, ours beside the paper's."""
 
 from __future__ import annotations
 

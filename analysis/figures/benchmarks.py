@@ -18,7 +18,7 @@ CAPTION = (
 )
 # What masks a line has: its label, its look, and the experiments that it goes through.
 LINES = (
-    ("the paper's way", "paper", ("answers_paper", "answers_paper_window")),
+    ("the paper's setup", "paper", ("answers_paper", "answers_paper_window")),
     ("the window alone", "window", ("answers_longformer", "answers_window")),
     ("ours: trained groups", "ours", ("answers",)),
 )

@@ -14,7 +14,8 @@ from analysis.results import Results
 CAPTION = (
     "How far a model's answers are from the untrained model's, against its perplexity on plays. "
     "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
-    "tokens of a play. Points of LoRA: learning rates. Bars: 95% intervals over "
+    "tokens of a play. Points of LoRA: learning rates. Dotted: models "
+    "that were adapted to books, whose perplexity on plays was not read. Bars: 95% intervals over "
     "questions and over documents. The paper has no such figure."
 )
 LINES = {"lora4": ("LoRA, rank 4", "adapted"), "lora16": ("LoRA, rank 16", "random")}
@@ -22,7 +23,8 @@ LINES = {"lora4": ("LoRA, rank 4", "adapted"), "lora16": ("LoRA, rank 16", "rand
 
 def draw(results: Results) -> Figure | None:
     """Divergence against the change of perplexity; None where nothing was asked."""
-    frame = chat.table(results).dropna(subset=["gain"])
+    every = chat.table(results)
+    frame = every.dropna(subset=["gain"])
     lengths = sorted(frame["before"].unique())
     if len(lengths) < 2:
         return None
@@ -32,6 +34,9 @@ def draw(results: Results) -> Figure | None:
         for block, own in shown.groupby("experiment", sort=False):
             role = str(own["role"].iloc[0])
             line(axis, own.sort_values("rate"), *LINES.get(str(block), (ROLES[role], role)))
+        for _, row in every[every["gain"].isna() & (every["before"] == before)].iterrows():
+            look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
+            axis.axhline(row["divergence"], label=f"{ROLES[row['role']]} (to books)", **look)
         axis.axhline(0, color=style.INK, linewidth=1.2)
         axis.set_xlabel("change of perplexity on plays (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")

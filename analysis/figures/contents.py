@@ -11,7 +11,7 @@ from analysis.results import Results
 CAPTION = (
     "Test tokens that have the part of speech of their group: each group is given the one that "
     "most of its validation tokens have (seven categories, tagged by textblob). Learnt groups of "
-    "the paper's way, K = 8, beside other ways to put the same tokens into 8 groups. Bands: 95% "
+    "the paper's setup, K = 8, beside other ways to put the same tokens into 8 groups. Bands: 95% "
     "interval over documents. K-means need not fill its groups evenly; the learnt groups must."
 )
 
@@ -33,5 +33,5 @@ def draw(results: Results) -> Figure | None:
     axis.set_ylabel("tokens of their group's part of speech (%)")
     style.legend(figure, [axis], 2)
     count = int(frame["documents"].max())
-    style.title(figure, f"Routers of the paper's way on {count} plays")
+    style.title(figure, f"Routers of the paper's setup on {count} plays")
     return figure

@@ -14,10 +14,11 @@ from analysis.figures.quality import counted_against
 from analysis.results import Results
 
 CAPTION = (
-    "Everything that was read on the headline's texts, at equal budgets of distant pairs: change "
+    "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
     "of perplexity against the full model that is named, with 95% intervals over seeds "
-    "and documents. What each keeps of its budget was counted and stands in quality.csv: learnt "
-    "groups that are uneven keep more."
+    "and documents. Groups by position and by token, and LoRA under a window, were read on fewer "
+    "windows. What each keeps of its budget was counted: learnt groups that are uneven keep more. "
+    "All of it stands in `quality.csv`."
 )
 SEARCH = (
     "Searches, on validation documents: change of perplexity when one setting changes, against the "

@@ -1,4 +1,4 @@
-"""Ablations of the paper's way in settings that the paper leaves alone."""
+"""Ablations of the paper's setup in settings that the paper leaves alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from analysis.figures import style
 from analysis.results import Results
 
 CAPTION = (
-    "The paper's way with one setting changed that the paper leaves alone (routers alone trained, "
-    "SmolLM2, plays, 24 steps). Above: change of perplexity against the default, with 95% "
+    "The paper's setup with one setting changed that the paper leaves alone (routers alone "
+    "trained, SmolLM2, plays, 24 steps). Above: change of perplexity against the default, with 95% "
     "intervals over seeds and documents. Below: distant pairs that the hard mask keeps. Dense: one "
     "layer in so many keeps full attention. Shared: so many layers use the groups of the first."
 )

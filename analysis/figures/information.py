@@ -9,7 +9,7 @@ from analysis.figures import style
 from analysis.results import Results
 
 CAPTION = (
-    "What a token's group (K = 8, the paper's way) tells of the token, of its place, and of its "
+    "What a token's group (K = 8, the paper's setup) tells of the token, of its place, and of its "
     "group under other routers: adjusted mutual information, where 0 is chance and 1 that each "
     "tells the other. Bands: 95% interval over test documents."
 )
@@ -34,5 +34,5 @@ def draw(results: Results) -> Figure | None:
     axis.set_xlabel("layer")
     axis.set_ylabel("mutual information beyond chance")
     style.legend(figure, [axis], 3)
-    style.title(figure, f"Routers of the paper's way on {int(frame['documents'].max())} plays")
+    style.title(figure, f"Routers of the paper's setup on {int(frame['documents'].max())} plays")
     return figure

@@ -48,7 +48,7 @@ def draw(results: Results) -> Figure | None:
     style.changes(gaps, LOWEST, top)
     gaps.set_yticks([tick for tick in CHANGES if tick <= top])
     gaps.set_ylim(LOWEST, top)
-    gaps.set_ylabel("change of perplexity (%)")
+    gaps.set_ylabel("change of perplexity (%, logarithmic beyond 10)")
     density(share, results)
     for axis in (gaps, share):
         axis.set_xscale("log")
@@ -64,7 +64,7 @@ def keys(axis: Axes, results: Results) -> None:
     """What a dashed line, a hollow mark and a cross stand for, where there are any."""
     there = set(ladder.table(results)["place"])
     for place, label, look in (
-        ("ladder", "law of the rungs, and its forecasts", {"linestyle": "--"}),
+        ("ladder", "fit on our sizes, and its forecasts", {"linestyle": "--"}),
         ("next rung", "135M, the same masks", {"marker": "o", "markerfacecolor": "white"}),
         ("another window and text", "135M, a window of 128", {"marker": "x"}),
     ):

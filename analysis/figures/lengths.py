@@ -53,4 +53,5 @@ def draw(results: Results) -> Figure | None:
         style.lengths(axis, [row["context"] for row in rows])
         axis.set_xlabel("tokens of the text")
     style.legend(figure, [cost, kept], 2)
+    style.title(figure, "SmolLM2-135M, four plays, one seed; against its full attention")
     return figure

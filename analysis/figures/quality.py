@@ -17,7 +17,7 @@ CAPTION = (
     "Change of perplexity against full attention (of the model that LoRA adapted on the "
     "same texts, with as many trained parameters), against the share of distant pairs that a mask "
     "keeps (window and sinks aside). Bars: 95% interval over seeds and documents, paired. Masks "
-    "are causal, but for the paper's way, which balances its groups over the whole sequence. "
+    "are causal, but for the paper's setup, which balances its groups over the whole sequence. "
     "Where its model was not adapted, its cost is the distance from the dashed line."
 )
 KINDS = (
@@ -48,7 +48,10 @@ def of(results: Results, known: Headline) -> Figure:
     figure, (axis,) = style.axes(1, 8.0, 5.2)
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     for number, (cell, line) in enumerate(lines(frame, known, style.MOST - 2)):
-        _line(axis, line, names[cell], style.look(line["role"].iloc[0], number))
+        look = style.look(line["role"].iloc[0], number)
+        # One and two of four groups are masks of their own, with nothing between.
+        look = look | {"linestyle": ""} if "paper" in line["role"].iloc[0] else look
+        _line(axis, line, names[cell], look)
     axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
     above = point(results, known.pretrained, known.family) if known.pretrained else None
     if above is not None:
@@ -57,14 +60,14 @@ def of(results: Results, known: Headline) -> Figure:
     style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
     axis.set_xlim(left=0)
     axis.set_xlabel("distant pairs kept (%)")
-    axis.set_ylabel("change of perplexity (%)")
+    axis.set_ylabel(f"change of perplexity (%{style.scale(axis)})")
     style.legend(figure, [axis], 2)
     style.title(figure, _title(known, frame))
     return figure
 
 
 def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd.DataFrame]]:
-    """At most so many cells, those that matter first; of the paper's way the masks as it has
+    """At most so many cells, those that matter first; of the paper's setup the masks as it has
     them."""
     order = {role: place for place, role in enumerate(FIRST)}
     cells = frame[["cell", "role"]].drop_duplicates()
@@ -129,7 +132,7 @@ def _kind(axis: Axes, results: Results, family: Family, known: Headline, place: 
     frame = family.of(quality(results))
     middle = known.rows(known.family.of(quality(results)))["budget"].iloc[1:2]
     budget = middle.iloc[0] if len(middle) else frame["budget"].iloc[0]
-    marks = [(cell, rows[rows["budget"] == budget]) for cell, rows in lines(frame, known, 4)]
+    marks = [(cell, rows[rows["budget"] == budget]) for cell, rows in lines(frame, known, 5)]
     above = point(results, known.pretrained, family) if known.pretrained else None
     if above is not None:
         marks.append((known.pretrained, pd.DataFrame([above])))

@@ -16,7 +16,8 @@ CAPTION = (
     "unseen books. Ours, and the four rivals that cost least at the middle budget; the others, and "
     "controls, stand in the table `rivals`. Methods differ in what their choice "
     "costs: an oracle scores every pair, SparQ a quarter of it, Quest and MoBA one score a block, "
-    "ours none. Bars: 95% interval over documents (and seeds, where there are several), paired."
+    "ours one product of a token and each centroid. Bars: 95% interval over documents (and seeds, "
+    "where there are several), paired."
 )
 MINE = ("ours", "allocated", "longer_allocated")
 # Rivals that leave the weights alone, and no controls of ours.
@@ -51,7 +52,7 @@ def draw(results: Results) -> Figure | None:
     style.changes(axis, 100 * drawn["low"].min(), 100 * drawn["change"].max())
     axis.set_xlim(left=0)
     axis.set_xlabel("distant pairs kept (%)")
-    axis.set_ylabel("change of perplexity (%)")
+    axis.set_ylabel(f"change of perplexity (%{style.scale(axis)})")
     style.legend(figure, [axis], 2)
     first = frame.iloc[0]
     style.title(figure, f"{first['model']}, {plural(first['documents'], 'unseen book')}, "

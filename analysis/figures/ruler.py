@@ -13,7 +13,8 @@ CAPTION = (
     "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
     "answers cost above the same model under full attention. Right: answers every token of which "
     "is the likeliest; RULER lets a model write freely, so its scores are not these. In brackets: "
-    "distant pairs kept. Bars: 95% intervals over questions, paired. None of these figures is the "
+    "distant pairs kept. Question in full: the last 128 tokens see every pair. Bars: 95% intervals "
+    "over questions (and seeds, where there are several), paired. None of these figures is the "
     "paper's."
 )
 
@@ -25,6 +26,7 @@ def draw(results: Results) -> Figure | None:
     if frame.empty:
         return None
     figure, (cost, found) = style.axes(2, 9.2, 3.9)
+    frame = frame[frame["against"].map(lambda name: results.cells[name].role) != "ours"]
     shown = frame[frame["role"].isin(ruler.SHOWN)].drop_duplicates(["role", "length"])
     roles = [each for each in ruler.SHOWN if each in set(shown["role"])][: style.MOST - 2]
     shown = shown[shown["role"].isin(roles)]
@@ -34,7 +36,10 @@ def draw(results: Results) -> Figure | None:
         label = f"{ROLES[role]} ({own['distant_density'].mean():.0%})"
         cost.errorbar(own["length"], own["nats"], style.spread(own, "nats", "low", "high"),
                       label=label, **look, **style.BAR)  # fmt: skip
-        found.plot(own["length"], own["found"], **look, markersize=5.5)
+        ends = own.assign(low=own["base_found"] + own["points_low"],
+                          high=own["base_found"] + own["points_high"])  # fmt: skip
+        found.errorbar(own["length"], own["found"], style.spread(ends, "found", "low", "high"),
+                       **look, **style.BAR)  # fmt: skip
     full = shown.drop_duplicates(["against", "length"]).sort_values("length")
     for base, own in full.groupby("against", sort=False):
         role = results.cells[str(base)].role

@@ -14,8 +14,8 @@ from analysis.results import Results
 
 CAPTION = (
     "Share of each group's test tokens that have a part of speech (a row adds to 100%; textblob's "
-    "tags, `other` is mostly line breaks), by the paper's way with K = 8. Rows are in the order of "
-    "what they hold most. Bottom: all tokens, which a group at random would be like."
+    "tags, `other` is mostly line breaks), by the paper's setup with K = 8. Rows are in the order "
+    "of what they hold most. Bottom: all tokens, which a group at random would be like."
 )
 
 

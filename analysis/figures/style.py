@@ -22,6 +22,7 @@ OTHERS = (CYCLE[-1], "#999933", "#332288")  # beside the looks below
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
     "ours": (BLUE, "o", "-"), "allocated": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
+    "ours_last": (BLUE, "X", "--"), "allocated_last": (GREEN, "v", "--"),
     "longer_allocated": (PURPLE, "D", "-"), "heavy": (SKY, "P", "-"),
     "longer_heavy": (SKY, "X", "--"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"),
     "pretrained": (INK, "D", "--"), "adapted": (INK, "D", "-"),
@@ -121,6 +122,11 @@ def changes(axis: Axes, low: float, high: float, threshold: float = 10.0) -> Non
         axis.set_ylim(bottom=min(-2.0, low - 2))
         axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:+g}" if y else "0"))
+
+
+def scale(axis: Axes) -> str:
+    """Words on a vertical axis of :func:`changes` that is logarithmic far from zero."""
+    return ", logarithmic beyond 10" if axis.get_yscale() == "symlog" else ""
 
 
 def short(tokens: int) -> str:

@@ -41,7 +41,8 @@ def draw(results: Results) -> Figure | None:
     style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
     axis.set_xlim(0, 104)
     length = int(frame["length"].iloc[0])
-    axis.set_xlabel(f"time of attention at {length:,} tokens (% of full attention's)")
-    axis.set_ylabel("change of perplexity (%)")
+    axis.set_xlabel(f"time of attention at {length:,} tokens, groups at random (% of full)")
+    axis.set_ylabel(f"change of perplexity at 2,048 tokens (%{style.scale(axis)})")
     style.legend(figure, [axis], 2)
+    style.title(figure, "Quality of short texts against time of long ones")
     return figure

@@ -18,6 +18,7 @@ CAPTION = (
     "Right: tokens generated with the cache after a context, which is not timed."
 )
 NAMES = {**ROLES, "untrained": "FocusConfig.recipe(), untrained routers"}
+SHORT = {"ours": "recipe", "allocated": "calibrated"}
 TITLES = {"forward": "A forward pass", "generation": "Generation after a context"}
 
 
@@ -48,7 +49,8 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
         )  # fmt: skip
         if "bound" in own and own["bound"].notna().any():
             axis.plot(own["length"], own["bound"], "--", color=look["color"], linewidth=1.2,
-                      label="its bound by the pairs kept", zorder=2)  # fmt: skip
+                      label=f"bound by pairs kept, {SHORT.get(str(role), role)}",
+                      zorder=2)  # fmt: skip
     axis.axhline(1, color=style.INK, linewidth=1.3, label="pretrained model", zorder=2)
     style.lengths(axis, rows["length"])
     first = rows.iloc[0]

@@ -10,9 +10,11 @@ from pathlib import Path
 from analysis import claims
 from analysis.pages import failed, headline, rivals
 from analysis.results import Results
+from analysis.rules import Verdict
 
 PAGES = ("README.md", "docs/rivals.md", "docs/train.md")
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
+SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 
 
@@ -20,11 +22,22 @@ def ledger(rows: list[claims.Row]) -> str:
     """How many of the paper's figures have each verdict, and how many statements of ours."""
     papers = [row for row in rows if row["source"] not in (OURS, AUDIT)]
     told = [f"- Of the paper's {len(papers)} figures in the [ledger](results/claims.md): "
-            f"{counted(papers)}."]  # fmt: skip
+            f"{counted(papers)}.{caveats(papers)}"]  # fmt: skip
     for source, what in ((AUDIT, "doubts about the paper"), (OURS, "statements about ours")):
         own = [row for row in rows if row["source"] == source]
         told.append(f"- Of {len(own)} {what}: {counted(own)}.")
     return "\n".join(told)
+
+
+def caveats(rows: list[claims.Row]) -> str:
+    """How many verdicts rest on the same measurement, and how many wait for longer runs."""
+    seen = [row for row in rows if row["verdict"] == Verdict.DIRECTION]
+    apart = {(row["evidence"], row["ours"], row["low"]) if row["ours"] is not None else row["id"]
+             for row in seen}  # fmt: skip
+    short = sum(row["verdict"] == Verdict.INCONCLUSIVE and bool(SHORT.search(row["why"]))
+                for row in rows)  # fmt: skip
+    told = f" Of those reproduced, {len(apart)} are measurements of their own." if seen else ""
+    return told + (f" {short} of the inconclusive need longer training." if short else "")
 
 
 def counted(rows: list[claims.Row]) -> str:

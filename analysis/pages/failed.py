@@ -32,7 +32,7 @@ def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
     own = own[own["against"] == known.pretrained].set_index("top_k")
     if not {1, 2} <= set(own.index):
         return None
-    return (f"**The paper's way.** On the pretrained model, two of four groups keep "
+    return (f"**The paper's setup.** On the pretrained model, two of four groups keep "
             f"{own.loc[2, 'distant_density']:.0%} of the distant pairs and cost "
             f"{percent(own.loc[2])}. One group costs {own.loc[1, 'change']:+.0%}."
             f"{on_adapted(results)}")  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from analysis import rivals, ruler
@@ -12,7 +14,7 @@ from analysis.results import Results
 
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
 MOST = 12
-BEST = 5
+BEST = 7
 KINDS = ("sparq", "ours", "quest", "window", "moba")
 
 
@@ -25,34 +27,32 @@ def shown(results: Results) -> pd.DataFrame:
 
 
 def best(results: Results) -> str:
-    """The best that are neither oracles nor controls: what each costs."""
+    """The best that are no oracles: what each costs and loses."""
     own = shown(results)
     oracles = [role for role, about in rivals.ABOUT.items() if about.every]
-    own = own[~own["role"].isin([*oracles, *rivals.CONTROLS])].head(BEST)
-    if own.empty:
-        return NOTHING
-    return "\n".join(["| | distant pairs | computed to choose keys | perplexity |",
-                      "| --- | ---: | --- | ---: |",
-                      *(f"{costs(row)} |" for _, row in own.iterrows())])  # fmt: skip
+    return compared(results, own[~own["role"].isin(oracles)].head(BEST))
 
 
 def beside(results: Results) -> str:
-    """What each costs and loses, a row each."""
+    """What each costs and loses, a row each, full attention first."""
     own = shown(results).head(MOST)
+    lost, _, full = answers(results)
+    above = [f"| full attention, adapted | 100% | {NONE} | 0 | {full:.0f}% found |"]
+    below = [f"| {ROLES[role]} | {kept:.1%} | {NONE} | {NONE} | {told} |"
+             for role, (kept, told) in lost.items() if role == "window"]  # fmt: skip
+    return compared(results, own, above if full is not None else (), below)
+
+
+def compared(results: Results, own: pd.DataFrame, above: Iterable[str] = (),
+             below: Iterable[str] = ()) -> str:  # fmt: skip
+    """A table of methods with their answers, and further rows."""
     if own.empty:
         return NOTHING
-    lost, length, full = answers(results)
+    lost, length, _ = answers(results)
     found = f"answers, {length:,} tokens" if length else "long-context answers"
-    lines = [f"| | distant pairs | computed to choose keys | perplexity | {found} |",
-             "| --- | ---: | --- | ---: | ---: |"]  # fmt: skip
-    if full is not None:
-        lines.append(f"| full attention, adapted | 100% | {NONE} | 0 | {full:.0f}% found |")
-    lines += [
-        f"{costs(row)} | {lost.get(row['role'], (0, NONE))[1]} |" for _, row in own.iterrows()
-    ]
-    lines += [f"| {ROLES[role]} | {kept:.1%} | {NONE} | {NONE} | {told} |"
-              for role, (kept, told) in lost.items() if role == "window"]  # fmt: skip
-    return "\n".join(lines)
+    told = [f"{costs(row)} | {lost.get(row['role'], (0, NONE))[1]} |" for _, row in own.iterrows()]
+    return "\n".join([f"| | distant pairs | computed to choose keys | perplexity | {found} |",
+                      "| --- | ---: | --- | ---: | ---: |", *above, *told, *below])  # fmt: skip
 
 
 def kinds(results: Results) -> str:

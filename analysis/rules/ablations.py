@@ -53,7 +53,7 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
 @rule(
     "table9.{parameter}.{value}.centroid_ppl", "table9.{parameter}.{value}.finetuned_ppl",
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
-    "of zero; where it is small, one wholly beyond the limit same_ppl",
+    "of zero or wholly within the limit same_ppl; where it is small, one wholly beyond the limit",
 )  # fmt: skip
 def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
                     value: str) -> Outcome | None:  # fmt: skip
@@ -70,7 +70,8 @@ def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, pa
 
 @rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
       refuted="after as many steps, where the paper's change is large, an interval on the other "
-      "side of zero; where it is small, one wholly beyond the limit same_ppl")  # fmt: skip
+      "side of zero or wholly within the limit same_ppl; where it is small, one beyond "
+      "it")  # fmt: skip
 def pair_of_groups(claim: Claim, results: Results, settings: LedgerSettings,
                value: str) -> Outcome | None:  # fmt: skip
     """Two groups: the smallest window against the default of eight, others against the smallest."""
@@ -134,7 +135,7 @@ def judged(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Ser
 def beside(ours: dict[str, float], theirs: float, limit: float,
            few: bool = False) -> tuple[str, str]:  # fmt: skip
     """A change with its interval beside one of the paper's: whether it is small there and here, or
-    has the same sign. A run of far fewer steps refutes neither."""
+    large in both with the same sign. A run of far fewer steps refutes neither."""
     verdict, said = _beside(ours["low"], ours["high"], theirs, limit)
     if few and verdict == Verdict.NOT_REPRODUCED:
         return Verdict.INCONCLUSIVE, f"{said}, after far fewer steps"
@@ -148,6 +149,8 @@ def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, 
         if low > limit or high < -limit:
             return Verdict.NOT_REPRODUCED, "small in the paper alone"
         return Verdict.INCONCLUSIVE, "the interval holds the limit"
+    if -limit <= low and high <= limit:
+        return Verdict.NOT_REPRODUCED, "small here"
     if low <= 0 <= high:
         return Verdict.INCONCLUSIVE, "the interval holds zero"
     if (low > 0) == (theirs > 0):
@@ -159,7 +162,7 @@ def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, 
     "table9.{parameter}.{value}.dominance_centroid",
     "table9.{parameter}.{value}.dominance_full_ft",
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
-    "of zero; where it is small, one wholly beyond the limit same_share",
+    "of zero or wholly within the limit same_share; where it is small, one wholly beyond it",
 )  # fmt: skip
 def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
                    value: str) -> Outcome | None:  # fmt: skip

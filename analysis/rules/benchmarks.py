@@ -21,11 +21,12 @@ NAMES = {**TASKS, "truthfulqa_mc1": "truthfulqa_mc1"}
 
 def known(row: pd.Series, results: Results) -> dict[str, object]:
     """Evidence, command, n and scale of a row."""
+    seeds = ", ".join(map(str, results.run_of(row["evidence"]).get("seeds") or [0]))
     return {
         "n": int(row["questions"]), "evidence": row["evidence"],
         "command": f"dvc repro read@{row['experiment']}",
         "scale": f"{results.scale}; {results.cells[row['cell']].model}; "
-                 f"{int(row['questions'])} questions, {int(row['shots'])} shots",
+                 f"{int(row['questions'])} questions, {int(row['shots'])} shots; seed {seeds}",
     }  # fmt: skip
 
 
@@ -44,17 +45,18 @@ def zero_shot(results: Results, role: str | None = None) -> pd.DataFrame:
     refuted="an interval of the difference to the pretrained model's score below zero",
 )
 def unchanged(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """The paper's way on our model: scores with and without the mask, question by question."""
+    """The paper's setup on our model: scores with and without the mask, question by question."""
     frame = zero_shot(results, "paper")
     frame = frame[frame["texts"] == NAMES[claim.column]] if len(frame) else frame
     if frame.empty:
         return None
-    return kept(frame.iloc[0], results)
+    return kept(frame.iloc[0], results, settings)
 
 
-def kept(row: pd.Series, results: Results) -> Outcome:
-    """Whether a score stays under a mask that reaches the questions."""
-    if not row["exposed_questions_percent"]:
+def kept(row: pd.Series, results: Results, settings: LedgerSettings) -> Outcome:
+    """Whether a score stays under a mask: by arithmetic, where it reaches too few questions for
+    more points than same_score to change."""
+    if row["exposed_questions_percent"] <= settings.tolerances.same_score:
         verdict = Verdict.ARITHMETIC
     elif row["high"] < 0:
         verdict = Verdict.NOT_REPRODUCED

@@ -121,23 +121,33 @@ def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -
 )
 def tokens(claim: Claim, results: Results, settings: LedgerSettings,
            group: str) -> Outcome | None:  # fmt: skip
-    """How many of the paper's most frequent tokens are among ours."""
+    """How many of the paper's most frequent tokens are among ours, and how many groups of all
+    layers have as many: the words are frequent everywhere."""
     found = chosen(results, group)
     if found is None:
         return None
     best, own = found
-    ours = {word.lower() for words in own["top"].dropna() for word in str(words).split()}
     theirs = [word.lower() for word in str(claim.paper).split()]
-    same = [word for word in theirs if word in ours]
+    shared = shared_words(results, theirs)
+    same = int(shared[(best["layer"], best["group"])])
+    chance = float((shared >= same).mean())
     verdict = Verdict.INCONCLUSIVE
-    if 2 * len(same) >= len(theirs):
+    if 2 * same >= len(theirs) and chance <= 1 - results.confidence:
         verdict = Verdict.DIRECTION
     elif not same:
         verdict = refuted(claim, results, own)
-    why = (f"layer {best['layer']}, group {best['group']} has {len(same)} of the paper's "
-           f"{len(theirs)} among the most frequent tokens of a document; others: "
-           f"{', '.join(sorted(ours - set(theirs))[:8])}")  # fmt: skip
+    why = (f"layer {best['layer']}, group {best['group']} has {same} of the paper's {len(theirs)} "
+           f"among the most frequent tokens of a document; so have {chance:.0%} of all "
+           "groups")  # fmt: skip
     return Outcome(verdict, why, **known(results, own))
+
+
+def shared_words(results: Results, words: list[str]) -> pd.Series:
+    """How many of these words are among the most frequent tokens of each learnt group, by layer
+    and group."""
+    frame = contents.right(results)
+    own = frame[frame["by"] == "groups"].groupby(["layer", "group"])["top"]
+    return own.agg(lambda top: len(set(words) & set(" ".join(top.dropna()).lower().split())))
 
 
 @rule(

@@ -18,22 +18,23 @@ from analysis.comparisons import (
 )
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rivals import EQUAL
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.settings import LedgerSettings
 
 FEWEST = 3  # seeds from which a spread says anything
-EQUAL = 0.005  # of the distant pairs: by what masks at equal density may differ
 
 
 def against_ours(results: Results, known: Headline) -> pd.DataFrame:
-    """Masks that learnt no routing against the headline's routers, at equal budget."""
+    """Masks that learnt no routing against the headline's routers, at equal budget, in every
+    reading of test documents that both have."""
     ours = results.cells[known.cell]
     rows = [
         row
         for cell in results.cells.values()
         if cell.role in LEARNT_NOTHING and cell.model == ours.model
         for row in versus(results, cell, ours)
-        if (row["reading"], row["texts"]) == (known.family.reading, known.family.texts)
+        if row["final"] and row["texts"] == known.family.texts
     ]
     return pd.DataFrame(rows)
 
@@ -50,7 +51,7 @@ def routing_against_chance(
         return None
     nearest = others.sort_values("low").groupby("cell", sort=False).head(1)
     names = labels(results.cells[name] for name in nearest["cell"])
-    why = f"Perplexity relative to {known.cell}, nearest budget of each: " + "; ".join(
+    why = f"Perplexity relative to {known.cell}, best budget of each: " + "; ".join(
         f"{names[row['cell']]} {changed(row)} at {row['distant_density']:.1%} of the distant pairs "
         f"(the routers: {row['base_distant_density']:.1%})" for _, row in nearest.iterrows()
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rules of our own statement about long-context tasks."""
+"""Rules of our own statements about long-context tasks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, facts, rule
 from analysis.settings import LedgerSettings
 
+FULL, RECIPE = "ruler_adapted", "ruler_recipe"
 
-@rule("ours.ruler", refuted="at one length an interval of the answers lost wholly above same_score")
-def answers_found(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Answers beside heavy hitters against full attention, judged by the worst of all lengths."""
-    frame = ruler.table(results)
-    own = frame[(frame["role"] == "heavy") & (frame["task"] == ruler.EVERY)]
+
+@rule("ours.answers.{experiment}", refuted="at one length an interval of the answers lost wholly "
+      "above same_score")  # fmt: skip
+def answers_found(claim: Claim, results: Results, settings: LedgerSettings,
+                  experiment: str) -> Outcome | None:  # fmt: skip
+    """Answers under a mask against the adapted model, judged by the worst of all lengths."""
+    own = asked(results, experiment, FULL)
     if own.empty:
         return None
     row, limit = own.sort_values("points_high").iloc[0], settings.tolerances.same_score
@@ -32,9 +35,7 @@ def answers_found(claim: Claim, results: Results, settings: LedgerSettings) -> O
 def beyond_control(claim: Claim, results: Results, settings: LedgerSettings,
                    control: str) -> Outcome | None:  # fmt: skip
     """Answers under another mask against the recipe's, judged by its best of all lengths."""
-    frame = ruler.table(results)
-    own = frame[(frame["experiment"] == f"ruler_{control}") & (frame["against"] == "ruler_recipe")]
-    own = own[own["task"] == ruler.EVERY]
+    own = asked(results, control, RECIPE)
     if own.empty:
         return None
     row = own.sort_values("points_low").iloc[-1]
@@ -43,11 +44,19 @@ def beyond_control(claim: Claim, results: Results, settings: LedgerSettings,
                    same_setting=True)  # fmt: skip
 
 
+def asked(results: Results, experiment: str, against: str) -> pd.DataFrame:
+    """Rows of all tasks together, a length each."""
+    frame = ruler.table(results)
+    own = frame[(frame["experiment"] == f"ruler_{experiment}") & (frame["against"] == against)]
+    return own[own["task"] == ruler.EVERY]
+
+
 def points(rows: pd.DataFrame) -> str:
     """Differences in points, a length each, in words."""
     return "; ".join(
         f"{each['points']:+.1f} points ({each['points_low']:.1f} to {each['points_high']:.1f}) of "
-        f"{each['base_found']:.0f}% at {each['length']:,} tokens" for _, each in rows.iterrows()
+        f"{each['base_found']:.0f}% at {each['length']:,} tokens, {each['seeds']} "
+        f"seed{'s' * (each['seeds'] > 1)}" for _, each in rows.iterrows()
     )  # fmt: skip
 
 

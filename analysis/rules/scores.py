@@ -68,11 +68,12 @@ def rival_score(claim: Claim, results: Results, settings: LedgerSettings) -> Out
         few = scope.fewer_steps(claim, results.cells["finetuned-textsplays"])
         verdict, said = (Verdict.INCONCLUSIVE, f"{said}, after far fewer steps") if few else (
             verdict, said)  # fmt: skip
-    untouched = not (row["exposed_pairs_percent"] or row["changed_percent"])
-    if verdict == Verdict.DIRECTION and untouched:
-        verdict = Verdict.ARITHMETIC  # no mask reaches a question
+    masked, limit = not trained and method != "performer", settings.tolerances.same_score
+    few_exposed = masked and row["exposed_questions_percent"] <= limit
+    if verdict == Verdict.DIRECTION and few_exposed:
+        verdict = Verdict.ARITHMETIC  # a mask reaches hardly a question
     share = f"; {row['exposed_questions_percent']:.0f}% of the questions are longer than its window"
-    reach = "" if trained or method == "performer" else share
+    reach = share if masked else ""
     why = (f"{row['points']:+.1f} points ({row['low']:+.1f} to {row['high']:+.1f}) against the "
            f"pretrained model, the paper {theirs:+.1f}: {said}{reach}")  # fmt: skip
     ours = {"ours": row["points"], "low": row["low"], "high": row["high"]}

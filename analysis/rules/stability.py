@@ -1,7 +1,9 @@
 """Rules of group dominance: Table 8 and Section 4.
 
-What is blocked, and what collapses, is judged against a plain softmax trained alike: a cure blocks
-an escape where it leaves at most the share ``blocked`` of that movement.
+What is blocked, and what collapses, is judged against a plain softmax trained alike: a mitigation
+blocks an escape where it leaves at most the share ``blocked`` of that movement. Two things the
+measures cannot tell. Hidden states move with frozen weights, too, since attention changes; and a
+mitigation that sets centroids itself moves them, whether they would have drifted or not.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import scope, stability
+from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, rule
@@ -20,7 +22,8 @@ ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank
 WORDS = {"drift": "centroids moved by {:.2f} of their norm",
          "shift": "hidden states moved by {:.2f} of their norm",
          "lost_rank": "projected tokens lost {:.0%} of their dimensions"}  # fmt: skip
-PLAIN = "plain softmax"
+PLAIN, SINKHORN = "plain softmax", "sinkhorn"
+SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 
 def row_of(results: Results, name: str, weights: bool) -> pd.Series | None:
@@ -63,7 +66,9 @@ def escape(claim: Claim, results: Results, settings: LedgerSettings,
                  for end in ("low", "high"))  # fmt: skip
     says = str(claim.paper)
     verdict, said = Verdict.INCONCLUSIVE, "the interval holds the limit"
-    if says in ("yes", "no") and (high <= limit or low > limit):
+    if untold := cannot_tell(results, method, measure, limit * float(plain[measure])):
+        said = untold
+    elif says in ("yes", "no") and (high <= limit or low > limit):
         blocked = high <= limit
         same = blocked == (says == "yes")
         verdict = Verdict.DIRECTION if same else Verdict.NOT_REPRODUCED
@@ -79,37 +84,75 @@ def escape(claim: Claim, results: Results, settings: LedgerSettings,
     return Outcome(verdict, why, **known(row, results))
 
 
+def cannot_tell(results: Results, method: str, measure: str, limit: float) -> str:
+    """Why a measure says nothing of a mitigation; empty where it does."""
+    if measure == "drift" and method in SETS_CENTROIDS:
+        return "the mitigation sets the centroids itself, which this measure counts as drift"
+    frozen = row_of(results, method, weights=False)
+    if measure == "shift" and frozen is not None and frozen["shift_high"] > limit:
+        return (f"with frozen weights they move by {frozen['shift']:.2f}, too, so the measure "
+                "cannot show them blocked")  # fmt: skip
+    return ""
+
+
 @rule("table8.{method}.outcome", refuted="another outcome after as many steps as the paper's; for "
-      "Sinkhorn, a collapse")  # fmt: skip
+      "Sinkhorn, groups that are uneven, or hold parts of speech no better than "
+      "k-means")  # fmt: skip
 def outcome(claim: Claim, results: Results, settings: LedgerSettings,
             method: str) -> Outcome | None:  # fmt: skip
     """How the groups end."""
-    row, cure = (row_of(results, name, weights=True) for name in (method, "sinkhorn"))
-    if row is None or cure is None or pd.isna(row.get("largest")):
+    row, even = (row_of(results, name, weights=True) for name in (method, SINKHORN))
+    if row is None or even is None or pd.isna(row.get("largest")):
         return None
-    limits, fewer = settings.tolerances, few(claim, row, results)
-    even = 100 / row["groups"]
-    happens = {
-        "entropy-and-balance-loss": row["largest_low"] > limits.collapsed,
-        "stop-gradient-on-inputs": row["largest_low"] > even + limits.same_share,
-        "ema-centroids-and-projection": row["lost_rank_low"] > limits.blocked,
-        "recluster-every-100-steps": row["largest_high"] < even + limits.same_share
-        and row["agreement_high"] < cure["agreement_low"],
-        "balance-weight-x5": row["alive_high"] <= row["groups"] / 4 + 0.5,
-        "sinkhorn": row["largest_high"] < even + limits.same_share,
-    }[method]
-    verdict = Verdict.DIRECTION
+    fewer, happens, verdict = few(claim, row, results), ends(row, even, settings), Verdict.DIRECTION
+    words = (
+        f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"
+    )
     if not happens:
-        verdict = Verdict.INCONCLUSIVE if fewer and method != "sinkhorn" else Verdict.NOT_REPRODUCED
+        late = fewer and method != SINKHORN
+        verdict = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
+    elif method == SINKHORN:
+        verdict, words = semantic(results)
     why = (f"{row['largest']:.0f}% of the tokens in the largest of {row['groups']} groups "
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
-           f"alive, {row['agreement']:.0%} of the tokens keep theirs; after {row['steps']} "
-           f"steps, {'fewer than' if fewer else 'as'} in the paper: "
-           f"{'the same' if happens else 'not seen'}")  # fmt: skip
+           f"alive, {row['agreement']:.1%} of the tokens keep theirs; after {row['steps']} "
+           f"steps, {words}")  # fmt: skip
     return Outcome(verdict, why, **known(row, results))
 
 
-METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", "sinkhorn": "sinkhorn"}
+def ends(row: pd.Series, sinkhorn: pd.Series, settings: LedgerSettings) -> bool:
+    """Whether the groups of one mitigation end as the paper says, beside Sinkhorn's."""
+    limits, even = settings.tolerances, 100 / row["groups"]
+    balanced = row["largest_high"] < even + limits.same_share
+    unsettled = row["agreement_high"] < sinkhorn["agreement_low"]
+    return bool({
+        "entropy-and-balance-loss": row["largest_low"] > limits.collapsed,
+        "stop-gradient-on-inputs": row["largest_low"] > even + limits.same_share and unsettled,
+        "ema-centroids-and-projection": row["lost_rank_low"] > limits.blocked,
+        "recluster-every-100-steps": balanced and unsettled,
+        "balance-weight-x5": row["alive_high"] <= row["groups"] / 4 + 0.5,
+        SINKHORN: balanced,
+    }[row["name"]])  # fmt: skip
+
+
+def semantic(results: Results) -> tuple[str, str]:
+    """Whether even groups hold parts of speech better than k-means of hidden states does."""
+    frame = contents.table(results)
+    own = frame[(frame["layer"] == "all") & (frame["by"] == "kmeans")] if len(frame) else frame
+    if own.empty:
+        return Verdict.INCONCLUSIVE, "even and stable; what they hold was not read"
+    row = own.iloc[0]
+    more = (f"{row['ours_more']:+.0f} points ({row['ours_more_low']:+.0f} to "
+            f"{row['ours_more_high']:+.0f}) of tokens with their group's part of speech against "
+            "k-means of hidden states")  # fmt: skip
+    if row["ours_more_low"] > 0:
+        return Verdict.DIRECTION, f"even, stable and semantic: {more}"
+    refuted = row["ours_more_high"] < 0
+    verdict = Verdict.NOT_REPRODUCED if refuted else Verdict.INCONCLUSIVE
+    return verdict, f"even and stable, but no more semantic than a clustering: {more}"
+
+
+METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SINKHORN}
 
 
 @rule(
@@ -129,7 +172,7 @@ def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
     far = own["low"] > paper + limits.same_share or own["high"] < paper - limits.same_share
     if paper > limits.collapsed and own["low"] > limits.collapsed:
         near, far = True, False  # a collapse is one
-    late = METHODS[method] != "sinkhorn" and few(claim, row, results)
+    late = METHODS[method] != SINKHORN and few(claim, row, results)
     verdict = Verdict.INCONCLUSIVE
     if near:
         verdict = Verdict.DIRECTION
@@ -138,7 +181,7 @@ def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
            f"({own['low']:.1f} to {own['high']:.1f}) after {row['steps']} steps; the paper "
            f"{paper:g}% (limit {limits.same_share:g} points)")  # fmt: skip
-    if METHODS[method] != "sinkhorn":
+    if METHODS[method] != SINKHORN:
         why += "; it gives no weights of its losses: ours are 0.01"
     return Outcome(verdict, why, **own, **known(row, results) | {"n": int(row["documents"])})
 

@@ -1,5 +1,5 @@
-"""Rules of the paper's way of four groups: perplexity and pairs kept of Table 7, on its models and
-on the one that we run, and audit point 6."""
+"""Rules of the paper's setup of four groups: perplexity and pairs kept of Table 7, on its models
+and on the one that we run, and audit point 6."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def sparse_perplexity(
 
 @rule("ours.paper.k1", refuted="an interval below the limit of far worse")
 def one_group(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Top-1 in the paper's way on the model that we run: one row for one measurement."""
+    """Top-1 in the paper's setup on the model that we run: one row for one measurement."""
     row = paper_way(results, 1)
     if row is None:
         return None
@@ -146,7 +146,7 @@ def one_group(claim: Claim, results: Results, settings: LedgerSettings) -> Outco
 @rule("ours.paper.k2", refuted="an interval above the limit of far worse, while as many steps are "
       "enough with sinks")  # fmt: skip
 def two_groups(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
-    """Top-2 in the paper's way on the model that we run."""
+    """Top-2 in the paper's setup on the model that we run."""
     row = paper_way(results, 2)
     if row is None:
         return None

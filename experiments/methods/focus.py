@@ -26,9 +26,11 @@ CERTAIN = 1e4  # logits apart by which a softmax is one or zero in float32
 
 
 class _Base(Frozen):
-    """Fields that the library has not, for ablations: see :func:`by_layer`."""
+    """Fields that the library has not, for ablations: see :func:`by_layer` and
+    :func:`looking_everywhere`."""
 
     dense_every: Size = 0
+    dense_last: Size = 0
     shared_layers: Count = 1
 
     @property
@@ -106,6 +108,7 @@ class Focus(Method):
         with (
             library.mode(model, name, **how),
             by_layer(routers, own.dense_every, own.shared_layers),
+            looking_everywhere(routers, own.dense_last),
         ):
             yield
 
@@ -178,6 +181,24 @@ def by_layer(routers: Mapping[int, Router], dense_every: int, shared_layers: int
                 hook = all_together
             if dense_every or shared_layers > 1:
                 hooks.callback(router.register_forward_hook(hook).remove)
+        yield
+
+
+@contextmanager
+def looking_everywhere(routers: Mapping[int, Router], last: int) -> Iterator[None]:
+    """Forward passes in which the ``last`` tokens of each look into every group, under the hard
+    mask: those of a question, and its answer, at the end of a long text."""
+
+    def widened(router: Router, args: Any, found: Tensor | Memberships) -> Memberships | None:
+        if not isinstance(found, Memberships):
+            return None
+        query = found.query.clone()
+        query[..., -last:, :] = True
+        return Memberships(query, found.of_keys)
+
+    with ExitStack() as hooks:
+        for router in routers.values() if last else ():
+            hooks.callback(router.register_forward_hook(widened).remove)
         yield
 
 

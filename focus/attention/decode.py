@@ -43,7 +43,7 @@ class Kept:
         """The fields of :class:`focus.density.PairCounts`, summed over batch and routings."""
         real = self.real
         if real is None:
-            real = torch.ones(self.batch, self.stop, dtype=torch.bool)
+            real = torch.ones(self.batch, self.stop, dtype=torch.bool, device="cpu")
         sinks = real & (real.cumsum(1) <= self.rule.sinks)
         window, limit = self.rule.window, self.rule.limit or self.stop
         causal = self._between(real, 0, self.stop)

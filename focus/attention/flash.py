@@ -139,8 +139,8 @@ def _slices(segments: Segments) -> list[slice]:
 def _band(own: slice, window: int | None, dtype: torch.dtype) -> Tensor | None:
     if window is None:
         return None
-    row = torch.arange(own.stop - own.start)
-    mask = torch.zeros(len(row), len(row), dtype=_mask_dtype(dtype))
+    row = torch.arange(own.stop - own.start, device="cpu")
+    mask = torch.zeros(len(row), len(row), dtype=_mask_dtype(dtype), device="cpu")
     return mask.masked_fill_(row[:, None] - row >= window, -torch.inf)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """What the hard mask keeps, and how groups were found: the same as long as a cache goes on.
+    """What the hard mask keeps, and how groups were found.
 
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
     None; groups: K; query_groups, key_groups: how many a query and a key belong to at most;
@@ -24,6 +24,12 @@ class Rule(NamedTuple):
     ngrams: bool = False
     router: str = ""
     fewest_query_groups: int | None = None
+
+    @property
+    def of_keys(self) -> Rule:
+        """What is the same as long as a cache goes on: queries may look into more groups later, or
+        fewer, since keys are filed by their own."""
+        return self._replace(query_groups=0, fewest_query_groups=None)
 
     @property
     def reach(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def write_paper(
     root: Path, changes: dict[int, float], *, block: str = "paper", method: Any = None,
     regime: Any = ROUTERS, rows: dict[str, Any] | None = None, **how: Any,
 ) -> None:  # fmt: skip
-    """The paper's way with k groups of four: changes against the pretrained model by k."""
+    """The paper's setup with k groups of four: changes against the pretrained model by k."""
     every = [
         row for k, change in changes.items()
         for row in losses("hard", f"k{k}.symmetric.sinkhorn", change,
@@ -272,7 +273,7 @@ JOINT = {"name": "joint", "steps": 24, "context": 256, "weights": True, "mitigat
 def write_ablation(root: Path, block: str, change: float, largest: float, *,
                    against: Sequence[str] = ("pretrained",), wobble: float = 1e-4,
                    regime: Any = ROUTERS, **fields: Any) -> None:  # fmt: skip
-    """One setting of the paper's way: its loss under the training gate, and its groups."""
+    """One setting of the paper's setup: its loss under the training gate, and its groups."""
     method = DEFAULT | fields
     known = {"method": method, "regime": regime, "against": against}
     write_read(root, block, losses("soft", change=change, wobble=wobble), **known)
@@ -339,26 +340,24 @@ CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verb
 def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .",
                    category: str = "punctuation", even: int = 0, block: str = "held",
                    regime: Any = NOTHING) -> None:  # fmt: skip
-    """Eight groups of one layer, the first of which holds a category; on both sides."""
+    """Eight groups in each of three layers, the first of which holds a category, and that of the
+    first layer its most frequent tokens; on both sides."""
     known = {"method": DEFAULT, "regime": regime}
     for reading in ("contents_search", "contents"):
         rows = []
-        for n in range(4):
-            for by, own in (
-                ("groups", pure),
-                ("kmeans", kmeans),
-                ("token", 0.2),
-                ("permuted", 0.2),
-            ):
+        ways = {"groups": pure, "kmeans": kmeans, "token": 0.2, "permuted": 0.2}
+        for n, layer in product(range(4), range(3)):
+            for by, own in ways.items():
                 for group in range(8):
                     members = 1000 + (even if group == 0 else 0)
                     share = own + 0.01 * (n % 2)
                     held = dict.fromkeys(CATEGORIES, 0)
                     held["other"] = round(members * (1 - share))
                     held[category if group == 0 else "content nouns"] += members - held["other"]
-                    row = {"seed": 0, "condition": "soft", "budget": "own", "layer": 0,
+                    row = {"seed": 0, "condition": "soft", "budget": "own", "layer": layer,
                            "document": f"play {n}", "sha": f"{n:012x}", "by": by,
-                           "group": group, "members": members, "top": top}  # fmt: skip
+                           "group": group, "members": members,
+                           "top": "of in" if layer or group else top}  # fmt: skip
                     rows.append(row | held)
         write_read(root, block, rows, reading=reading, kind="contents", **known)
 
@@ -380,7 +379,7 @@ SCRATCH = {"name": "scratch", "steps": 24}
 def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
                 regime: Any = ROUTERS, texts: str = "articles", window: float | None = None,
                 **where: Any) -> None:  # fmt: skip
-    """Models under full attention, and changes of the paper's way, and of a window, on them."""
+    """Models under full attention, and changes of the paper's setup, and of a window, on them."""
     for model in models:
         how = {"model": model, "reading": "small", "texts": texts, **where}
         write_read(root, "types", losses("full"), cell=f"types-model{model}", regime=SCRATCH, **how)
@@ -402,8 +401,8 @@ def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
 
 def write_ladder(root: Path, costs: Sequence[float], ahead: float | None = None, *,
                  wobble: float = 3e-4, window: float = 0.5) -> None:  # fmt: skip
-    """The paper's way on models of four sizes: what one group of four costs each, with a quarter of
-    the distant pairs, two groups a tenth of that; and what it costs the next rung."""
+    """The paper's setup on models of four sizes: what one group of four costs each, with a quarter
+    of the distant pairs, two groups a tenth of that; and what it costs the next rung."""
     models = dict(zip(ladder.RUNGS, costs, strict=False))
     next_rung = {name: cost for name in ladder.NEXT if (cost := ahead) is not None}
     for place, own in (("ladder", models), ("next_rung", next_rung)):

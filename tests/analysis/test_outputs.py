@@ -166,7 +166,7 @@ def test_the_papers_way_stands_beside_ours_where_it_was_read_against_the_same_mo
         "paper_books": ("pretrained", "adapted"),
     })  # fmt: skip
     figure = quality_figure.draw(results)
-    assert "the paper's way (model not adapted)" in labels(figure)
+    assert "the paper's setup (model not adapted)" in labels(figure)
     assert figure.axes[0].get_yscale() == "symlog"  # far off, and nothing else is flattened
 
 

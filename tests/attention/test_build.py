@@ -82,13 +82,21 @@ def told(code: str, **environment: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("cxx", ["", "  ", "no-such-compiler"])
+@pytest.mark.parametrize(
+    ("cxx", "why"),
+    [
+        ("", "there is no C++ compiler; install one"),
+        ("  ", "there is no C++ compiler; install one"),
+        ("no-such-compiler", "CXX: 'no-such-compiler' is not on the path; install one"),
+        ("c++ '", "CXX: No closing quotation; mend or unset it"),
+    ],
+)
 def test_without_a_compiler_attention_goes_another_way_and_tells_once(
-    cxx: str, tmp_path: Path
+    cxx: str, why: str, tmp_path: Path
 ) -> None:
     said, warned = told(USE + USE, PATH=str(tmp_path), CXX=cxx, FOCUS_CACHE=str(tmp_path / "cache"))
     assert said.split() == ["done", "done"]
-    assert warned.count("there is no C++ compiler on the path; install one") == 1
+    assert warned.count(why) == 1
 
 
 def test_missing_sources_do_not_crash(tmp_path: Path) -> None:
@@ -139,6 +147,12 @@ def test_a_compiler_that_fails_is_told_once(tmp_path: Path) -> None:
     assert len((tmp_path / "calls").read_text()) == calls
     (note,) = (tmp_path / "cache").glob("*.failed")
     assert f"delete {note}" in note.read_text()
+    # What failed may have been a full disk: after a while it is tried again.
+    os.utime(note, (0, 0))
+    said, warned = told(USE, **environment)
+    assert said.split() == ["done"]
+    assert warned.count("slower attention on CPU is used") == 1
+    assert len((tmp_path / "calls").read_text()) > calls
 
 
 @needs_kernel

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -28,6 +29,7 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=
          "-fPIC")  # fmt: skip
 THREADS = "-fopenmp"  # not every compiler has it; without it one thread does all
 SECONDS = 120  # that a compiler may take; it needs two
+RETRY = 3600  # seconds after which a failure is no longer believed: a full disk is emptied
 
 
 class NativeUnavailableError(RuntimeError):
@@ -67,9 +69,11 @@ def load() -> ctypes.CDLL:
         raise NativeUnavailableError("FOCUS_NATIVE=0 turns the compiled kernel off; unset it")
     found = compiler()
     if found is None:
+        missing = " ".join(split("CXX")[:1])
+        what = f"CXX: {missing!r} is not on the path" if missing else "there is no C++ compiler"
         raise NativeUnavailableError(
-            "there is no C++ compiler on the path; install one (Debian: apt install g++) or name "
-            "one in CXX, or set FOCUS_NATIVE=0"
+            f"{what}; install one (Debian: apt install g++) or name one in CXX, or set "
+            "FOCUS_NATIVE=0"
         )
     try:
         name = f"kernel-{fingerprint(found)}.so"
@@ -89,7 +93,7 @@ def _load_from(folder: Path, name: str, found: tuple[str, ...]) -> ctypes.CDLL:
     """The kernel of this name, compiled unless it is there or is known to fail."""
     path, failure = folder / name, folder / f"{name}.failed"
     if not path.is_file():
-        if failure.is_file():
+        if failure.is_file() and time.time() - failure.stat().st_mtime < RETRY:
             raise NativeUnavailableError(f"{failure.read_text(encoding='utf-8')}", told=True)
         try:
             compile_to(path, found)
@@ -107,7 +111,7 @@ def switched_off() -> bool:
 @functools.cache
 def compiler() -> tuple[str, ...] | None:
     """The C++ compiler to use: its path, and the words that CXX has after it."""
-    own = shlex.split(os.environ.get("CXX", ""))
+    own = split("CXX")
     for name, *words in [own] if own else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
         if path is not None:
@@ -117,7 +121,19 @@ def compiler() -> tuple[str, ...] | None:
 
 def flags() -> tuple[str, ...]:
     """What the compiler is told."""
-    return *FLAGS, *shlex.split(os.environ.get("FOCUS_CXXFLAGS", ""))
+    return *FLAGS, *split("FOCUS_CXXFLAGS")
+
+
+def split(variable: str) -> list[str]:
+    """What an environment variable holds, split as a shell does.
+
+    Raises:
+        NativeUnavailableError: a quotation is not closed.
+    """
+    try:
+        return shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise NativeUnavailableError(f"{variable}: {error}; mend or unset it") from error
 
 
 def compile_to(path: Path, found: tuple[str, ...]) -> None:

@@ -157,7 +157,7 @@ def backward(grad: Tensor, x: Inputs, out: Tensor, lse: Tensor, spans: list[tupl
     """Gradients in query, key and value, given the output and log-sum-exp of :func:`forward`."""
     grad = _rows(grad)
     problem, kept = _problem(x, spans, mode, _rows(out), lse.contiguous())
-    wide = [torch.zeros(each.shape, dtype=torch.float32) for each in kept[:3]]
+    wide = [each.new_zeros(each.shape, dtype=torch.float32) for each in kept[:3]]
     whole = _GradProblem(problem, grad.data_ptr(), (ctypes.c_int64 * 3)(*grad.stride()[:3]),
                          *(each.data_ptr() for each in wide))  # fmt: skip
     _answer(int(needed().focus_attention_backward(ctypes.byref(whole))))

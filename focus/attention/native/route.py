@@ -46,8 +46,9 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
     batch, tokens, width = hidden_BME.shape
     sides, heads, dim, groups = centroids.shape
     columns = groups + (heavy is not None)
-    query = torch.empty(batch, heads * max(1, sides - 1), tokens, columns, dtype=torch.bool)
-    key = torch.empty(batch, heads, tokens, columns, dtype=torch.bool)
+    size = batch, heads * max(1, sides - 1), tokens, columns
+    query = hidden_BME.new_empty(size, dtype=torch.bool)  # torch's default device may be another
+    key = hidden_BME.new_empty(batch, heads, tokens, columns, dtype=torch.bool)
     hidden, projected, scores = hidden_BME.float(), None, None
     if batch * tokens > FEW or (heavy is not None and not cosine):
         with torch.no_grad(), torch.autocast("cpu", enabled=False):

@@ -54,7 +54,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
     rows, bits, sinks = past.filed()
     (batch, heads, tokens, dim), (_, key_routings, _, groups) = query.shape, key_groups.shape
     lists, rule, kept = past.lists, past.rule, ctypes.c_int64()
-    out = torch.empty(query.shape, dtype=query.dtype)
+    out = query.new_empty(query.shape)
     tensors = (query, key, value, query_groups, key_groups, extra, past.real, sinks, rows, bits,
                lists, past.lengths, out)  # fmt: skip
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned

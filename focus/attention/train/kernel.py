@@ -45,7 +45,7 @@ def spans_of(x: Inputs, rule: Rule) -> Tensor | None:
     if kernel is None or dim % limits(kernel)[0]:
         return None
     spans = real_spans(x.query, x.real)
-    return None if spans is None else torch.tensor(spans, dtype=torch.int32)
+    return None if spans is None else torch.tensor(spans, dtype=torch.int32, device="cpu")
 
 
 def forward(x: Inputs, rule: Rule, spans: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ def forward(x: Inputs, rule: Rule, spans: Tensor) -> tuple[Tensor, Tensor]:
         MemoryError: there is no room for the tiles.
     """
     inputs = _wide(x)
-    out = torch.zeros(x.query.shape, dtype=torch.float32)
+    out = x.query.new_zeros(x.query.shape, dtype=torch.float32)
     tensors = {**inputs, "out": out, "lse": out.new_zeros(out.shape[:3]), "spans": spans}
     _run("focus_gate_forward", tensors, rule)
     return out, tensors["lse"]

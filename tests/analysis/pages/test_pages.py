@@ -181,8 +181,8 @@ def test_what_calibration_brings_stands_beside_the_recipe(read):
 
 
 def test_a_cost_is_not_told_against_a_model_that_learnt_more(read):
-    """The paper's way starts from the pretrained model: against the adapted one, what lies between
-    is the adaptation, too."""
+    """The paper's setup starts from the pretrained model: against the adapted one, what lies
+    between is the adaptation, too."""
     write_masks(read.root, "paper_books", {"k2": 0.1}, method=PAPER, regime=ROUTERS,
                 rows=PAPER_MASK | {"top_k": 2, "distant_density": 0.9})  # fmt: skip
     (line,) = [line for line in headline.table(Results(read.base)).splitlines() if "paper" in line]

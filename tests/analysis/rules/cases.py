@@ -157,7 +157,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "beyond_control": [
         ("ours.ruler.window", beside_window(0.0), REPRODUCED, beside_window(1.0)),
     ],
-    "answers_found": [("ours.ruler", asked(1.0), REPRODUCED, asked(0.0))],
+    "answers_found": [("ours.answers.recipe", asked(1.0), REPRODUCED, asked(0.0))],
     "grows": [("ours.ladder.grows", rungs(GROWING), REPRODUCED, rungs(SHRINKING))],
     "forecasts": [
         ("ours.ladder.135m.k1", rungs(GROWING, 0.065), REPRODUCED, rungs(GROWING, 0.4)),
@@ -178,7 +178,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "rival": [
         ("table1.performer.ppl", rivals(performer=0.8), DIRECTION, rivals(performer=-0.1)),
-        ("table10.sparq.ppl", rivals(sparq_plain=0.1), DIRECTION, rivals(sparq_plain=-0.02)),
+        ("table1.longformer.ppl", rivals(longformer=-0.15), DIRECTION, rivals(longformer=0.5)),
+        ("table10.sparq.ppl", rivals(sparq_plain=0.1), DIRECTION, rivals(sparq_plain=-0.04)),
     ],
     "others_do_it": [
         ("audit.8", rivals(quest=-0.03, moba=0.4), DIRECTION, rivals(quest=0.3, csa=-0.03)),
@@ -267,13 +268,13 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "escape": [
         ("table8.sinkhorn.drift", cures(("sinkhorn", 13.0, {"drift": 0.1})), DIRECTION,
          cures(("sinkhorn", 13.0, {"drift": 0.5}))),
-        ("table8.recluster-every-100-steps.drift", cures(("recluster", 30.0, {"drift": 0.4})),
-         DIRECTION, cures(("recluster", 30.0, {"drift": 0.9}))),
+        ("table8.balance-weight-x5.drift", cures(("softmax_x5", 30.0, {"drift": 0.4})),
+         DIRECTION, cures(("softmax_x5", 30.0, {"drift": 0.9}))),
         ("table8.stop-gradient-on-inputs.projection", cures(("stop_gradient", 30.0, {})), DIRECTION,
          cures(("stop_gradient", 30.0, {"rank": 9.9}))),
     ],
     "outcome": [
-        ("table8.sinkhorn.outcome", cures(("sinkhorn", 13.0, {})), DIRECTION,
+        ("table8.sinkhorn.outcome", both(cures(("sinkhorn", 13.0, {})), holds(0.9)), DIRECTION,
          cures(("sinkhorn", 60.0, {}))),
         ("table8.entropy-and-balance-loss.outcome",
          cures(("softmax", 90.0, {}), ("sinkhorn", 13.0, {})), DIRECTION,

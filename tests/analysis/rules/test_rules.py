@@ -42,6 +42,8 @@ from tests.analysis.rules.writers import (
     types,
 )
 
+SINKHORN: Any = ("sinkhorn", 13.0, {})
+
 
 def decided(claim: str, results: Results, settings: Any) -> Any:
     return rules.decide(CLAIMS[claim], results, settings)
@@ -74,7 +76,6 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("ours.speed.crossover", table("speed", *lengths(0.5))),
         ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.0})),
         ("audit.5", leaks(0.0011, 0.0)),
-        ("table1.longformer.ppl", rivals(longformer=0.0)),
         ("ours.rivals", rivals(quest=0.0)),
         ("table1.focus.hellaswag", answers(1, 0.1)),
         ("table9.k.32.centroid_ppl", ablated(0.0, 24.0, wobble=0.1, num_groups=32)),
@@ -82,6 +83,11 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table3.lora-r4.hellaswag", lora(0.0, wrong=1)),
         ("table4.lora-r4-lr1e-4.ppl", lora(-0.1)),  # harm may need more steps
         ("table8.balance-weight-x5.drift", cures(("softmax_x5", 30.0, {}))),
+        ("table8.recluster-every-100-steps.drift", cures(("recluster", 30.0, {"drift": 0.9}))),
+        ("table8.sinkhorn.representation", cures(SINKHORN, (*SINKHORN[:2], {"weights": False}))),
+        ("table8.sinkhorn.outcome", cures(SINKHORN)),  # even; nobody read what groups hold
+        ("table8.stop-gradient-on-inputs.outcome", cures(SINKHORN, ("stop_gradient", 90.0, {}))),
+        ("groups.g4.top_tokens", holds(0.9, top="of in")),  # as in every group
         ("table9.k.32.centroid_ppl", ablated(-0.1, 24.0, num_groups=32)),  # after 24 steps
         ("groups.g4.purity", holds(0.6)),
         ("groups.notes.full-finetuning.persists", persisting(0.6)),

@@ -55,7 +55,7 @@ Writer = Callable[[Results], None]
 
 def paper(changes: dict[int, float], rows: Any = None, with_sinks: float | None = None,
           **how: Any) -> Writer:  # fmt: skip
-    """The paper's way beside the pretrained model, and one with sinks."""
+    """The paper's setup beside the pretrained model, and one with sinks."""
 
     def write(results: Results) -> None:
         place = {name: how[name] for name in ("model", "texts", "context") if name in how}
@@ -321,7 +321,7 @@ def again(change: float) -> Writer:
 
 def types(soft: float, hard: float, regime: Any = ROUTERS, models: Any = None,
           **how: Any) -> Writer:  # fmt: skip
-    """The paper's way on a small model of every attention type, or on other models."""
+    """The paper's setup on a small model of every attention type, or on other models."""
     every = models or list(TYPES.values())
     return lambda results: write_types(results.root, soft, hard, models=every, regime=regime,
                                        **how)  # fmt: skip

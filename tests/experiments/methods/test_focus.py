@@ -74,8 +74,26 @@ def test_layers_share_the_first_ones_routing(kind: str) -> None:
     assert follower.projection.grad is None
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_tokens_look_everywhere(kind: str) -> None:
+    model, method = built_with(kind, dense_last=8)
+    plain, alike = built_with(kind)
+    ids = token_ids(2, 48)
+    with method.applied(model, None) as counting:
+        logits(model, ids)
+        counts, found = counting(), focus.memberships(model)
+    with alike.applied(plain, None) as counting:
+        logits(plain, ids)
+        fewer, first = counting(), focus.memberships(plain)[0]
+    assert all(each.query[..., -8:, :].all() for each in found.values())
+    assert not any(each.query[..., :-8, :].all() for each in found.values())
+    assert counts.distant_kept > fewer.distant_kept
+    assert torch.equal(found[0].of_keys, first.of_keys)
+    assert torch.equal(found[0].query[..., :-8, :], first.query[..., :-8, :])
+
+
 def test_nothing_is_left_behind() -> None:
-    model, method = built_with("recipe", dense_every=2, shared_layers=2)
+    model, method = built_with("recipe", dense_every=2, shared_layers=2, dense_last=8)
     plain, alike = built_with("recipe")
     ids = token_ids(1, 48)
     with method.applied(model, None):
