@@ -32,9 +32,9 @@ def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
     own = own[own["against"] == known.pretrained].set_index("top_k")
     if not {1, 2} <= set(own.index):
         return None
-    return (f"**The paper's setup.** On the pretrained model, two of four groups keep "
-            f"{own.loc[2, 'distant_density']:.0%} of the distant pairs and cost "
-            f"{percent(own.loc[2])}. One group costs {own.loc[1, 'change']:+.0%}."
+    return (f"**The paper's setup.** On the pretrained model two of four groups cost "
+            f"{percent(own.loc[2])}, and keep {own.loc[2, 'distant_density']:.0%} of the distant "
+            f"pairs. One group costs {own.loc[1, 'change']:+.0%}."
             f"{on_adapted(results)}")  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def on_adapted(results: Results) -> str:
     pair = [results.cells.get(name) for name in ("paper_adapted", "plays_adapted")]
     rows = versus(results, *pair) if all(pair) else ()
     found = [percent(row) for row in rows if row["top_k"] == 2 and row["condition"] == "hard"]
-    return f" On the adapted model two cost {found[0]} (plays)." if found else ""
+    return f" On adapted plays two groups cost {found[0]}." if found else ""
 
 
 def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
