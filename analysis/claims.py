@@ -176,7 +176,7 @@ def markdown(rows: list[Row]) -> str:
         own = [e for e in rows if e["source"] == source and e["verdict"] != Verdict.NOT_RUN]
         if own:
             lines += ["", f"## {source}", "",
-                      "| statement | verdict | measured | scale | command, file |",
+                      "| statement | verdict | measured | scale | id, command, file |",
                       "| --- | --- | --- | --- | --- |"]  # fmt: skip
             lines += [_line(entry) for entry in own]
     lines += ["", "## Not run", "", "| rows | reason | ids |", "| ---: | --- | --- |"]
@@ -186,7 +186,7 @@ def markdown(rows: list[Row]) -> str:
 
 
 def _line(entry: Row) -> str:
-    made = f"`{entry['command']}` `{entry['evidence']}`"
+    made = f"`{entry['id']}` `{entry['command']}` `{entry['evidence']}`"
     values = (entry["statement"], entry["verdict"], entry["why"], entry["scale"], made)
     return "| " + " | ".join(cell(value) for value in values) + " |"
 

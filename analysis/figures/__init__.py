@@ -71,7 +71,7 @@ FIGURES = {
     "ruler": Shown(ruler.draw, "Long-context tasks", ruler.CAPTION),
     "ablations": Shown(ablations.draw, "The paper's setup, one setting changed", ablations.CAPTION),
     "further": Shown(further.draw, "The same, settings that it leaves alone", further.CAPTION),
-    "dominance": Shown(dominance.draw, "Group dominance by cure", dominance.CAPTION),
+    "dominance": Shown(dominance.draw, "Group dominance by mitigation", dominance.CAPTION),
     "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),
     "speech": Shown(speech.draw, "Parts of speech by group", speech.CAPTION),
     "information": Shown(information.draw, "What groups tell of a token", information.CAPTION),

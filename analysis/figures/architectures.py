@@ -69,5 +69,5 @@ def papers(axis: Axes, shown: list[str]) -> None:
         place = shown.index(row["attention"]) + 0.22
         axis.plot(place, change, marker="D", linestyle="", color=style.GREY, markersize=5.5,
                   markerfacecolor="white", label="" if number else "the paper's")  # fmt: skip
-        axis.annotate(model_name(row["model"]), (place, change), xytext=(5, -3), fontsize=7,
+        axis.annotate(model_name(row["model"]), (place, change), xytext=(5, 2), fontsize=7,
                       textcoords="offset points", color=style.GREY)  # fmt: skip

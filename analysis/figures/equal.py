@@ -60,7 +60,7 @@ def searches(results: Results) -> Figure | None:
         cells = list(dict.fromkeys(own["cell"]))
         base = results.cells[against]
         dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells])
-        axis.set_xlabel(f"change of perplexity against {against} (%)")
+        axis.set_xlabel(f"change of perplexity against: {ROLES.get(base.role, against)} (%)")
         count = int(own["documents"].max())
         axis.set_title(f"{texts}, {count} documents", loc="left")
     style.legend(figure, every, 2)

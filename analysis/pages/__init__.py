@@ -54,6 +54,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "speed": lambda: headline.speed(results),
         "budgets": lambda: headline.budgets(results),
         "best": lambda: rivals.best(results),
+        "question": lambda: rivals.question(results),
         "rivals": lambda: rivals.beside(results),
         "kinds": lambda: rivals.kinds(results),
         "sharing": lambda: failed.sharing(results),

@@ -37,10 +37,12 @@ def beside(results: Results) -> str:
     """What each costs and loses, a row each, full attention first."""
     own = shown(results).head(MOST)
     lost, _, full = answers(results)
-    above = [f"| full attention, adapted | 100% | {NONE} | 0 | {full:.0f}% found |"]
+    above = [] if full is None else [
+        f"| full attention, adapted | 100% | {NONE} | 0 | {full:.0f}% found |"
+    ]  # fmt: skip
     below = [f"| {ROLES[role]} | {kept:.1%} | {NONE} | {NONE} | {told} |"
              for role, (kept, told) in lost.items() if role == "window"]  # fmt: skip
-    return compared(results, own, above if full is not None else (), below)
+    return compared(results, own, above, below)
 
 
 def compared(results: Results, own: pd.DataFrame, above: Iterable[str] = (),
@@ -53,6 +55,19 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[str] = (),
     told = [f"{costs(row)} | {lost.get(row['role'], (0, NONE))[1]} |" for _, row in own.iterrows()]
     return "\n".join([f"| | distant pairs | computed to choose keys | perplexity | {found} |",
                       "| --- | ---: | --- | ---: | ---: |", *above, *told, *below])  # fmt: skip
+
+
+def question(results: Results) -> str:
+    """What full attention for a question and its answer brings back of the answers lost."""
+    lost, length, _ = answers(results)
+    told = [f"{name} {lost[role][1]} without, {lost[f'{role}_last'][1]} with it"
+            for role, name in (("ours", "trained groups"), ("allocated", "calibrated"))
+            if {role, f"{role}_last"} <= set(lost)]  # fmt: skip
+    if not told:
+        return NOTHING
+    return (f"**Question in full**: full attention for the last 128 tokens, a question and its "
+            f"answer, and the mask for the text before ([how](docs/train.md)). Answers at "
+            f"{length:,} tokens: {'; '.join(told)}.")  # fmt: skip
 
 
 def kinds(results: Results) -> str:

@@ -11,6 +11,7 @@ from analysis.comparisons import quality
 from analysis.copied import copied
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rivals import EQUAL
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.settings import LedgerSettings
 
@@ -55,6 +56,10 @@ def cost(
            f"distant pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
            f"{int(row['seeds'])} seeds (limit {limit:+.0%})")  # fmt: skip
     verdict = judged(float(row["low"]), float(row["high"]), limit)
+    more = row["distant_density"] - row["base_distant_density"] > EQUAL
+    if verdict == Verdict.REPRODUCED and more and base in ("recipe", "heavy"):
+        verdict = Verdict.INCONCLUSIVE
+        why += f"; but the other keeps {row['base_distant_density']:.1%}"
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
 
 

@@ -34,7 +34,7 @@ def test_an_empty_folder_gives_not_run_with_concrete_reasons(results, settings):
 
 def test_what_no_stage_measures_says_so():
     claim = dataclasses.replace(paper.claims()[0], stage="nowhere")
-    assert "`nowhere` is not built" in claims.reason(claim)
+    assert "an experiment of its own" in claims.reason(claim)
     assert claims.command(claim) is None
 
 
@@ -63,7 +63,7 @@ def test_rows_that_were_not_run_are_one_table_by_reason(results, settings):
     text = claims.markdown(rows)
     assert len(text.splitlines()) < 120
     folded = claims.not_run(rows)
-    assert len(folded) < 45
+    assert len(folded) < 50
     assert sum(map(len, folded.values())) == claims.totals(rows)[rules.Verdict.NOT_RUN]
     counts = [len(ids) for ids in folded.values()]
     assert counts == sorted(counts, reverse=True)

@@ -75,8 +75,18 @@ def test_lengths_that_only_some_were_asked_at_are_left_out(results):
     assert rivals.answers(results)[1] == 1024
 
 
+def test_what_a_question_in_full_brings_back(results):
+    write_ruler(results.root, 0.1, found=0.5)
+    assert rivals.question(results) == NOTHING
+    write_ruler(results.root, 0.1, found=1.0, block="ruler_recipe_last",
+                method=RECIPE | {"dense_last": 128})  # fmt: skip
+    told = f"trained groups {MINUS}50.0 points ({MINUS}50.0 to {MINUS}50.0) without, +0.0 points "
+    assert told in rivals.question(Results(results.base))
+
+
 def test_nothing_asked_is_nothing(results):
     assert rivals.answers(results) == ({}, 0, None)
+    assert rivals.question(results) == NOTHING
     assert rivals.beside(results) == NOTHING
 
 
@@ -101,7 +111,7 @@ def test_the_best_leave_oracles_out(read):
     write_masks(read.root, "sparq", {0.125: -0.05}, method={"name": "sparq"}, **beside)
     lines = rivals.best(Results(read.base)).splitlines()[2:]
     assert [line.split(" | ")[0] for line in lines] == ["| SparQ", "| ours: trained groups"]
-    assert all(line.endswith(") |") for line in lines)
+    assert all(line.endswith(f") | {NONE} |") for line in lines)
 
 
 def test_what_is_lost_on_short_texts_is_told(read):
@@ -146,8 +156,9 @@ def test_what_failed_is_told_from_files(results):
         write_masks(results.root, "paper_books", {f"k{k}": change}, method=PAPER, regime=ROUTERS,
                     rows=PAPER_MASK | {"top_k": k, "distant_density": 0.9})  # fmt: skip
     text = failed.failed(results)
-    assert "On the pretrained model, two of four groups keep 90% of the distant pairs" in text
-    assert "and cost +10.0% (" in text
+    assert "On the pretrained model two of four groups cost" in text
+    assert "and keep 90% of the distant pairs" in text
+    assert "cost +10.0% (" in text
     assert "One group costs +100%." in text
     assert "**More groups without calibration.** At 25% of the distant pairs" in text
 

@@ -30,6 +30,7 @@ from tests.analysis.rules.writers import (
     dense,
     family,
     gpu,
+    heavy,
     holds,
     leaks,
     lengths,
@@ -72,6 +73,7 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("ours.paper.k1", paper({1: 1.2})),  # after few steps, and nothing says they were enough
         ("ours.paper.k1", paper({1: 0.1}, {"wobble": 0.3})),
         ("ours.headline.adapted.0.125", family(-0.08, wobble=0.2)),
+        ("ours.heavy.recipe.0.125", heavy(-0.02, kept=0.2)),  # better, with more pairs
         ("audit.9", family(0.0, control=0.0, wobble=0.1)),
         ("ours.speed.crossover", table("speed", *lengths(0.5))),
         ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.0})),

@@ -106,7 +106,7 @@ def family(ours: float, adapted: float = -0.1, control: float | None = None, wob
     return write
 
 
-def heavy(change: float, beside: float = 0.0) -> Writer:
+def heavy(change: float, beside: float = 0.0, kept: float = 0.125) -> Writer:
     """The recipe beside heavy hitters, the recipe alone, and both full models."""
 
     def write(results: Results) -> None:
@@ -114,7 +114,7 @@ def heavy(change: float, beside: float = 0.0) -> Writer:
         against = ["adapted", "pretrained", "recipe"]
         write_masks(results.root, "heavy_untrained", {0.125: change}, regime=ROUTERS,
                     against=against, method=RECIPE | {"heavy_hitters": 0.02},
-                    rows={"seeds": (0, 1)})  # fmt: skip
+                    rows={"seeds": (0, 1), "distant_density": kept})  # fmt: skip
 
     return write
 
