@@ -15,7 +15,7 @@ COLUMNS = [
 
 
 def copied(results: Results) -> pd.DataFrame:
-    """A row a mask: of what the same model gains under full attention (nats a token) from having
+    """A row a mask: of what the same model gains under full attention (nats per token) from having
     read the passage before, the share that the mask gains too. 1: copies as full attention does,
     0: as if the passage were new."""
     frame, rows = results.copying, []

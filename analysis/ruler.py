@@ -30,7 +30,7 @@ COLUMNS = [
 @cache
 def table(results: Results) -> pd.DataFrame:
     """A row a cell, budget, length, task (and all together) and base: answers found (percent) and
-    their difference in points; nats a token of the right answers above the base's. A base under a
+    their difference in points; nats per token of the right answers above the base's. A base under a
     mask is taken at the same budget. Intervals over questions."""
     frame = results.ruler
     if frame.empty:

@@ -40,7 +40,7 @@ def draw(results: Results) -> Figure | None:
         axis.axhline(0, color=style.INK, linewidth=1.2)
         axis.set_xlabel("change of perplexity on plays (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
-    axes[0].set_ylabel("distance of answers (nats a token)")
+    axes[0].set_ylabel("distance of answers (nats per token)")
     style.legend(figure, axes, 3)
     return figure
 

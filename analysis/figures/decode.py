@@ -60,6 +60,6 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
 def _name(groups: float, top_k: float, probe: str, routers: str, extra_keys: float) -> str:
     count = "1 group a token" if top_k == 1 else f"{top_k:.0f} groups a token"
     if probe == "multi_probe" and top_k > 1:
-        count = f"{top_k:.0f} groups a query"
+        count = f"{top_k:.0f} groups per query"
     further = f", {extra_keys:.0f} word-for-word keys" if extra_keys else ""
     return f"{groups:.0f} groups, {count}, {ROUTERS.get(routers, routers)}{further}"

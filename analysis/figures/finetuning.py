@@ -81,4 +81,4 @@ def course(axis: Axes, curves: pd.DataFrame) -> None:
                   label=f"{label}, {wide.shape[1]} seed{'s' * (wide.shape[1] > 1)}")  # fmt: skip
         axis.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.2)
     axis.set_xlabel("step")
-    axis.set_ylabel("loss of the training text (nats a token)")
+    axis.set_ylabel("loss of the training text (nats per token)")

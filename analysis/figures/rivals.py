@@ -15,7 +15,7 @@ CAPTION = (
     "Change of perplexity against the adapted model under full attention, on the same windows of "
     "unseen books. Ours, and the four rivals that cost least at the middle budget; the others, and "
     "controls, stand in the table `rivals`. Methods differ in what their choice "
-    "costs: an oracle scores every pair, SparQ a quarter of it, Quest and MoBA one score a block, "
+    "costs: an oracle scores every pair, SparQ a quarter of it, Quest and MoBA one per block, "
     "ours one product of a token and each centroid. Bars: 95% interval over documents (and seeds, "
     "where there are several), paired."
 )

@@ -46,7 +46,7 @@ def draw(results: Results) -> Figure | None:
         found.plot(own["length"], own["base_found"], **style.look(role), markersize=5.5,
                    label=ROLES[role])  # fmt: skip
     cost.axhline(0, color=style.INK, linewidth=1.2)
-    cost.set_ylabel("cost of the answer (nats a token)")
+    cost.set_ylabel("cost of the answer (nats per token)")
     found.set_ylabel("answers found (%)")
     found.set_ylim(bottom=0)
     for axis in (cost, found):

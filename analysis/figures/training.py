@@ -38,7 +38,7 @@ def draw(results: Results) -> Figure | None:
             axis.fill_between(course.min().index, course.min(), course.max(),
                               color=colour, alpha=0.15, linewidth=0)  # fmt: skip
         axis.set_xlabel("training step")
-        axis.set_ylabel("loss (nats a token)")
+        axis.set_ylabel("loss (nats per token)")
         axis.set_title(f"{steps} steps", loc="left")
         axis.legend(frameon=False)
     return figure

@@ -11,7 +11,7 @@ from analysis.figures import style
 from analysis.results import Results
 
 CAPTION = (
-    "The whole model with two groups a query (FocusConfig.recipe()), routing and n-gram keys and "
+    "The whole model with two groups per query (FocusConfig.recipe()), routing and n-gram keys and "
     "all, times as fast as the pretrained model; all take turns in one run (median of ratios "
     "within rounds; bars: interval over rounds). Left: one forward pass without a cache; dashed: "
     "the bound, if a kept pair cost what a pair costs full attention and nothing were added. "

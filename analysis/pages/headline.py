@@ -72,14 +72,14 @@ def table(results: Results) -> str:
 
 
 def budgets(results: Results) -> str:
-    """What one, two and four groups a query keep and cost, alone and calibrated."""
+    """What one, two and four groups per query keep and cost, alone and calibrated."""
     known = headline(results)
     if known is None:
         return NOTHING
     frame = known.family.of(quality(results))
     frame = frame[frame["role"].isin(("ours", *ADDED))]
     names = " | ".join(ROLES[role] for role in ("ours", *ADDED))
-    lines = [f"| groups a query | distant pairs | {names} |",
+    lines = [f"| groups per query | distant pairs | {names} |",
              f"| ---: | ---: {'| ---: ' * (1 + len(ADDED))}|"]  # fmt: skip
     for top_k, own in frame.groupby("top_k"):
         kept = own["distant_density"].agg(["min", "max"])

@@ -28,8 +28,8 @@ def further(claim: Claim, results: Results, settings: LedgerSettings,
     own, mask = (frame[(frame["cell"] == name) & (frame["before"] == int(before))].iloc[0]
                  for name in (cell.name, ROUTED))  # fmt: skip
     why = (
-        f"{cell.name} {own['divergence']:.3f} nats a token from the untrained model's answers, the "
-        f"paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
+        f"{cell.name} {own['divergence']:.3f} nats per token from the untrained model's answers, "
+        f"the paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
         f"{found.high:+.3f})"
     )
     known = facts(own.rename({"questions": "documents"}), results)

@@ -14,7 +14,7 @@ import pandas as pd
 from analysis import ladder
 
 TOKENS = 1000
-LOSS = 3.0  # nats a token of the pretrained model
+LOSS = 3.0  # nats per token of the pretrained model
 FULL = {"name": "full"}
 NOTHING = {"name": "none"}
 LORA = {"name": "lora", "steps": 24}
@@ -248,8 +248,8 @@ def write_ruler(root: Path, lost: float, *, found: float | None = None, method: 
                 lengths: Sequence[int] = (1024, 2048), block: str = "ruler_recipe",
                 against: Sequence[str] = ("ruler_adapted",)) -> None:  # fmt: skip
     """Two tasks of four questions: a mask that finds a share of each answer (None: every second
-    answer), the right ones ``lost`` nats a token dearer than under full attention, which is written
-    with the recipe."""
+    answer), the right ones ``lost`` nats per token dearer than under full attention, which is
+    written with the recipe."""
     for name in (block, "ruler_adapted") if block == "ruler_recipe" else (block,):
         hard = name == block
         rows = [
@@ -455,8 +455,8 @@ def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024,
 
 
 def write_positions(root: Path, cost: float) -> None:
-    """Two stretches of four documents; a mask costs nothing in the first, ``cost`` nats a token in
-    the second, where a tenth of the keys lie in other groups."""
+    """Two stretches of four documents; a mask costs nothing in the first, ``cost`` nats per token
+    in the second, where a tenth of the keys lie in other groups."""
     for block, condition in (("long_pretrained", "full"), ("long_paper", "hard")):
         hard = condition == "hard"
         rows = [
@@ -471,7 +471,7 @@ def write_positions(root: Path, cost: float) -> None:
 
 
 def write_chat(root: Path, lora: float, mask: float, costs: bool = True) -> None:
-    """Four questions, bare and after a text: nats a token of LoRA, and of a mask, which bare ones
+    """Four questions, bare and after a text: nats per token of LoRA, and of a mask, which bare ones
     are out of reach of; ``costs``: and what the mask costs on plays."""
     trained = {"regime": LORA | {"learning_rate": 0.002, "rank": 4}}
     plays = {"reading": "plays", "texts": "plays", "against": ["plays_pretrained"]}

@@ -98,7 +98,7 @@ def test_rivals_and_ours_stand_in_one_table(read):
     write_ruler(read.root, 0.1, found=0.5)
     lines = rivals.beside(Results(read.base)).splitlines()
     assert "100% found" in lines[2]
-    assert lines[3].startswith("| Quest | 12.5% | two products a page")
+    assert lines[3].startswith("| Quest | 12.5% | two products per page")
     assert lines[4].startswith("| ours: trained groups | 12.5% |")
     assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) |")
 
