@@ -47,9 +47,7 @@ ROLES = {
 PAPER_GROUPS, WINDOW = 4, 128  # of the paper's main results; others are its ablations
 # Experiments whose routers learnt for three times the steps.
 LONGER = ("longer", "longer_heavy", "longer_allocated")
-LEARNT_NOTHING = (
-    "window", "heavy_window", "random", "position", "token", "shuffled", "trained_window",
-)  # fmt: skip
+LEARNT_NOTHING = ("window", "random", "position", "token", "shuffled", "trained_window")
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,8 @@ class Cell:
         if self.method.get("routers") != "query_head":
             return "groups"
         if self.method.get("dense_last"):
-            return "allocated_last" if self.method.get("allocated") else "ours_last"
+            plain = "groups" if self.method.get("heavy_hitters") else "ours_last"
+            return "allocated_last" if self.method.get("allocated") else plain
         longer = bool({self.block, self.start} & set(LONGER))
         if self.method.get("allocated"):
             return "longer_allocated" if longer else "allocated"

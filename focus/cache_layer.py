@@ -169,6 +169,8 @@ class FocusCacheLayer(CacheLayerMixin):
                 "attention_mask: says of earlier tokens something else than when they were seen; "
                 "pass the mask of all tokens so far, with the same padding"
             )
+        if real_BT is None and self.past is not None:
+            self.past.real = None  # whose padding has gone, with its row or its tokens
         new = None if real_BT is None else real_BT[:, self.seen :]
         return None if new is None or (before is None and bool(new.all())) else new
 

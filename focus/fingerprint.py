@@ -35,7 +35,7 @@ def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
             return None, "weights are spread over several processes"
         plain = type(weight) in (Tensor, nn.Parameter)  # torchao's and quanto's are their own
         if weight.dtype not in FULL or not plain:
-            kind = weight.dtype if plain else type(weight.data).__name__
+            kind = weight.dtype if plain else type(weight).__name__
             return None, f"weights are quantised ({kind})"
     if not weights:
         return None, "the model has no weight matrix"

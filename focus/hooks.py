@@ -65,7 +65,7 @@ class ModelHook:
             given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
             if module.training and isinstance(given, Tensor):
                 self.state.warn_of_short(given.shape[1])
-        if kwargs.get("logits_to_keep"):
+        if isinstance(kwargs.get("logits_to_keep"), int):
             # Gemma-4 drops queries ahead of the layers that share keys: masks then stand askew.
             kwargs = {**kwargs, "logits_to_keep": 0}
         return args, {**kwargs, KEYWORD: call}

@@ -73,6 +73,11 @@ def attention(
     settings = layer.call.settings
     if settings.mode == "full" or layer.router is None:
         own = _own_function(module, layer.call.implementation)
+        if "flash" in layer.call.implementation and getattr(attention_mask, "ndim", 2) == 4:
+            raise ValueError(
+                "attention_mask: FlashAttention takes no mask of four dimensions, which comes with "
+                "a static cache; use the default dynamic cache"
+            )
         out, weights = own(module, query, key, value, attention_mask, dropout=dropout,
                            scaling=scaling, **kwargs)  # fmt: skip
         return out, weights

@@ -60,8 +60,7 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     refuse_sharded(layers)
     probe(inner)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    with torch.inference_mode(False):  # or nothing could train them later
-        first = Adapter(config, new_routers(config, layers, generator))
+    first = Adapter(config, new_routers(config, layers, generator))
     state = FocusState(config, inner)
     state.layers = {layer.index: layer for layer in layers}
     state.adapters[DEFAULT] = first

@@ -20,6 +20,8 @@ from focus.routing import Router
 from focus.state import Adapter, FocusState
 
 
+# Under inference_mode a caller gets routers that can learn, too.
+@torch.inference_mode(False)
 def new_routers(config: FocusConfig, layers: Iterable[AttentionLayer],
                 generator: torch.Generator | None = None) -> dict[int, Router]:  # fmt: skip
     """Randomly initialised routers of the layers that are not local, on the default device."""
@@ -32,6 +34,7 @@ def new_routers(config: FocusConfig, layers: Iterable[AttentionLayer],
     }
 
 
+@torch.inference_mode(False)
 def routers_of(config: FocusConfig, layers: Iterable[AttentionLayer],
                tensors: Mapping[str, Tensor]) -> dict[int, Router]:  # fmt: skip
     """Routers that hold saved tensors, ``layers.<index>.<name>``; nothing is initialised first.

@@ -103,10 +103,15 @@ def test_the_default_device_may_be_another(mode: str) -> None:
     focus.density(model)
 
 
-def test_routers_attached_under_inference_mode_can_learn() -> None:
+@pytest.mark.parametrize("loaded", [False, True])
+def test_routers_made_under_inference_mode_can_learn(loaded: bool, tmp_path: Path) -> None:
+    focus.save_adapter(focus.attach(tiny("tiny-llama"), CONFIG, seed=0), tmp_path)
     model = tiny("tiny-llama").train()
     with torch.inference_mode():
-        focus.attach(model, CONFIG, seed=0)
+        if loaded:
+            focus.load_adapter(model, tmp_path)
+        else:
+            focus.attach(model, CONFIG, seed=0)
     with focus.mode(model, "soft"):
         model(token_ids(1, 60), labels=token_ids(1, 60)).loss.backward()
     torch.optim.SGD(focus.trainable_parameters(model), 0.1).step()

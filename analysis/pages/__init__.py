@@ -37,7 +37,7 @@ def caveats(rows: list[claims.Row]) -> str:
     short = sum(row["verdict"] == Verdict.INCONCLUSIVE and bool(SHORT.search(row["why"]))
                 for row in rows)  # fmt: skip
     told = f" Of those reproduced, {len(apart)} are measurements of their own." if seen else ""
-    return told + (f" {short} of the inconclusive need longer training." if short else "")
+    return told + (f" {short} of the inconclusive are runs too short to refute." if short else "")
 
 
 def counted(rows: list[claims.Row]) -> str:

@@ -146,7 +146,7 @@ def worst_drop(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
         return None
     worst, theirs = own.sort_values("points").iloc[0], float(str(claim.paper))
     limit, verdict = settings.tolerances.same_score, Verdict.INCONCLUSIVE
-    reached = (own["exposed_questions_percent"] * own["questions"]).sum() / own["questions"].sum()
+    reached = own["exposed_questions_percent"].max()
     if (own["high"] < theirs).any():
         verdict = Verdict.NOT_REPRODUCED
     elif reached <= limit:
@@ -154,7 +154,7 @@ def worst_drop(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
     elif (own["low"] >= -limit).all():
         verdict = Verdict.DIRECTION
     why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {worst['points']:+.1f} "
-           f"points ({worst['low']:+.1f} to {worst['high']:+.1f}); masks reach {reached:.0f}% of "
-           "the questions")  # fmt: skip
+           f"points ({worst['low']:+.1f} to {worst['high']:+.1f}); masks reach at most "
+           f"{reached:.0f}% of the questions of one")  # fmt: skip
     ours = {"ours": worst["points"], "low": worst["low"], "high": worst["high"]}
     return Outcome(verdict, why, **ours, **known(worst, results))

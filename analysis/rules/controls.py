@@ -57,6 +57,7 @@ def routing_against_chance(
     )  # fmt: skip
     fewer = others["base_distant_density"] - others["distant_density"]
     better = others["high"] < 0
+    why += f". Comparisons: {len(others)}, at 95% each"
     verdict, first = Verdict.INCONCLUSIVE, "One is as good within the interval"
     if (better & (fewer >= -EQUAL)).any():
         verdict, first = Verdict.DIRECTION, "One beats the trained routers"

@@ -56,8 +56,11 @@ def cost(
            f"distant pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
            f"{int(row['seeds'])} seeds (limit {limit:+.0%})")  # fmt: skip
     verdict = judged(float(row["low"]), float(row["high"]), limit)
-    more = row["distant_density"] - row["base_distant_density"] > EQUAL
-    if verdict == Verdict.REPRODUCED and more and base in ("recipe", "heavy"):
+    more = row["distant_density"] - row["base_distant_density"]
+    odd = (verdict == Verdict.REPRODUCED and more > EQUAL) or (
+        verdict == Verdict.NOT_REPRODUCED and more < -EQUAL
+    )
+    if odd and base in ("recipe", "heavy"):
         verdict = Verdict.INCONCLUSIVE
         why += f"; but the other keeps {row['base_distant_density']:.1%}"
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)

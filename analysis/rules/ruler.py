@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ from analysis import ruler
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, facts, rule
+from analysis.rules.registry import Outcome, Verdict, facts, rule
 from analysis.settings import LedgerSettings
 
 FULL, RECIPE = "ruler_adapted", "ruler_recipe"
@@ -25,7 +26,8 @@ def answers_found(claim: Claim, results: Results, settings: LedgerSettings,
     if own.empty:
         return None
     row, limit = own.sort_values("points_high").iloc[0], settings.tolerances.same_score
-    verdict = judged(-row["points_high"], -row["points_low"], limit)
+    verdict = worst(judged(-each["points_high"], -each["points_low"], limit)
+                    for _, each in own.iterrows())  # fmt: skip
     why = f"{points(own)} (limit -{limit:.0f})"
     return Outcome(verdict, why, **known(row, results), same_setting=True)
 
@@ -39,9 +41,17 @@ def beyond_control(claim: Claim, results: Results, settings: LedgerSettings,
     if own.empty:
         return None
     row = own.sort_values("points_low").iloc[-1]
-    verdict = judged(row["points_low"], row["points_high"], 0.0)
+    verdict = worst(judged(each["points_low"], each["points_high"], 0.0)
+                    for _, each in own.iterrows())  # fmt: skip
     return Outcome(verdict, f"{control} against the recipe: {points(own)}", **known(row, results),
                    same_setting=True)  # fmt: skip
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """Of a statement about every length: refuted by one, borne out by all alone."""
+    every = list(verdicts)
+    return next((each for each in (Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE) if each in every),
+                Verdict.REPRODUCED)  # fmt: skip
 
 
 def asked(results: Results, experiment: str, against: str) -> pd.DataFrame:

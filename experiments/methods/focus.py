@@ -186,8 +186,8 @@ def by_layer(routers: Mapping[int, Router], dense_every: int, shared_layers: int
 
 @contextmanager
 def looking_everywhere(routers: Mapping[int, Router], last: int) -> Iterator[None]:
-    """Forward passes in which the ``last`` tokens of each look into every group, under the hard
-    mask: those of a question, and its answer, at the end of a long text."""
+    """Forward passes over whole texts, not padded on the right, in which the ``last`` tokens of
+    each look into every group, under the hard mask: those of a question, and its answer."""
 
     def widened(router: Router, args: Any, found: Tensor | Memberships) -> Memberships | None:
         if not isinstance(found, Memberships):

@@ -178,7 +178,6 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "rival": [
         ("table1.performer.ppl", rivals(performer=0.8), DIRECTION, rivals(performer=-0.1)),
-        ("table1.longformer.ppl", rivals(longformer=-0.15), DIRECTION, rivals(longformer=0.5)),
         ("table10.sparq.ppl", rivals(sparq_plain=0.1), DIRECTION, rivals(sparq_plain=-0.04)),
     ],
     "others_do_it": [
