@@ -31,7 +31,7 @@ from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
 from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
-from focus.masks import read_mask
+from focus.masks import read_mask, refuse_four_dimensions
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
 from focus.unrouted import unasked
@@ -73,14 +73,9 @@ def attention(
     settings = layer.call.settings
     if settings.mode == "full" or layer.router is None:
         own = _own_function(module, layer.call.implementation)
-        if "flash" in layer.call.implementation and getattr(attention_mask, "ndim", 2) == 4:
-            raise ValueError(
-                "attention_mask: FlashAttention takes no mask of four dimensions, which comes with "
-                "a static cache; use the default dynamic cache"
-            )
-        out, weights = own(module, query, key, value, attention_mask, dropout=dropout,
-                           scaling=scaling, **kwargs)  # fmt: skip
-        return out, weights
+        refuse_four_dimensions(attention_mask, layer.call.implementation)
+        return own(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                   **kwargs)  # fmt: skip
     _refuse(kwargs)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")

@@ -109,6 +109,19 @@ def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | No
     return (None if bool(real.all()) else real), _window_of(mask, real, queries, offset)
 
 
+def refuse_four_dimensions(mask: Tensor | None, implementation: str) -> None:
+    """Before the model's own attention under FlashAttention, which would misread such a mask.
+
+    Raises:
+        ValueError: the mask has four dimensions, as ``generate`` builds one for a static cache.
+    """
+    if "flash" in implementation and mask is not None and mask.dim() == 4:
+        raise ValueError(
+            "attention_mask: FlashAttention takes no mask of four dimensions, which comes with a "
+            "static cache; use the default dynamic cache"
+        )
+
+
 def refuse_packed(kwargs: Mapping[str, Any]) -> None:
     """Before a forward pass with these arguments. Whether transformers keeps texts in one row apart
     depends on the cache, the mask and the attention implementation; Focus never does.

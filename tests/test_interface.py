@@ -5,6 +5,7 @@ import torch
 
 import focus
 from focus import FocusConfig
+from focus.masks import refuse_four_dimensions
 from tests.attention.cases import needs_kernel
 from tests.models import ARCHITECTURES, tiny, token_ids
 
@@ -176,3 +177,11 @@ def test_a_frozen_base_with_one_trained_projection() -> None:
     weights = [layer.self_attn.v_proj.weight.requires_grad_() for layer in model.model.layers]
     model(ids, labels=ids, use_cache=False).loss.backward()
     assert all(weight.grad.abs().sum() > 0 for weight in weights)
+
+
+def test_flash_attention_gets_no_mask_that_it_would_misread() -> None:
+    mask = torch.zeros(2, 1, 3, 8)
+    refuse_four_dimensions(mask, "sdpa")
+    refuse_four_dimensions(mask[:, 0, 0], "flash_attention_2")
+    with pytest.raises(ValueError, match=r"attention_mask: FlashAttention .* dynamic cache"):
+        refuse_four_dimensions(mask, "flash_attention_2")
