@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import focus
 from analysis import claims, pages, settings
 from experiments.sources import models
 from tests.composability.clients import text, tokenizer
@@ -38,7 +39,7 @@ def test_the_example_of_the_library_runs(tmp_path, monkeypatch):
 def test_the_script_that_trains_an_adapter_runs(tmp_path, monkeypatch):
     """A few steps of short windows in the place of 270 of 2,048 tokens."""
     page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    code, question = re.findall(r"```python\n(.*?)```", page, re.S)
     code = code.replace("2048", "700").replace("max_steps=270", "max_steps=3, use_cpu=True")
     model, _ = models.load("tiny-llama")
     model.save_pretrained(tmp_path / "model")
@@ -52,6 +53,9 @@ def test_the_script_that_trains_an_adapter_runs(tmp_path, monkeypatch):
     assert saved["heavy_hitters"] == 0.02
     routers = names["model"].focus_state.routers.values()
     assert all(router.batches == 3 for router in routers)
+    asked = {"torch": torch, "text": names["windows"][0][None], "question": torch.ones(1, 5).long()}
+    exec(compile(question, "docs/train.md", "exec"), names | asked)
+    assert set(focus.density(names["model"]).values()) == {1.0}
 
 
 LOADED = settings.load(ROOT / "params.yaml")
