@@ -70,12 +70,12 @@ def attention(
             f"{type(module).__name__}: attention implementation 'focus' is set but Focus is not "
             "attached to this module; call focus.attach(model, config)"
         )
-    settings = layer.call.settings
+    settings, implementation = layer.call.settings, layer.call.implementation
     if settings.mode == "full" or layer.router is None:
-        own = _own_function(module, layer.call.implementation)
-        refuse_four_dimensions(attention_mask, layer.call.implementation)
-        return own(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-                   **kwargs)  # fmt: skip
+        refuse_four_dimensions(attention_mask, implementation)
+        return _own_function(module, implementation)(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
     _refuse(kwargs)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
@@ -223,7 +223,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     cache, config = layer.cache, layer.call.settings.config
     if cache is None:
         raise RuntimeError("there is no cache to continue from")
-    _refuse_to_continue(x, layer, router)
+    _refuse_to_continue(x, layer)
     rule = _rule(x, config, router)
     cache.check(rule)
     real = cache.new_real(x.real)
@@ -287,7 +287,7 @@ def _no_gradient(x: Inputs) -> bool:
     return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
 
 
-def _refuse_to_continue(x: Inputs, layer: LayerCall, router: Router) -> None:
+def _refuse_to_continue(x: Inputs, layer: LayerCall) -> None:
     if layer.call.settings.config.balance == "sinkhorn":
         raise ValueError(
             "balance: 'sinkhorn' looks at the whole sequence, so past tokens would change their "

@@ -69,7 +69,7 @@ def load() -> ctypes.CDLL:
         raise NativeUnavailableError("FOCUS_NATIVE=0 turns the compiled kernel off; unset it")
     found = compiler()
     if found is None:
-        missing = " ".join(split("CXX")[:1])
+        missing = next(iter(split("CXX")), None)
         what = f"CXX: {missing!r} is not on the path" if missing else "there is no C++ compiler"
         raise NativeUnavailableError(
             f"{what}; install one (Debian: apt install g++) or name one in CXX, or set "
