@@ -131,7 +131,7 @@ def ends(row: pd.Series, sinkhorn: pd.Series, settings: LedgerSettings) -> bool:
         "ema-centroids-and-projection": row["lost_rank_low"] > limits.blocked,
         "recluster-every-100-steps": balanced and unsettled,
         "balance-weight-x5": row["alive_high"] <= row["groups"] / 4 + 0.5,
-        SINKHORN: balanced and 100 * row["agreement"] > 99.9 - limits.same_share,
+        SINKHORN: balanced and row["agreement_low"] > 1 - limits.same_share / 100,
     }[row["name"]])  # fmt: skip
 
 
