@@ -98,7 +98,6 @@ def attention(
 
 
 def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple[Tensor, Any]]:
-    """The function that the module would call without Focus."""
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", attention)
     found: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
         implementation, eager

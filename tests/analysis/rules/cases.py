@@ -273,7 +273,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          cures(("stop_gradient", 30.0, {"rank": 9.9}))),
     ],
     "outcome": [
-        ("table8.sinkhorn.outcome", both(cures(("sinkhorn", 13.0, {"agreement": 0.99})), holds(0.9)), DIRECTION,
+        ("table8.sinkhorn.outcome",
+         both(cures(("sinkhorn", 13.0, {"agreement": 0.99})), holds(0.9)), DIRECTION,
          cures(("sinkhorn", 60.0, {"agreement": 0.99}))),
         ("table8.entropy-and-balance-loss.outcome",
          cures(("softmax", 90.0, {}), ("sinkhorn", 13.0, {})), DIRECTION,

@@ -90,7 +90,7 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         (
             "table8.sinkhorn.outcome",
             cures((*SINKHORN[:2], {"agreement": 0.99})),
-        ),  # nothing was read
+        ),  # and no more
         ("table8.stop-gradient-on-inputs.outcome", cures(SINKHORN, ("stop_gradient", 90.0, {}))),
         ("groups.g4.top_tokens", holds(0.9, top="of in")),  # as in every group
         ("table9.k.32.centroid_ppl", ablated(-0.1, 24.0, num_groups=32)),  # after 24 steps
