@@ -60,14 +60,12 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[str] = (),
 def question(results: Results) -> str:
     """What full attention for a question and its answer brings back of the answers lost."""
     lost, length, _ = answers(results)
-    told = [f"{name} {lost[role][1]} without, {lost[f'{role}_last'][1]} with it"
-            for role, name in (("ours", "trained groups"), ("allocated", "calibrated"))
-            if {role, f"{role}_last"} <= set(lost)]  # fmt: skip
+    told = [f"| {ROLES[role]} | {lost[role][1]} | {lost[f'{role}_last'][1]} |"
+            for role in ("ours", "allocated") if {role, f"{role}_last"} <= set(lost)]  # fmt: skip
     if not told:
         return NOTHING
-    return (f"**Question in full**: full attention for the last 128 tokens, a question and its "
-            f"answer, and the mask for the text before ([how](docs/train.md)). Answers at "
-            f"{length:,} tokens: {'; '.join(told)}.")  # fmt: skip
+    return "\n".join([f"| answers, {length:,} tokens | mask alone | question in full |",
+                      "| --- | ---: | ---: |", *told])  # fmt: skip
 
 
 def kinds(results: Results) -> str:
