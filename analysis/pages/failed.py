@@ -39,11 +39,11 @@ def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
 
 
 def on_adapted(results: Results) -> str:
-    """The same mask on plays, of routers that were trained on the adapted model, as ours are."""
-    pair = [results.cells.get(name) for name in ("paper_adapted", "plays_adapted")]
+    """The same mask of routers that were trained on the adapted model, as ours are."""
+    pair = [results.cells.get(name) for name in ("paper_books_adapted", "adapted")]
     rows = versus(results, *pair) if all(pair) else ()
-    found = [percent(row) for row in rows if row["top_k"] == 2 and row["condition"] == "hard"]
-    return f" On adapted plays two groups cost {found[0]}." if found else ""
+    found = [percent(row) for row in rows if row["budget"] == "k2.symmetric.sinkhorn"]
+    return f" On the adapted model two groups cost {found[0]}." if found else ""
 
 
 def quarter(frame: pd.DataFrame, known: Headline) -> str | None:

@@ -16,6 +16,7 @@ from analysis.results import Results
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
 MOST_ROWS = 5
 ADDED = ("allocated", "longer_allocated")  # roles: the recipe, and more
+PAPER = ("paper_adapted", "paper")  # on the model that ours start from, or else as it has it
 BASES = {
     "adapted": "full attention adapted to the same texts",
     "pretrained": "the pretrained model",
@@ -62,8 +63,8 @@ def table(results: Results) -> str:
     beside = better(results, known, middle)
     if len(beside):
         own = pd.concat([own[own["budget"] == middle["budget"]], beside])
-    paper = frame[(frame["role"] == "paper") & (frame["top_k"] == 2)]
-    paper = paper[paper["balance"] == "sinkhorn"]
+    paper = frame[frame["role"].isin(PAPER) & (frame["top_k"] == 2)]
+    paper = paper[paper["balance"] == "sinkhorn"].sort_values("role", ascending=False)
     window, random = (other[other["role"] == role] for role in ("window", "random"))
     rest = pd.concat([window, paper.head(1), random])
     rows = pd.concat([own, rest]).head(MOST_ROWS)
@@ -141,7 +142,7 @@ def _row(results: Results, known: Headline, row: pd.Series) -> str:
     """A line of the table."""
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
-    if row["role"] in ("ours", *ADDED, "paper"):
+    if row["role"] in ("ours", *ADDED, *PAPER):
         name += f" (top-{int(row['top_k'])} of {int(row['K'])})"
     name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
     beside = against_pretrained(results, known, row)

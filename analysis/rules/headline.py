@@ -17,6 +17,7 @@ from analysis.settings import LedgerSettings
 
 # Where each statement is read: experiment, reading, texts.
 PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
+          "paper_books": ("paper_books_adapted", "final", "unseen"),
           "heavy": ("heavy_untrained", "final", "unseen"),
           "longer": ("longer", "final", "unseen"),
           "longer_heavy": ("longer_heavy", "final", "unseen"),

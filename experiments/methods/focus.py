@@ -36,7 +36,8 @@ class _Base(Frozen):
     @property
     def config(self) -> library.FocusConfig:
         """The library's own."""
-        return library.FocusConfig(**self.model_dump(exclude=set(_Base.model_fields)))
+        own = {field.name for field in fields(library.FocusConfig)}
+        return library.FocusConfig(**self.model_dump(include=own))
 
     @model_validator(mode="after")
     def _valid(self) -> Any:

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "moba": ("moba", {**NEAR, "block": 16}, 0.125),
     "xattention": ("xattention", {**NEAR, "block": 16, "stride": 4}, 0.125),
     "sparq": ("sparq", {**NEAR, "components": 4}, 0.125),
+    "sparq_groups": ("sparq_groups", {**ROUTED, "top_k": 4, "components": 4}, 0.125),
     "magicpig": ("magicpig", {**NEAR, "bits": 3}, 0.125),
     "routing_transformer": ("routing_transformer", NEAR, 0.125),
     "performer": ("performer", NEAR, None),

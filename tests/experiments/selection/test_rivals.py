@@ -114,6 +114,37 @@ def test_sparq_of_all_components_is_the_oracle_and_gives_the_rest_the_mean() -> 
     torch.testing.assert_close(method.output(own, kept), wanted, atol=1e-5, rtol=1e-5)
 
 
+SEARCHED = {"num_groups": 6, "probe": "multi_probe", "routers": "query_head", "ngram": 3}
+
+
+def test_sparq_in_every_group_is_sparq() -> None:
+    (model, method), (other, alone) = (
+        ready("sparq_groups", components=4, top_k=6, **SEARCHED), ready("sparq", components=4)
+    )  # fmt: skip
+    ids = words(1, 90)
+    wanted = logits_of(other, alone, 0.2, ids)
+    torch.testing.assert_close(logits_of(model, method, 0.2, ids), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_sparq_in_groups_keeps_what_the_hard_mask_does_or_less() -> None:
+    """All of it, under a budget that leaves nothing out; else the heaviest, query by query."""
+    model, method = ready("sparq_groups", components=8, top_k=2, reallocate=False, **SEARCHED)
+    hard = built(methods.find("focus"), {**NEAR, "top_k": 2, **SEARCHED}, seed=1)
+    ids = words(1, 90)
+    with hard.applied(model, None) as counting, torch.no_grad():
+        wanted, most = model(ids, use_cache=False).logits, counting()
+    found = logits_of(model, method, 1.0, ids)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    with method.applied(model, 0.2) as counting, torch.no_grad():
+        model(ids, use_cache=False)
+        fewer = counting()
+    assert 0 < fewer.distant_kept < 0.2 * fewer.distant < most.distant_kept
+    with method.applied(model, 0.2), torch.no_grad():
+        cache = model(ids).past_key_values
+        with pytest.raises(ValueError, match=r"^sparq_groups: .*cannot generate"):
+            model(ids[:, :1], past_key_values=cache)
+
+
 def test_magicpig_estimates_full_attention() -> None:
     """The mean over many draws is nearer to it than attention over the window alone."""
     own = layer(60)

@@ -1,0 +1,107 @@
+"""Groups, then SparQ (arXiv:2312.04985): routers say which keys a query searches, its largest
+components which of those it keeps. SparQ alone searches them all.
+
+Shape suffixes: B batch, H query heads, M new tokens, T tokens so far, D head dimension, K groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from experiments.methods.base import Counting, check_share, columns
+from experiments.methods.focus import Focus, FocusSettings
+from experiments.methods.sparq import SparQ
+from experiments.selection.layer import Layer
+from experiments.settings.experiment import Budget
+from experiments.settings.schema import Count
+from focus.attention.checks import for_query_heads
+from focus.attention.dense import pairs_kept
+from focus.call import KEYWORD
+from focus.hooks import LayerCall
+from focus.ngrams import keys_after_ngrams
+
+
+class Searching(FocusSettings):  # type: ignore[misc]
+    """Attributes:
+    components: of a query that its approximate scores take.
+    reallocate: whether the mass of searched keys that are left out goes to the mean value.
+    top_k: groups that a query searches, of the routers of a start.
+    """
+
+    components: Count = 16
+    reallocate: bool = True
+
+
+class SparQGroups(SparQ, Focus):
+    """Each query head keeps the keys of the highest approximate weight in its groups."""
+
+    name = "sparq_groups"
+    takes_routers = True
+    Settings = Searching
+
+    def install(self, model: PreTrainedModel) -> None:
+        """The start's routers stay."""
+        Focus.install(self, model)
+
+    def soft(self, model: PreTrainedModel) -> None:
+        """None: a choice is no gate."""
+
+    @contextmanager
+    def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
+        """As SparQ's; what the routers are shown is noted on the way."""
+        self._layers: dict[int, LayerCall] = {}
+
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            layer: LayerCall = kwargs[KEYWORD]
+            self._layers[layer.index] = layer
+
+        with ExitStack() as stack:
+            for module in model.modules():
+                if "focus_router" in module._modules:
+                    hook = module.register_forward_pre_hook(note, with_kwargs=True)
+                    stack.callback(hook.remove)
+            yield stack.enter_context(super().applied(model, budget))
+
+    def kept(self, layer: Layer, budget: float) -> Tensor:
+        """(B, H, M, T) bool."""
+        self._among = self._searched(layer)
+        return super().kept(layer, budget) & self._among
+
+    def _weights(self, layer: Layer) -> Tensor:
+        """SparQ's, of what its query searches."""
+        found = super()._weights(layer) * self._among
+        return found / found.sum(-1, keepdim=True)
+
+    def _searched(self, layer: Layer) -> Tensor:
+        """(B, H, M, T) bool: what the hard mask keeps, of the near pairs, the query's groups, and
+        n-gram matches."""
+        seen, config = self._layers[layer.index], self.config.replace(balance="causal")
+        tokens, heads = layer.key.shape[2], layer.query.shape[1]
+        if layer.query.shape[2] != tokens:
+            raise ValueError(f"{self.name}: groups of earlier tokens are not kept, so it takes "
+                             "whole texts and cannot generate")  # fmt: skip
+        found, extra = seen.router(seen.hidden, mask=config), None  # type: ignore[misc]
+        if config.ngram and seen.call.ids is not None:
+            how = config.ngram, config.ngram_keys, config.window, tokens
+            extra = keys_after_ngrams(seen.call.ids, *how)
+        kept = pairs_kept(found.query, found.of_keys, config.window, config.sinks, None, extra)
+        return for_query_heads(kept, heads)
+
+    def describe(self, budget: Budget | None) -> dict[str, Any]:
+        """K, and the groups searched."""
+        own = self.config
+        return columns(own.num_groups, own.top_k, own.probe, own.ngram, own.window, own.sinks,
+                       "causal")  # fmt: skip
+
+    @classmethod
+    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
+        """A share of the distant pairs."""
+        check_share(cls.name, budget, path, groups=False)
+
+
+METHOD = SparQGroups
