@@ -6,10 +6,11 @@ Shape suffixes: B batch, H query heads, M new tokens, T tokens so far, D head di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -22,11 +23,14 @@ from experiments.settings.schema import Count
 from focus.attention.checks import for_query_heads
 from focus.attention.dense import pairs_kept
 from focus.call import KEYWORD
+from focus.config import FocusConfig
 from focus.hooks import LayerCall
 from focus.ngrams import keys_after_ngrams
+from focus.routing import Router
+from focus.state import attached
 
 
-class Searching(FocusSettings):  # type: ignore[misc]
+class Searching(FocusSettings):
     """Attributes:
     components: of a query that its approximate scores take.
     reallocate: whether the mass of searched keys that are left out goes to the mean value.
@@ -38,7 +42,8 @@ class Searching(FocusSettings):  # type: ignore[misc]
 
 
 class SparQGroups(SparQ, Focus):
-    """Each query head keeps the keys of the highest approximate weight in its groups."""
+    """Each query head keeps the keys of the highest approximate weight in its groups; every head
+    the same part of what it searches, so that those with more groups keep more."""
 
     name = "sparq_groups"
     takes_routers = True
@@ -55,6 +60,7 @@ class SparQGroups(SparQ, Focus):
     def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
         """As SparQ's; what the routers are shown is noted on the way."""
         self._layers: dict[int, LayerCall] = {}
+        self._shares = shares(attached(model).routers, self.config, budget)
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             layer: LayerCall = kwargs[KEYWORD]
@@ -67,10 +73,10 @@ class SparQGroups(SparQ, Focus):
                     stack.callback(hook.remove)
             yield stack.enter_context(super().applied(model, budget))
 
-    def kept(self, layer: Layer, budget: float) -> Tensor:
+    def kept(self, layer: Layer, budget: Any) -> Tensor:
         """(B, H, M, T) bool."""
         self._among = self._searched(layer)
-        return super().kept(layer, budget) & self._among
+        return super().kept(layer, self._shares[layer.index]) & self._among
 
     def _weights(self, layer: Layer) -> Tensor:
         """SparQ's, of what its query searches."""
@@ -102,6 +108,20 @@ class SparQGroups(SparQ, Focus):
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """A share of the distant pairs."""
         check_share(cls.name, budget, path, groups=False)
+
+
+def shares(routers: Mapping[int, Router], config: FocusConfig, budget: Any) -> dict[int, Tensor]:
+    """By layer, the share of the distant pairs that each query routing keeps, (Hq,) float64; their
+    mean is the budget, where none would keep more than all."""
+    groups = {
+        index: (router.taken_at <= config.top_k).sum(-1) if config.allocated
+        else torch.tensor([config.top_k])
+        for index, router in routers.items()
+    }  # fmt: skip
+    searched = {index: each.double() / config.num_groups + config.heavy_hitters
+                for index, each in groups.items()}  # fmt: skip
+    mean = torch.cat(list(searched.values())).mean()
+    return {index: (budget * each / mean).clamp(max=1.0) for index, each in searched.items()}
 
 
 METHOD = SparQGroups
