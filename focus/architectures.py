@@ -112,6 +112,14 @@ def _refuse_by_config(model: PreTrainedModel, config: Any) -> None:
             "it has cross-attention (config.add_cross_attention), whose keys are of another "
             "sequence; load it without",
         )
+    if getattr(config, "is_causal", True) is False:
+        raise _unsupported(model, "it is bidirectional (config.is_causal = False)")
+    if getattr(config, "reorder_and_upcast_attn", False) and config._attn_implementation == "eager":
+        raise _unsupported(
+            model,
+            "it computes attention in float32 under eager alone (config.reorder_and_upcast_attn); "
+            "model.set_attn_implementation('sdpa') first",
+        )
     if getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt"):
         raise _unsupported(model, "its positions are ALiBi biases on the logits")
     if getattr(config, "kv_lora_rank", None):
@@ -125,6 +133,10 @@ def _refuse_by_structure(model: PreTrainedModel, config: Any, modules: list[nn.M
     if any(getattr(module, "is_cross_attention", False) for module in modules):
         raise _unsupported(model, "it has cross-attention, whose keys are of another sequence")
     wanted, indices = set(range(config.num_hidden_layers)), [_index(module) for module in found]
+    beyond = sorted(set(indices) - wanted)[:4]
+    if beyond:
+        raise _unsupported(model, f"it has attention in layers {beyond}, and by its config "
+                                  f"{len(wanted)} layers")  # fmt: skip
     if set(indices) != wanted:
         bare = {type(m).__name__ for m in modules if _index(m) in wanted - set(indices)}
         raise _unsupported(
@@ -267,7 +279,7 @@ def _objection(layer: AttentionLayer, calls: list[_Call], token: object) -> str 
         if shape != (1, layer.key_heads, PROBE_TOKENS, width):
             return f"hands over a {name} of {tuple(shape)}, not {layer.key_heads} heads of {width}"
     if call.sliding and not layer.local and call.keywords.get("sliding_window") is None:
-        return "has a sliding window of its own and does not hand over its size"
+        return "is given a mask that is not causal, and hands over no sliding window"
     if call.keywords.get(PROBE) is not token:
         return "does not pass further keywords on to the attention function"
     tensors = {name for name, value in call.keywords.items() if isinstance(value, Tensor)}

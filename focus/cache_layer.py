@@ -80,9 +80,10 @@ class FocusCacheLayer(CacheLayerMixin):
             )
         return key_states, value_states
 
-    def ready(self, router: Router) -> Prepared:
-        """The router's parameters as the steps read them: as they were when this cache began."""
-        if self._ready is None:
+    def ready(self, router: Router) -> Prepared | None:
+        """The router's parameters as the steps read them: as they were when this cache began. None
+        where accelerate has offloaded them, which brings them for the router's own call alone."""
+        if self._ready is None and not router.centroids.is_meta:
             with torch.no_grad():
                 self._ready = router.prepared()
         return self._ready

@@ -7,7 +7,10 @@ Shape suffixes: B batch, M new tokens, E model dimension.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -73,6 +76,8 @@ class ModelHook:
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The pass that a model around this one has begun, or a new one."""
         state, outer = self.state, running()
+        if outer is not None and not _executing(outer.module):
+            outer = None  # torch runs no hook after a KeyboardInterrupt
         if outer is not None and outer.hook is self and outer.module not in (self.decoder, module):
             return outer
         ids = args[0] if args else kwargs.get("input_ids")
@@ -87,6 +92,17 @@ class ModelHook:
         if call is not None and call.hook is self and call.module is module:
             set_running(call.outer)
             self.state.last = call.record
+
+
+def _executing(module: object) -> bool:
+    """Whether a module's forward is being run in this thread."""
+    if torch.compiler.is_compiling():
+        return True
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)  # type: ignore[attr-defined]
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 class LayerHook:

@@ -4,7 +4,7 @@ Hugging Face hub."""
 from __future__ import annotations
 
 import json
-import os
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -196,14 +196,14 @@ def own_folder(folder: Path) -> Path:
 
 def _is_ours(path: Path) -> bool:
     """Another library's file names its own type of adapter; a damaged one is not theirs."""
-    with suppress(ValueError):
+    with suppress(ValueError, FileNotFoundError):  # another thread is writing it again
         found = _read_json(path)
         return found.get("peft_type") == PEFT_TYPE or "focus" in found
     return True
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}")
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 def _versions() -> dict[str, str]:
@@ -240,6 +240,8 @@ def _check_description(path: Path, found: Mapping[str, Any], wanted: int) -> Non
     for name in ("focus", "base"):
         if not isinstance(found.get(name), dict):
             raise ValueError(f"{path}: {name!r} is missing; save the adapter again")
+    if not isinstance(found["base"].get("fingerprint"), dict | None):
+        raise ValueError(f"{path}: base.fingerprint is no JSON object; save the adapter again")
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

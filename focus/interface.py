@@ -98,7 +98,9 @@ def attention(
 
 
 def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple[Tensor, Any]]:
-    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", attention)
+    files = (sys.modules[kind.__module__] for kind in type(module).__mro__)
+    eager = next((file.eager_attention_forward for file in files
+                  if hasattr(file, "eager_attention_forward")), attention)  # fmt: skip
     found: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
         implementation, eager
     )
@@ -108,6 +110,9 @@ def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple
 def _refuse(kwargs: dict[str, Any]) -> None:
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
+    if kwargs.get("is_causal") is False:
+        raise ValueError("is_causal: a bidirectional pass was asked for, and Focus is causal; use "
+                         "focus.mode(model, 'full')")  # fmt: skip
     for name in ("position_bias", "s_aux"):
         if kwargs.get(name) is not None:
             raise ValueError(f"{name}: is part of this model's logits and not supported by Focus")
@@ -129,7 +134,8 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         raise ValueError(
             f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys: soft mode "
             "cannot continue from a key/value cache; pass the whole sequence with use_cache=False, "
-            "or generate in hard or full mode"
+            "or generate in hard or full mode (peft's prefix tuning puts keys there: use prompt "
+            "tuning or LoRA)"
         )
     balance = config.balance
     learn = router.training and torch.is_grad_enabled() and balance != "softmax"

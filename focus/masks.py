@@ -51,7 +51,7 @@ def focus_mask(
                    local_size=local_size, **kwargs)  # fmt: skip
     if mask_function is causal_mask_function or sliding:
         return _padding(attention_mask, kv_length, kv_offset)
-    kwargs["allow_is_causal_skip"] = False
+    kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
     return sdpa_mask(
         batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
         local_size, **kwargs,
@@ -170,7 +170,8 @@ def _window_of(mask: Tensor, real: Tensor, queries: int, offset: int) -> int | N
     width = int(torch.where(seen, distance, -1).amax()) + 1
     if not torch.equal(seen, (causal & (distance < width)).expand_as(seen)):
         raise ValueError(
-            "attention_mask: this mask is neither causal nor causal with a sliding window; Focus "
-            "does not support it: pass a (batch, tokens) mask"
+            "attention_mask: this mask is neither causal nor causal with a sliding window (tokens "
+            "of an image that see each other both ways, say); Focus does not support it: pass a "
+            "(batch, tokens) mask and text alone, or use focus.mode(model, 'full')"
         )
     return width

@@ -56,6 +56,9 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     inner = transformers_model(model)
     if "focus_state" in inner.__dict__:
         raise ValueError("model: Focus is attached already; call focus.detach(model) first")
+    if any("focus_router" in module._modules for module in inner.modules()):
+        raise ValueError("model: Focus is attached to a part of this model, or to a model around "
+                         "it; use that one, or call focus.detach on it first")  # fmt: skip
     layers = attention_layers(inner)
     refuse_sharded(layers)
     probe(inner)
@@ -103,7 +106,7 @@ def _around(inner: PreTrainedModel, decoder: nn.Module) -> list[nn.Module]:
 
 
 def _remove(state: FocusState, inner: PreTrainedModel) -> None:
-    for handle in state.handles:
+    for handle in (*state.handles, *state.training):
         handle.remove()
     for layer in state.layers.values():
         if hasattr(layer.module, "focus_router"):

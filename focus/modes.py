@@ -46,11 +46,12 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         ValueError: unknown names, or what the routers cannot do (another number of groups, say).
     """
 
+    unused = False  # until it is ready to be used
+
     def __init__(self, model: nn.Module, name: Name, *, backend: str | None = None,
                  tap: Tap | None = None, **changes: Any) -> None:  # fmt: skip
-        self.unused = False  # until it is ready to be used
         self.model, self.state = model, attached(model)
-        self.entered: list[Mode | None] = []
+        self.entered: list[Mode] = []
         if name not in MODES:
             raise ValueError(f"mode: must be one of {', '.join(MODES)}, got {name!r}")
         if backend is not None and backend not in BACKENDS:
@@ -68,16 +69,17 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         outer = self.state.mode
         inner = Mode(self.name, self.backend or outer.backend, self.tap or outer.tap,
                      {**outer.changes, **self.changes})  # fmt: skip
-        self.entered.append(modes.get({}).get(id(self.state)))
-        modes.set({**modes.get({}), id(self.state): inner})
+        self.entered.append(inner)
+        now, own = modes.get({}), id(self.state)
+        modes.set({**now, own: (*now.get(own, ()), inner)})
         return self.model
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        # Not by a token: a generator may leave in another context than it entered in.
-        former, now = self.entered.pop(), dict(modes.get({}))
-        now.pop(id(self.state), None)
-        modes.set(now if former is None else {**now, id(self.state): former})
+        # A generator may leave in another context than it entered in, or before one within it.
+        inner, now, own = self.entered.pop(), dict(modes.get({})), id(self.state)
+        left = tuple(each for each in now.pop(own, ()) if each is not inner)
+        modes.set({**now, own: left} if left else now)
 
     def __del__(self) -> None:
         if self.unused:

@@ -7,7 +7,8 @@ are switched in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 
 import torch
@@ -109,9 +110,26 @@ def activate(state: FocusState, name: str) -> None:
     for index, layer in state.layers.items():
         if layer.local:
             continue
+        former = layer.module._modules.get("focus_router")
+        if hasattr(former, "_hf_hook"):  # accelerate's, which brings it for its own calls alone
+            from accelerate.hooks import remove_hook_from_module  # not everybody has it
+
+            remove_hook_from_module(former)
         router = adapter.routers[index].to(device_of(layer.module))
         layer.module.focus_router = router.train(layer.module.training)
     state.active, state.config = name, adapter.config
+
+
+@contextmanager
+def brought(routers: Iterable[Router]) -> Iterator[None]:
+    """The parameters of routers that accelerate has offloaded are there meanwhile."""
+    with ExitStack() as stack:
+        for router in routers:
+            if hasattr(router, "_hf_hook"):
+                from accelerate.utils import align_module_device
+
+                stack.enter_context(align_module_device(router))
+        yield
 
 
 def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:

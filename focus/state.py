@@ -36,8 +36,8 @@ class Mode:
     changes: dict[str, Any] = field(default_factory=dict)
 
 
-# By model; of this thread (or task) alone.
-modes: ContextVar[dict[int, Mode]] = ContextVar("focus_modes")
+# By model, the outermost first; of this thread (or task) alone.
+modes: ContextVar[dict[int, tuple[Mode, ...]]] = ContextVar("focus_modes")
 
 
 class FocusState:
@@ -57,7 +57,10 @@ class FocusState:
         self.active = DEFAULT
         self.layers: dict[int, AttentionLayer] = {}
         self.handles: list[Any] = []
+        self.training: list[Any] = []  # hooks of a training by Trainer
         self.implementation: str = model.get_decoder().config._attn_implementation
+        if self.implementation == IMPLEMENTATION:  # built from an attached model's config
+            self.implementation = "sdpa" if model._supports_sdpa else "eager"
         self.required_grad = {plain(n): p.requires_grad for n, p in model.named_parameters()}
         self.last: Record | None = None
         self.warned = False  # of a training pass that teaches nothing
@@ -69,7 +72,7 @@ class FocusState:
     @property
     def entered(self) -> bool:
         """Whether this thread has entered a mode of the model."""
-        return id(self) in modes.get({})
+        return bool(modes.get({}).get(id(self)))
 
     @property
     def settings(self) -> Settings:
@@ -81,7 +84,7 @@ class FocusState:
     @property
     def mode(self) -> Mode:
         """The modes that this thread has entered."""
-        return modes.get({}).get(id(self), Mode())
+        return (modes.get({}).get(id(self)) or (Mode(),))[-1]
 
     @property
     def interleaved(self) -> bool:
@@ -110,8 +113,7 @@ class FocusState:
         if name != IMPLEMENTATION:
             raise ValueError(
                 f"attn_implementation: is {name!r}, set after focus.attach, so Focus would not "
-                f"run; model.set_attn_implementation({IMPLEMENTATION!r}) sets it back, "
-                "focus.mode(model, 'full') gives the pretrained model"
+                f"run; model.set_attn_implementation({IMPLEMENTATION!r}) sets it back"
             )
 
     def check_trainable(self) -> None:
@@ -187,7 +189,11 @@ def attached(model: nn.Module) -> FocusState:
     Raises:
         ValueError: Focus is not attached.
     """
-    state = transformers_model(model).__dict__.get("focus_state")
+    inner = transformers_model(model)
+    state = inner.__dict__.get("focus_state")
     if not isinstance(state, FocusState):
+        if any("focus_router" in module._modules for module in inner.modules()):
+            raise ValueError("model: Focus is attached to a part of this model, or to a model "
+                             "around it; use that one")  # fmt: skip
         raise ValueError("model: Focus is not attached; call focus.attach(model, config) first")
     return state

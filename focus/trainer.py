@@ -79,8 +79,9 @@ class FocusCallback(TrainerCallback):
     """Trains the routers in soft mode and evaluates in hard mode.
 
     ``Trainer(model, ..., callbacks=[FocusCallback(focus.recipe_schedule)])``. A forward pass runs
-    in soft mode while training has begun, the model is in training mode and gradients are on; all
-    others, evaluation and prediction among them, run as ever, in hard mode.
+    in soft mode while training has begun, the model is in training mode, gradients are on and no
+    ``focus.mode`` is entered; all others, evaluation and prediction among them, run as ever, in
+    hard mode.
 
     The mode is entered by a hook on the model and not between the Trainer's events: none of those
     follows an error within a step, and the threads of DataParallel would not see it.
@@ -126,12 +127,12 @@ class FocusCallback(TrainerCallback):
             there = Path(given) if isinstance(given, str) else checkpoint(args, state.global_step)
             restore(model, there)
         inner = transformers_model(model)
-        self.handles = [
+        for handle in focus_state.training:  # of a training that ended in an error
+            handle.remove()
+        self.handles = focus_state.training = [
             inner.register_forward_pre_hook(self._enter, prepend=True),
             inner.register_forward_hook(self._leave, always_call=True),
         ]
-        # detach removes them, too, where training ended in an error
-        focus_state.handles += self.handles
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The fields of the step."""
@@ -169,7 +170,8 @@ class FocusCallback(TrainerCallback):
         self.handles = []
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if not (module.training and torch.is_grad_enabled()):
+        self._leave(module, None, None)  # torch does not, after a KeyboardInterrupt
+        if not (module.training and torch.is_grad_enabled()) or attached(module).entered:
             return
         entered = mode(module, "soft", **self.now)
         entered.__enter__()

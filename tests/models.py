@@ -97,6 +97,10 @@ _CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "gpt_oss": lambda: hf.GptOssConfig(
         **_WIDE, num_local_experts=4, num_experts_per_tok=2, sliding_window=32
     ),
+    "bidirectional": lambda: hf.LlamaConfig(**_GROUPED, is_causal=False),
+    "gpt2-upcast": lambda: hf.GPT2Config(
+        **_GPT2, reorder_and_upcast_attn=True, attn_implementation="eager"
+    ),
     "gpt2-cross-attention": lambda: hf.GPT2Config(**_GPT2, add_cross_attention=True),
     "bert": lambda: hf.BertConfig(**_SMALL),
     "phimoe": lambda: hf.PhimoeConfig(**_GROUPED, num_local_experts=4, sliding_window=32),
@@ -119,8 +123,10 @@ UNSUPPORTED = {
     "gpt_oss": "learned logit",
     "gpt2-cross-attention": "cross-attention.*load it without",
     "bert": "not causal",
+    "bidirectional": "bidirectional",
+    "gpt2-upcast": r"set_attn_implementation\('sdpa'\) first",
     "llama4": "chunked_attention",
-    "phimoe": "sliding window of its own and does not hand over its size",
+    "phimoe": "hands over no sliding window",
 }
 SUPPORTED = tuple(name for name in _CONFIGS if name not in UNSUPPORTED)
 

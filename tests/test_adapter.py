@@ -24,7 +24,7 @@ from focus.adapter import describe
 from focus.fingerprint import fingerprint
 from focus.state import attached
 from tests.adapters import CONFIG, OTHER, logits, refused, trained
-from tests.models import build, tiny
+from tests.models import build, tiny, token_ids
 
 ADAPTER = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -255,6 +255,26 @@ def test_offloaded_weights(tmp_path: Path, folder: Path, how: str) -> None:
         focus.load_adapter(model, folder)
     assert not any(p.is_meta for p in focus.trainable_parameters(model))
     assert torch.equal(logits(model), logits(trained()))
+
+
+@pytest.mark.parametrize("how", ["cpu_offload", "disk_offload"])
+def test_weights_offloaded_after_attach(tmp_path: Path, folder: Path, how: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    plain, model = trained(), trained()
+    ids = token_ids(1, 60)
+    wanted = plain.generate(ids, max_new_tokens=6, do_sample=False)
+    focus.save_adapter(focus.attach(build("llama"), CONFIG, seed=5), tmp_path / "other")
+    focus.load_adapter(model, tmp_path / "other", name="other")
+    options = {"offload_dir": str(tmp_path / "disk")} if how == "disk_offload" else {}
+    getattr(accelerate, how)(model, execution_device=torch.device("cpu"), **options)
+    assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), wanted)
+    focus.save_adapter(model, tmp_path / "again")
+    again = focus.load_adapter(build("llama"), tmp_path / "again", check_base=False)
+    assert torch.equal(logits(again), logits(plain))
+    focus.set_adapter(model, "other")
+    assert not torch.equal(logits(model), logits(plain))
+    focus.set_adapter(model, "default")
+    assert torch.equal(logits(model), logits(plain))
 
 
 # Sharded models

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, BartConfig, BartForCausalLM, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import focus
 from focus.architectures import attention_layers, probe
+from focus.call import running
 from tests.models import SUPPORTED, UNSUPPORTED, build, tiny, token_ids
 
 LOCAL = {"gemma2": [0], "gemma3": [0, 1, 2, 3, 4], "gemma3-vision": [0, 1, 2, 3, 4],
@@ -80,7 +81,10 @@ def interrupted_and_again() -> None:
         model(ids[:, :30])
     handle.remove()
     with torch.no_grad(), focus.mode(model, "full"):
+        decoded = model.get_decoder()(input_ids=ids).last_hidden_state  # by itself, too
+        assert torch.equal(model.lm_head(decoded), plain)
         assert torch.equal(model(ids).logits, plain)
+    assert running() is None
 
 
 def test_a_cache_by_a_name_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +92,13 @@ def test_a_cache_by_a_name_that_is_not_known_is_refused(monkeypatch: pytest.Monk
     model = focus.attach(build("gpt_neox"), focus.FocusConfig(window=8), seed=0)
     with pytest.raises(ValueError, match=r"1 queries over 13 keys, and no cache that Focus knows"):
         model.generate(token_ids(1, 12), max_new_tokens=3)
+
+
+def test_more_layers_than_the_config_says() -> None:
+    config = BartConfig(vocab_size=257, d_model=64, encoder_layers=2, decoder_layers=3,
+                        decoder_attention_heads=4, decoder_ffn_dim=96)  # fmt: skip
+    with pytest.raises(ValueError, match=r"attention in layers \[2\], and by its config 2 layers"):
+        attention_layers(BartForCausalLM(config))
 
 
 def test_not_a_transformers_model() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,21 @@ def test_a_model_without_a_name(base: dict[str, None]) -> None:
 def test_a_run_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"card: .*run\.json cannot be read"):
         focus.save_adapter(trained(), tmp_path, card=tmp_path / "run.json")
+
+
+def test_threads_may_save_into_one_folder(tmp_path: Path) -> None:
+    adapter = describe(focus.attach(build("llama"), FocusConfig(num_groups=4, window=16), seed=0))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: adapter.write(tmp_path / "own"), range(40)))
+    found = FocusAdapter.from_pretrained(tmp_path / "own")
+    assert all(torch.equal(found.tensors[name], each) for name, each in adapter.tensors.items())
+    assert len(list((tmp_path / "own").iterdir())) == 3
+
+
+def test_a_damaged_fingerprint_is_named(tmp_path: Path) -> None:
+    focus.save_adapter(focus.attach(build("llama"), FocusConfig(num_groups=4), seed=0), tmp_path)
+    told = json.loads((tmp_path / "adapter_config.json").read_text())
+    told["base"]["fingerprint"] = [1]
+    (tmp_path / "adapter_config.json").write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=r"base\.fingerprint is no JSON object"):
+        focus.load_adapter(build("llama"), tmp_path)

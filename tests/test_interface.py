@@ -185,3 +185,14 @@ def test_flash_attention_gets_no_mask_that_it_would_misread() -> None:
     refuse_four_dimensions(mask[:, 0, 0], "flash_attention_2")
     with pytest.raises(ValueError, match=r"attention_mask: FlashAttention .* dynamic cache"):
         refuse_four_dimensions(mask, "flash_attention_2")
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+def test_a_bidirectional_pass_is_refused(mode: str) -> None:
+    model, ids = tiny("tiny-llama"), token_ids(1, 40)
+    plain = logits(model, ids, is_causal=False)
+    focus.attach(model, CONFIG, seed=0)
+    with focus.mode(model, mode), pytest.raises(ValueError, match=r"^is_causal: "):
+        logits(model, ids, is_causal=False)
+    with focus.mode(model, "full"):
+        assert torch.equal(logits(model, ids, is_causal=False), plain)

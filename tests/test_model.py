@@ -353,3 +353,25 @@ class TestErrors:
             model(token_ids(1, 20), use_cache=False)
         with focus.mode(model, "hard", balance="causal"):  # a prompt may be as short as it likes
             model(token_ids(1, 20), use_cache=False)
+
+
+def test_a_model_of_an_attached_models_config() -> None:
+    teacher = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    student, ids = type(teacher)(teacher.config).eval(), token_ids(1, 60)
+    with pytest.raises(ValueError, match="not attached to this module"):
+        logits(student, ids)
+    focus.attach(student, CONFIG, seed=0)
+    with focus.mode(student, "full"):
+        found = logits(student, ids)
+    assert torch.equal(found, logits(focus.detach(student), ids))
+
+
+def test_a_part_and_the_whole_are_not_attached_both() -> None:
+    model = tiny("tiny-llama")
+    for one, other in ((model, model.model), (model.model, model)):
+        focus.attach(one, CONFIG, seed=0)
+        with pytest.raises(ValueError, match="a part of this model, or to a model around it"):
+            focus.attach(other, CONFIG, seed=0)
+        with pytest.raises(ValueError, match="a part of this model, or to a model around it"):
+            focus.density(other)
+        focus.detach(one)

@@ -103,3 +103,29 @@ def test_a_mode_may_be_left_in_another_context_than_it_was_entered_in() -> None:
     assert contextvars.copy_context().run(next, generator) == "full"
     assert next(generator, "over") == "over"
     assert model.focus_state.settings.mode == "hard"
+
+
+def test_modes_that_overlap_are_left_one_by_one() -> None:
+    """Two generators, of which the one that began first ends first."""
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+
+    def stream(name: str) -> Iterator[None]:
+        with focus.mode(model, name):
+            yield
+
+    one, other = stream("soft"), stream("full")
+    next(one)
+    next(other)
+    one.close()
+    assert model.focus_state.settings.mode == "full"
+    other.close()
+    assert model.focus_state.settings.mode == "hard"
+    assert not model.focus_state.entered
+
+
+def test_a_call_that_python_refuses_says_no_more() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TypeError, match="name"):
+            focus.mode(model)

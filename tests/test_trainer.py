@@ -191,6 +191,43 @@ def test_an_error_in_a_step_leaves_no_mode(tmp_path: Path) -> None:
     assert {seen[0] for seen in watch.seen} == {"hard"}
 
 
+def interrupted(error: type[BaseException]) -> Any:
+    def stop(*_: Any) -> None:
+        raise error
+
+    return stop
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_training_that_failed_leaves_nothing_to_the_next(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    model = focus.attach(build("llama"), CONFIG, seed=0)
+    options = {"max_steps": 4, "eval_strategy": "no"}
+    handle = model.lm_head.register_forward_hook(interrupted(error))
+    with pytest.raises(error):
+        trainer_of(model, tmp_path, FocusCallback(focus.recipe_schedule), **options).train()
+    handle.remove()
+    found = logits(model.eval())
+    assert torch.equal(found, logits(model))  # the first pass after it, too, is hard
+    watch = Watch(model.train())
+    for name in ("full", "hard"):
+        with focus.mode(model, name):
+            model(token_ids(1, 24))
+    assert [seen[0] for seen in watch.seen] == ["full", "hard"]
+    again = Watch(model)
+    trainer_of(model, tmp_path, FocusCallback(focus.recipe_schedule), **options).train()
+    wanted = [focus.recipe_schedule(step, 4)["temperature"] for step in range(4)]
+    assert [seen[:2] for seen in again.seen] == [("soft", each) for each in wanted]
+    assert not attached(model).entered
+
+
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(token_ids(1, 24), use_cache=False).logits
+        return found
+
+
 def test_other_settings_of_training(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG, seed=0)
     gates = []

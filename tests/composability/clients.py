@@ -310,9 +310,15 @@ def two_threads(mode: str) -> Found:
 def offload(mode: str) -> Found:
     from accelerate import cpu_offload
 
-    model = attached()
-    plain = logits(model, mode)
-    return logits(cpu_offload(model, torch.device("cpu")), mode), plain
+    plain, model = attached(), cpu_offload(attached(), torch.device("cpu"))
+    if mode == "soft":
+        return logits(model, mode), logits(plain, mode)
+    found = []
+    for each in (model, plain):
+        with focus.mode(each, mode):
+            tokens = each.generate(ids(1), max_new_tokens=5, do_sample=False)
+        found.append(torch.cat([logits(each, mode).flatten(), tokens.float().flatten()]))
+    return found[0], found[1]
 
 
 def padded_batch(mode: str) -> Found:
