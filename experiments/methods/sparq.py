@@ -28,8 +28,8 @@ class SparQ(Choosing):
     name = "sparq"
     Settings = Components
 
-    def kept(self, layer: Layer, budget: Tensor | float) -> Tensor:
-        """(B, H, M, T) bool; budget: also (H,), of each head."""
+    def kept(self, layer: Layer, budget: float) -> Tensor:
+        """(B, H, M, T) bool."""
         self._last = self._weights(layer)
         return heaviest(layer, self._last, layer.quotas(budget))
 
