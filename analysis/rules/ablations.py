@@ -16,7 +16,7 @@ from analysis.paper import Claim, magnitude, table
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.rules.table7 import same_sign
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 TRAINED = {"centroid_ppl": "centroids", "finetuned_ppl": "joint",
            "dominance_centroid": "centroids", "dominance_full_ft": "joint"}  # fmt: skip
@@ -55,8 +55,9 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_ppl; where it is small, one wholly beyond the limit",
 )  # fmt: skip
-def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
-                    value: str) -> Outcome | None:  # fmt: skip
+def setting_changed(
+    claim: Claim, results: Results, limits: Tolerances, parameter: str
+) -> Outcome | None:
     """Perplexity under the training gate, with one setting changed."""
     trained, default = TRAINED[claim.column], default_of(results, claim)
     if default is None:
@@ -64,7 +65,7 @@ def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, pa
     names = {"parameter": parameter}
     paper, base = (theirs("table9", "value", names, claim.column, each)
                    for each in (claim.keys["value"], default))  # fmt: skip
-    return judged(claim, results, settings, row_of(results, trained, parameter,
+    return judged(claim, results, limits, row_of(results, trained, parameter,
                   float(claim.keys["value"])), paper, base)  # fmt: skip
 
 
@@ -72,8 +73,9 @@ def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, pa
       refuted="after as many steps, where the paper's change is large, an interval on the other "
       "side of zero or wholly within the limit same_ppl; where it is small, one beyond "
       "it")  # fmt: skip
-def pair_of_groups(claim: Claim, results: Results, settings: LedgerSettings,
-               value: str) -> Outcome | None:  # fmt: skip
+def pair_of_groups(
+    claim: Claim, results: Results, limits: Tolerances, value: str
+) -> Outcome | None:
     """Two groups: the smallest window against the default of eight, others against the smallest."""
     (narrow,) = (row["ppl"] for row in table("table9.notes")["rows"] if row["ppl"])
     if claim.column == "ppl":
@@ -87,7 +89,7 @@ def pair_of_groups(claim: Claim, results: Results, settings: LedgerSettings,
     if not cell or not found:
         return None
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, cell)
-    limit = 100 * settings.tolerances.same_ppl
+    limit = 100 * limits.same_ppl
     verdict, why = beside(interval(row), 100 * paper, limit, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
     return Outcome(verdict, why, **known(row, results))
@@ -95,8 +97,9 @@ def pair_of_groups(claim: Claim, results: Results, settings: LedgerSettings,
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
       "limit same_ppl")  # fmt: skip
-def dimensions(claim: Claim, results: Results, settings: LedgerSettings,
-               dimension: str) -> Outcome | None:  # fmt: skip
+def dimensions(
+    claim: Claim, results: Results, limits: Tolerances, dimension: str
+) -> Outcome | None:
     """Perplexity with more dimensions to route in; the model's own for the paper's."""
     default = results.cells.get(DEFAULTS["centroids"])
     if default is None:
@@ -105,7 +108,7 @@ def dimensions(claim: Claim, results: Results, settings: LedgerSettings,
     own = ablations.table(results)
     own = own[(own["trained"] == "centroids") & (own["setting"] == "routing_dim")]
     value = float(own["value"].max()) if int(dimension) == WHOLE and len(own) else float(dimension)
-    return judged(claim, results, settings, row_of(results, "centroids", "routing_dim", value),
+    return judged(claim, results, limits, row_of(results, "centroids", "routing_dim", value),
                   paper, base)  # fmt: skip
 
 
@@ -116,13 +119,13 @@ def default_of(results: Results, claim: Claim) -> Any:
     return None if cell is None or field is None else ablations.whole(cell)[field]
 
 
-def judged(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Series | None,
+def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series | None,
            paper: float, base: float) -> Outcome | None:  # fmt: skip
     """A change of perplexity beside the paper's, from ``base`` to ``paper``."""
     if row is None or pd.isna(row["change"]):
         return None
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    limit = settings.tolerances.same_ppl
+    limit = limits.same_ppl
     if row["value"] == row["default"]:
         verdict, why = same_sign(row, paper - pretrained(), few)
     else:
@@ -164,8 +167,9 @@ def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, 
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_share; where it is small, one wholly beyond it",
 )  # fmt: skip
-def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
-                   value: str) -> Outcome | None:  # fmt: skip
+def groups_changed(
+    claim: Claim, results: Results, limits: Tolerances, parameter: str
+) -> Outcome | None:
     """Tokens in the largest group, with one setting changed."""
     default = default_of(results, claim)
     if default is None:
@@ -173,7 +177,7 @@ def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, par
     row = row_of(results, TRAINED[claim.column], parameter, float(claim.keys["value"]))
     if row is None or pd.isna(row["largest"]) or pd.isna(row["evidence"]):
         return None
-    limit, names = settings.tolerances.same_share, {"parameter": parameter}
+    limit, names = limits.same_share, {"parameter": parameter}
     paper, base = (theirs("table9", "value", names, claim.column, each)
                    for each in (claim.keys["value"], default))  # fmt: skip
     own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}

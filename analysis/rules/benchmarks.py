@@ -10,7 +10,7 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
 TASKS = {"hellaswag": "hellaswag", "arc_easy": "arc_easy", "piqa": "piqa",
@@ -44,19 +44,19 @@ def zero_shot(results: Results, role: str | None = None) -> pd.DataFrame:
     *(f"table4.focus-k2.{task}" for task in NAMES),
     refuted="an interval of the difference to the pretrained model's score below zero",
 )
-def unchanged(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """The paper's setup on our model: scores with and without the mask, question by question."""
     frame = zero_shot(results, "paper")
     frame = frame[frame["texts"] == NAMES[claim.column]] if len(frame) else frame
     if frame.empty:
         return None
-    return kept(frame.iloc[0], results, settings)
+    return kept(frame.iloc[0], results, limits)
 
 
-def kept(row: pd.Series, results: Results, settings: LedgerSettings) -> Outcome:
+def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
     """Whether a score stays under a mask: by arithmetic, where it reaches too few questions for
     more points than same_score to change."""
-    if row["exposed_questions_percent"] <= settings.tolerances.same_score:
+    if row["exposed_questions_percent"] <= limits.same_score:
         verdict = Verdict.ARITHMETIC
     elif row["high"] < 0:
         verdict = Verdict.NOT_REPRODUCED
@@ -74,8 +74,7 @@ def kept(row: pd.Series, results: Results, settings: LedgerSettings) -> Outcome:
 
 @rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
       "together wholly above same_score")  # fmt: skip
-def after_examples(claim: Claim, results: Results, settings: LedgerSettings,
-                   role: str) -> Outcome | None:  # fmt: skip
+def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome | None:
     """Scores under a mask that worked examples put within its reach, question by question."""
     frame = table(results)
     if frame.empty:
@@ -83,7 +82,7 @@ def after_examples(claim: Claim, results: Results, settings: LedgerSettings,
     own = frame[(frame["role"] == role) & (frame["texts"] == EVERY) & (frame["shots"] > 0)]
     if own.empty:
         return None
-    row, limit = own.iloc[0], settings.tolerances.same_score
+    row, limit = own.iloc[0], limits.same_score
     why = (f"{row['points']:+.1f} points ({row['low']:+.1f} to {row['high']:+.1f}) of "
            f"{row['base_score']:.0f}% against {row['against']} (limit -{limit:.0f}); the mask "
            f"reaches {row['exposed_questions_percent']:.0f}% of the questions and "
@@ -94,7 +93,7 @@ def after_examples(claim: Claim, results: Results, settings: LedgerSettings,
 
 
 @rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
-def unexposed(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def unexposed(results: Results) -> Outcome | None:
     """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
     frame = zero_shot(results)
     frame = frame[frame["texts"].isin(list(TASKS.values()))] if len(frame) else frame

@@ -11,7 +11,7 @@ from analysis.results import Results
 from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import GPU_COMMAND
 from analysis.rules.table7 import GROUPS, paper_way, table7_row
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 HEADS = {"gpt2-124m": 12, "mistral-7b": 32}  # of the models of Table 7
 
@@ -43,11 +43,11 @@ def said(row: pd.Series | None) -> str:
 @rule("table7.{model}.k1.speedup", "table7.{model}.k2.speedup",
       refuted="a measured speed-up below the paper's by more than its limit")  # fmt: skip
 def table7_speedup(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str
+    claim: Claim, results: Results, limits: Tolerances, model: str
 ) -> Outcome | None:
     """The pairs that stay bound the speed-up: 1 / density, the paper's own percentage. Within the
     bound, a timing decides."""
-    percent, limits = table7_row(claim)["pairs_retained"], settings.tolerances
+    percent = table7_row(claim)["pairs_retained"]
     most, paper = 100 / (percent - 0.5), float(claim.paper)  # the percentage is rounded
     why = (f"{percent}% of pairs allow at most {most:.2f}x at the speed of a kernel that full "
            "attention has too, as the paper's two calls do")  # fmt: skip
@@ -72,7 +72,7 @@ def table7_speedup(
 
 @rule("audit.2", refuted="a mask of two of four groups whose pairs, or whose timing, allow the "
       "paper's 2x")  # fmt: skip
-def top2_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def top2_bound(results: Results, limits: Tolerances) -> Outcome | None:
     """Density of hard top-2 of 4, the bound that it implies, and the measured ratio where there
     is one."""
     row, clock = paper_way(results, 2), timed(results, 2)

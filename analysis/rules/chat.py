@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from analysis import chat
-from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.headline import judged
 from analysis.rules.lora import BLOCKS, best
 from analysis.rules.registry import Outcome, facts, rule
-from analysis.settings import LedgerSettings
 
 ROUTED = "answers_paper"
 
 
 @rule("ours.chat.{before}", refuted="an interval of the difference wholly below zero: LoRA's "
       "answers are nearer")  # fmt: skip
-def further(claim: Claim, results: Results, settings: LedgerSettings,
-            before: str) -> Outcome | None:  # fmt: skip
+def further(results: Results, before: str) -> Outcome | None:
     """LoRA at its best rate against the paper's mask, by the same questions."""
     cell = best(results, BLOCKS["lora-r4"])
     if cell is None:

@@ -14,8 +14,8 @@ from analysis import contents, scope
 from analysis.paper import Claim, table
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, rule
-from analysis.settings import LedgerSettings
 from experiments import statistics
+from experiments.settings import Tolerances
 
 HALF = 50.0  # percent from which on a group is one of a category
 
@@ -72,8 +72,7 @@ def against_others(results: Results, layer: int) -> tuple[bool, str]:
     "groups.{group}.category",
     refuted="after as many steps, no group is mostly of this category on test documents",
 )
-def category(claim: Claim, results: Results, settings: LedgerSettings,
-             group: str) -> Outcome | None:  # fmt: skip
+def category(claim: Claim, results: Results, group: str) -> Outcome | None:
     """Whether a group holds mostly this category, and whether groups are needed to see it."""
     if contents.table(results).empty:
         return None
@@ -97,14 +96,14 @@ def category(claim: Claim, results: Results, settings: LedgerSettings,
 
 @rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit "
       "same_share from the paper's")  # fmt: skip
-def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -> Outcome | None:
+def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome | None:
     """How pure the purest group of that category is."""
     found = chosen(results, group)
     if found is None:
         return None
     best, own = found
     value, paper = purity(results, own), float(str(claim.paper))
-    limit = settings.tolerances.same_share
+    limit = limits.same_share
     verdict = Verdict.INCONCLUSIVE
     if paper - limit <= value["low"] and value["high"] <= paper + limit:
         verdict = Verdict.DIRECTION
@@ -119,8 +118,7 @@ def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -
     "groups.{group}.top_tokens",
     refuted="after as many steps, none of the paper's tokens among the most frequent",
 )
-def tokens(claim: Claim, results: Results, settings: LedgerSettings,
-           group: str) -> Outcome | None:  # fmt: skip
+def tokens(claim: Claim, results: Results, group: str) -> Outcome | None:
     """How many of the paper's most frequent tokens are among ours, and how many groups of all
     layers have as many: the words are frequent everywhere."""
     found = chosen(results, group)
@@ -155,7 +153,7 @@ def shared_words(results: Results, words: list[str]) -> pd.Series:
     "groups.notes.assignment.largest_share",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )  # fmt: skip
-def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """How sure and how even groups are, the mean over layers."""
     values = {"confidence": sure, "smallest_share": smallest, "largest_share": largest}
     by_document, own = values[claim.column](results)
@@ -163,7 +161,7 @@ def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | 
         return None
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
-    paper, limit = factor * float(str(claim.paper)), settings.tolerances.same_share
+    paper, limit = factor * float(str(claim.paper)), limits.same_share
     low, high = factor * found.low, factor * found.high
     verdict = Verdict.INCONCLUSIVE
     if paper - limit <= low and high <= paper + limit:
@@ -180,7 +178,7 @@ def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | 
     "groups.notes.full-finetuning.persists",
     refuted="after as many steps, an interval wholly more than the limit same_share below",
 )
-def persists(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Whether groups that were trained with all weights hold parts of speech as well as those that
     were trained alone."""
     alone, tuned = (contents.right(results, name) for name in (contents.OWN, contents.TUNED))
@@ -188,7 +186,7 @@ def persists(claim: Claim, results: Results, settings: LedgerSettings) -> Outcom
         return None
     before, after = (contents.by_document(own[own["by"] == "groups"]) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
-    limit, verdict = settings.tolerances.same_share, Verdict.INCONCLUSIVE
+    limit, verdict = limits.same_share, Verdict.INCONCLUSIVE
     if found.low > -limit:
         verdict = Verdict.DIRECTION
     elif found.high < -limit:

@@ -16,11 +16,9 @@ from analysis.comparisons import (
     quality,
     versus,
 )
-from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rivals import EQUAL
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
 
 FEWEST = 3  # seeds from which a spread says anything
 
@@ -41,9 +39,7 @@ def against_ours(results: Results, known: Headline) -> pd.DataFrame:
 
 @rule("audit.9", refuted="every mask that learnt no routing is worse than the trained routers by "
       "more than the interval, with no fewer pairs")  # fmt: skip
-def routing_against_chance(
-    claim: Claim, results: Results, settings: LedgerSettings
-) -> Outcome | None:
+def routing_against_chance(results: Results) -> Outcome | None:
     """Perplexity of each control relative to the trained routers at the same budget."""
     known = headline(results)
     others = against_ours(results, known) if known else pd.DataFrame()
@@ -74,7 +70,7 @@ def routing_against_chance(
 
 @rule("audit.10", refuted="at no budget do the seeds lie further apart than half the interval over "
       "documents")  # fmt: skip
-def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def spread_of_seeds(results: Results) -> Outcome | None:
     """Seeds against documents: from the best to the worst seed, beside half the interval over
     documents of their mean, at every reading, text and budget of experiments with three seeds."""
     frame = quality(results)
@@ -122,7 +118,7 @@ def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
 
 @rule("audit.11", refuted="full attention trained alike is not better than the pretrained model, "
       "or gains less than the routers do")  # fmt: skip
-def any_training(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def any_training(results: Results) -> Outcome | None:
     """The adapted full model against the pretrained one on the headline's texts, beside the routers
     against the pretrained one."""
     known = headline(results)

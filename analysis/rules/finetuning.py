@@ -11,18 +11,18 @@ from analysis.results import Results
 from analysis.rules.architectures import figures, no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
 from analysis.rules.table7 import same_sign
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 MODELS = [row["model"] for row in table("table2")["rows"]]
 
 
-def outcome(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Series | None,
+def outcome(claim: Claim, results: Results, limits: Tolerances, row: pd.Series | None,
             theirs: float) -> Outcome | None:  # fmt: skip
     """Focus against full attention, under the training gate, after as many steps."""
     if row is None:
         return None
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = no_worse(row, theirs, settings.tolerances.same_ppl, few)
+    verdict, why = no_worse(row, theirs, limits.same_ppl, few)
     why = f"training gate against full attention, {row['texts']}: {why}"
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
@@ -40,33 +40,32 @@ REFUTED = ("after as many steps, an interval above zero where the paper gains, o
 
 
 @rule("table5.{model}.ppl_focus_ft", refuted=REFUTED)
-def model(claim: Claim, results: Results, settings: LedgerSettings, model: str) -> Outcome | None:
+def model(claim: Claim, results: Results, limits: Tolerances, model: str) -> Outcome | None:
     """Our model, on plays, for each of the paper's three."""
     full, routed = paper("table5", "model", model)
     row = finetuning.of(results, "fine-tuned", "focus", TEXTS["pg19"], "soft")
-    return outcome(claim, results, settings, row, routed / full - 1)
+    return outcome(claim, results, limits, row, routed / full - 1)
 
 
 @rule("domains.{text}.ppl_focus_ft", refuted=REFUTED)
-def domain(claim: Claim, results: Results, settings: LedgerSettings, text: str) -> Outcome | None:
+def domain(claim: Claim, results: Results, limits: Tolerances, text: str) -> Outcome | None:
     """A text of the same kind."""
     full, routed = paper("domains", "text", text)
     row = finetuning.of(results, "fine-tuned", "focus", TEXTS[text], "soft")
-    return outcome(claim, results, settings, row, routed / full - 1)
+    return outcome(claim, results, limits, row, routed / full - 1)
 
 
 @rule("from_scratch.mistral-7b.ppl_focus", refuted=REFUTED)
-def from_scratch(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def from_scratch(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """A small model with grouped queries, as Mistral has them."""
     full, routed = paper("from_scratch", "about", "scratch")
     row = finetuning.of(results, "from scratch", "focus", "articles", "soft")
-    return outcome(claim, results, settings, row, routed / full - 1)
+    return outcome(claim, results, limits, row, routed / full - 1)
 
 
 @rule("table5.{model}.ppl_full_attention_ft", "domains.pg19.ppl_full_attention_ft",
       refuted="after as many steps, an interval above the model before")  # fmt: skip
-def gains(claim: Claim, results: Results, settings: LedgerSettings,
-          model: str = "gpt2-124m") -> Outcome | None:  # fmt: skip
+def gains(claim: Claim, results: Results, model: str = "gpt2-124m") -> Outcome | None:
     """Fine-tuning under full attention, against the model before, where the paper has both."""
     row = finetuning.of(results, "fine-tuned", "full", TEXTS["pg19"], "full")
     if row is None or model not in MODELS:

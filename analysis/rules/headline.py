@@ -13,7 +13,7 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rivals import EQUAL
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 # Where each statement is read: experiment, reading, texts.
 PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
@@ -41,7 +41,7 @@ def judged(low: float, high: float, limit: float) -> str:
     "zero against another one",
 )  # fmt: skip
 def cost(
-    claim: Claim, results: Results, settings: LedgerSettings, place: str, budget: str
+    claim: Claim, results: Results, limits: Tolerances, place: str, budget: str
 ) -> Outcome | None:
     """The recipe at a budget against a full model, or against the recipe alone."""
     base, frame = claim.id.split(".")[2], quality(results)
@@ -51,7 +51,7 @@ def cost(
     own = frame[wanted & (frame["budget"] == budget) & (frame["condition"] == "hard")]
     if own.empty:
         return None
-    row, limit = own.iloc[0], settings.tolerances.same_ppl if base == "adapted" else 0.0
+    row, limit = own.iloc[0], limits.same_ppl if base == "adapted" else 0.0
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
            f"{int(row['seeds'])} seeds (limit {limit:+.0%})")  # fmt: skip
@@ -67,14 +67,14 @@ def cost(
 
 
 @rule("ours.copying", refuted="an interval of the share that is found again below the limit")
-def found_again(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def found_again(results: Results, limits: Tolerances) -> Outcome | None:
     """The recipe's default mask, of the first of its experiments that was read so."""
     frame = copied(results)
     own = frame[frame["role"] == "ours"]
     own = own[own["budget"] == "0.125"] if (own["budget"] == "0.125").any() else own
     if own.empty:
         return None
-    row, limit = own.iloc[0], settings.tolerances.copied
+    row, limit = own.iloc[0], limits.copied
     why = (f"{row['cell']} at {row['distant_density']:.0%} of the distant pairs finds "
            f"{row['copied']:.0%} ({row['copied_low']:.0%} to {row['copied_high']:.0%}) of what "
            f"full attention gains from having read the passage (limit {limit:.0%})")  # fmt: skip
@@ -90,9 +90,7 @@ def _longest(results: Results, phase: str, what: str) -> pd.Series | None:
 
 
 @rule("ours.whole.{phase}.{what}", refuted="an interval of the ratio of times below 1")
-def whole_model(
-    claim: Claim, results: Results, settings: LedgerSettings, phase: str, what: str
-) -> Outcome | None:
+def whole_model(results: Results, phase: str, what: str) -> Outcome | None:
     """Time of the whole model at the longest length, against the pretrained one."""
     row = _longest(results, phase, what)
     if row is None:

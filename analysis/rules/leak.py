@@ -5,10 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import tables
-from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 
 def _said(frame: pd.DataFrame) -> str:
@@ -21,9 +20,7 @@ def _said(frame: pd.DataFrame) -> str:
 
 @rule("audit.5", refuted="no more assignments change under Sinkhorn than the limit leak_share, "
       "or more than that under the causal balance")  # fmt: skip
-def suffix_changes_the_past(
-    claim: Claim, results: Results, settings: LedgerSettings
-) -> Outcome | None:
+def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome | None:
     """Share of earlier assignments that a new suffix changes: Sinkhorn against the causal balance;
     our figure is the first cell's, the others stand in the text."""
     frame = tables.leak(results)
@@ -32,7 +29,7 @@ def suffix_changes_the_past(
     sinkhorn, causal = (frame[frame["balance"] == name] for name in ("sinkhorn", "causal"))
     if sinkhorn.empty or causal.empty:
         return None
-    first, limit = sinkhorn.iloc[0], settings.tolerances.leak_share
+    first, limit = sinkhorn.iloc[0], limits.leak_share
     known = interval(first, "changed") | facts(first, results)
     why = f"Earlier assignments changed - {_said(pd.concat([sinkhorn, causal]))}"
     if (causal["changed"] > limit).any():

@@ -20,7 +20,7 @@ from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.rules.table7 import paper_way
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 BLOCKS = {"lora-r4": "lora4", "lora-r16": "lora16"}
 RATES = ("1e-5", "5e-5", "1e-4")
@@ -71,8 +71,9 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     "table3.{method}.ppl", "table4.{method}.ppl",
     refuted="an interval on the other side of the pretrained model than the paper's",
 )  # fmt: skip
-def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
-                    method: str) -> Outcome | None:  # fmt: skip
+def lora_perplexity(
+    claim: Claim, results: Results, limits: Tolerances, method: str
+) -> Outcome | None:
     """What was trained against the model before, on test documents."""
     entry = claim.id.split(".")[0]
     if method == "instruct":
@@ -81,7 +82,7 @@ def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
     if row is None:
         return None
     ours, theirs = figures(entry, method, "ppl")
-    limit = 100 * settings.tolerances.same_ppl
+    limit = 100 * limits.same_ppl
     verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     gains, harm = row["high"] < 0, ours / theirs - 1 > -limit / 100
@@ -116,7 +117,7 @@ def told(cell: Cell) -> str:
     refuted="an interval of the difference to the model before on the other side of zero, or "
     "beyond the limit same_score where the paper's difference is small",
 )
-def lora_score(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """A benchmark after LoRA, question by question beside the model before."""
     entry, method, column = claim.id.split(".")
     cell, frame = cell_of(claim, results), scores(results)
@@ -127,7 +128,7 @@ def lora_score(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
         return None
     row, (ours, theirs) = own.iloc[0], figures(entry, method, column)
     points: dict[str, Any] = {"ours": row["points"], "low": row["low"], "high": row["high"]}
-    verdict, said = beside(points, ours - theirs, settings.tolerances.same_score)
+    verdict, said = beside(points, ours - theirs, limits.same_score)
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
     why = (f"{row['score']:.0f}%, {row['points']:+.1f} points ({row['low']:+.1f} to "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ class Rule:
     """A judge of claims.
 
     Attributes:
-        judge: gets (claim, results, settings, **parts of the id) and returns None where it has no
-            result file to judge from.
+        judge: gets what it asks for by name, of the claim, the results, the limits (tolerances) and
+            the parts of the id; returns None where it has no result file to judge from.
         refuted: the outcome that would refute the claim. Every judge can reach it, from result
             files alone.
     """
@@ -79,8 +80,7 @@ RULES: list[Rule] = []
 
 
 def rule(*patterns: str, refuted: str) -> Callable[[Judge], Judge]:
-    """Register a judge for claim ids; `{name}` in a pattern stands for one part and is passed by
-    name."""
+    """Register a judge for claim ids; `{name}` in a pattern stands for one part of the id."""
 
     def register(judge: Judge) -> Judge:
         for pattern in patterns:
@@ -93,15 +93,18 @@ def rule(*patterns: str, refuted: str) -> Callable[[Judge], Judge]:
 
 
 def matching(claim_id: str) -> list[tuple[Rule, dict[str, str]]]:
-    """The rules that judge this id, with the parts of the id that they asked for."""
+    """The rules that judge this id, with the parts of the id by the names in their patterns."""
     found = [(each, each.pattern.fullmatch(claim_id)) for each in RULES]
     return [(each, match.groupdict()) for each, match in found if match]
 
 
 def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """The first outcome that a rule can give, None where no rule has a result file."""
+    known = {"claim": claim, "results": results, "limits": settings.tolerances}
     for each, parts in matching(claim.id):
-        if (outcome := each.judge(claim, results, settings, **parts)) is not None:
+        asked = inspect.signature(each.judge).parameters
+        given = {name: value for name, value in (known | parts).items() if name in asked}
+        if (outcome := each.judge(**given)) is not None:
             return _without_weight(outcome)
     return None
 

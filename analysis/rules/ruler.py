@@ -8,24 +8,22 @@ from typing import Any
 import pandas as pd
 
 from analysis import ruler
-from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, facts, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 FULL, RECIPE = "ruler_adapted", "ruler_recipe"
 
 
 @rule("ours.answers.{experiment}", refuted="at one length an interval of the answers lost wholly "
       "above same_score")  # fmt: skip
-def answers_found(claim: Claim, results: Results, settings: LedgerSettings,
-                  experiment: str) -> Outcome | None:  # fmt: skip
+def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outcome | None:
     """Answers under a mask against the adapted model, judged by the worst of all lengths."""
     own = asked(results, experiment, FULL)
     if own.empty:
         return None
-    row, limit = own.sort_values("points_high").iloc[0], settings.tolerances.same_score
+    row, limit = own.sort_values("points_high").iloc[0], limits.same_score
     verdict = worst(judged(-each["points_high"], -each["points_low"], limit)
                     for _, each in own.iterrows())  # fmt: skip
     why = f"{points(own)} (limit -{limit:.0f})"
@@ -34,8 +32,7 @@ def answers_found(claim: Claim, results: Results, settings: LedgerSettings,
 
 @rule("ours.ruler.{control}", refuted="at one length an interval of the difference wholly above "
       "zero: the control finds more")  # fmt: skip
-def beyond_control(claim: Claim, results: Results, settings: LedgerSettings,
-                   control: str) -> Outcome | None:  # fmt: skip
+def beyond_control(results: Results, control: str) -> Outcome | None:
     """Answers under another mask against the recipe's, judged by its best of all lengths."""
     own = asked(results, control, RECIPE)
     if own.empty:

@@ -16,7 +16,7 @@ from analysis.rules.benchmarks import TASKS, known
 from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
 from analysis.rules.rivals import STANDS_FOR
 from analysis.rules.table7 import same_sign
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 FINETUNED = "full-attention-finetune"
 ANSWERED = {name: f"answers_{own}" for name, own in {**STANDS_FOR, FINETUNED: "finetuned"}.items()}
@@ -53,7 +53,7 @@ def judged(row: pd.Series, theirs: float, limit: float) -> tuple[str, str]:
     refuted="where the paper's score changes by more than the limit same_score, an interval within "
     "that limit or on the other side of zero; where it does not, one wholly beyond the limit",
 )
-def rival_score(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """A benchmark under a rival, or after fine-tuning, beside the pretrained model's."""
     method, frame = claim.id.split(".")[1], scores(results)
     if frame.empty or method not in ANSWERED:
@@ -62,13 +62,13 @@ def rival_score(claim: Claim, results: Results, settings: LedgerSettings) -> Out
     if own.empty:
         return None
     row, theirs = own.iloc[0], drop(claim, method)
-    verdict, said = judged(row, theirs, settings.tolerances.same_score)
+    verdict, said = judged(row, theirs, limits.same_score)
     trained = method == FINETUNED
     if trained and verdict == Verdict.NOT_REPRODUCED:
         few = scope.fewer_steps(claim, results.cells["finetuned-textsplays"])
         verdict, said = (Verdict.INCONCLUSIVE, f"{said}, after far fewer steps") if few else (
             verdict, said)  # fmt: skip
-    masked, limit = not trained and method != "performer", settings.tolerances.same_score
+    masked, limit = not trained and method != "performer", limits.same_score
     few_exposed = masked and row["exposed_questions_percent"] <= limit
     if verdict == Verdict.DIRECTION and few_exposed:
         verdict = Verdict.ARITHMETIC  # a mask reaches hardly a question
@@ -82,7 +82,7 @@ def rival_score(claim: Claim, results: Results, settings: LedgerSettings) -> Out
 
 @rule("table1.full-attention-finetune.ppl", refuted="after as many steps, an interval above the "
       "model before")  # fmt: skip
-def finetuned(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def finetuned(claim: Claim, results: Results) -> Outcome | None:
     """Fine-tuning under full attention, against the model before."""
     row = finetuning.of(results, "fine-tuned", "full", "plays", "full")
     if row is None:

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, agree, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 PAPER_GPU = "H100"
 GPU_COMMAND = "python -m tests.gpu.run"
@@ -49,7 +49,7 @@ def _facts(row: pd.Series) -> dict[str, Any]:
 @rule("table6.t{context}.speedup_K{groups}", refuted="on the paper's GPU another speed-up than its "
       "by more than the limit; on another GPU the other side of 1x")  # fmt: skip
 def speedup(
-    claim: Claim, results: Results, settings: LedgerSettings, context: str, groups: str
+    claim: Claim, results: Results, limits: Tolerances, context: str, groups: str
 ) -> Outcome | None:
     """A cell of Table 6 on a GPU. A CPU says nothing about it."""
     frame = timings(results, gpu=True)
@@ -62,7 +62,7 @@ def speedup(
     why = (f"{NAMES[row['method']]} {row['speedup']:.2f}x ({row['low']:.2f} to {row['high']:.2f}) "
            f"on {row['hardware']}, bound {row['bound']:.2f}x")  # fmt: skip
     if row["paper"]:
-        good = agree(float(row["speedup"]), paper, settings.tolerances.speedup)
+        good = agree(float(row["speedup"]), paper, limits.speedup)
         verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **_facts(row), same_setting=True)
     if row["low"] <= 1 <= row["high"]:
@@ -92,7 +92,7 @@ def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
 @rule("table6.notes.crossover.slowest_context_with_gain", "ours.speed.crossover",
       refuted="faster, or slower, at every length timed, though lengths on both sides of the "
       "paper's were")  # fmt: skip
-def crossover(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def crossover(claim: Claim, results: Results) -> Outcome | None:
     """The shortest timed length from which on the decomposition is faster than full attention: the
     paper's row on a GPU, the row of our own on this machine."""
     frame = timings(results, gpu=not claim.id.startswith("ours."))
@@ -135,7 +135,7 @@ def _full_facts(row: pd.Series) -> dict[str, Any]:
 
 @rule("table6.notes.full-attention-at-1m.seconds", refuted="on the paper's GPU one head alone "
       "takes longer, or 32 heads take less, than the paper's time")  # fmt: skip
-def full_seconds(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def full_seconds(claim: Claim, results: Results) -> Outcome | None:
     """Time of full attention at 1M tokens: the paper does not say for how many heads, so only a
     time that no number of heads explains refutes it."""
     row = full_at_a_million(results)
@@ -152,7 +152,7 @@ def full_seconds(claim: Claim, results: Results, settings: LedgerSettings) -> Ou
 
 
 @rule("audit.3", refuted="a bound of the mask, or a measured speed-up, of 8.6x or more")
-def above_the_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def above_the_bound(results: Results) -> Outcome | None:
     """8.6x against the bound of the mask at 1M tokens, with both sides' shape and TFLOP/s."""
     full, frame = full_at_a_million(results), timings(results, gpu=True)
     if full is None or frame.empty:

@@ -16,7 +16,7 @@ from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank"}
 WORDS = {"drift": "centroids moved by {:.2f} of their norm",
@@ -53,14 +53,13 @@ def few(claim: Claim, row: pd.Series, results: Results) -> bool:
     *(f"table8.{{method}}.{escape}" for escape in ESCAPES),
     refuted="what the paper says is blocked moves as under a plain softmax, or the other way round",
 )
-def escape(claim: Claim, results: Results, settings: LedgerSettings,
-           method: str) -> Outcome | None:  # fmt: skip
+def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
     """A movement under a mitigation, of that under a plain softmax."""
     row, plain = (row_of(results, name, weights=True) for name in (method, PLAIN))
     measure = ESCAPES[claim.column]
     if row is None or plain is None or pd.isna(row.get(measure)):
         return None
-    limit = settings.tolerances.blocked
+    limit = limits.blocked
     left = float(row[measure]) / max(float(plain[measure]), 1e-9)
     low, high = (float(row[f"{measure}_{end}"]) / max(float(plain[measure]), 1e-9)
                  for end in ("low", "high"))  # fmt: skip
@@ -98,13 +97,12 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
 @rule("table8.{method}.outcome", refuted="another outcome after as many steps as the paper's; for "
       "Sinkhorn, groups that are uneven or unsettled, or hold parts of speech worse than "
       "k-means")  # fmt: skip
-def outcome(claim: Claim, results: Results, settings: LedgerSettings,
-            method: str) -> Outcome | None:  # fmt: skip
+def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
     """How the groups end."""
     row, even = (row_of(results, name, weights=True) for name in (method, SINKHORN))
     if row is None or even is None or pd.isna(row.get("largest")):
         return None
-    fewer, happens, verdict = few(claim, row, results), ends(row, even, settings), Verdict.DIRECTION
+    fewer, happens, verdict = few(claim, row, results), ends(row, even, limits), Verdict.DIRECTION
     words = (
         f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"
     )
@@ -120,9 +118,9 @@ def outcome(claim: Claim, results: Results, settings: LedgerSettings,
     return Outcome(verdict, why, **known(row, results))
 
 
-def ends(row: pd.Series, sinkhorn: pd.Series, settings: LedgerSettings) -> bool:
+def ends(row: pd.Series, sinkhorn: pd.Series, limits: Tolerances) -> bool:
     """Whether the groups of one mitigation end as the paper says, beside Sinkhorn's."""
-    limits, even = settings.tolerances, 100 / row["groups"]
+    even = 100 / row["groups"]
     balanced = row["largest_high"] < even + limits.same_share
     unsettled = row["agreement_high"] < sinkhorn["agreement_low"]
     return bool({
@@ -161,13 +159,14 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SIN
     refuted="an interval wholly beyond the limit same_share from the paper's; without Sinkhorn, "
     "after as many steps",
 )  # fmt: skip
-def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
-                  method: str) -> Outcome | None:  # fmt: skip
+def largest_group(
+    claim: Claim, results: Results, limits: Tolerances, method: str
+) -> Outcome | None:
     """Tokens in the largest group at the end."""
     row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))
     if row is None or pd.isna(row.get("largest")):
         return None
-    limits, paper = settings.tolerances, float(str(claim.paper))
+    paper = float(str(claim.paper))
     own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
     near = paper - limits.same_share <= own["low"] and own["high"] <= paper + limits.same_share
     far = own["low"] > paper + limits.same_share or own["high"] < paper - limits.same_share
@@ -192,13 +191,12 @@ def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
     "dominance.{method}.stability_full_ft",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )
-def stays(claim: Claim, results: Results, settings: LedgerSettings,
-          method: str) -> Outcome | None:  # fmt: skip
+def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
     """Tokens that keep their group from one look to the next."""
     row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))
     if row is None or pd.isna(row.get("agreement")):
         return None
-    limit, paper = settings.tolerances.same_share / 100, float(str(claim.paper))
+    limit, paper = limits.same_share / 100, float(str(claim.paper))
     own = {"ours": row["agreement"], "low": row["agreement_low"], "high": row["agreement_high"]}
     verdict = Verdict.INCONCLUSIVE
     if paper - limit <= own["low"] and own["high"] <= paper + limit:

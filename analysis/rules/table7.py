@@ -13,7 +13,7 @@ from analysis.comparisons import change, quality
 from analysis.paper import Claim, table
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 GROUPS = 4  # K of Table 7
 
@@ -104,15 +104,13 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
     refuted="in the paper's setting another perplexity; else top-1 not far worse than pretrained, "
     "or top-2 on the other side of it",
 )  # fmt: skip
-def sparse_perplexity(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str
-) -> Outcome | None:
+def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Perplexity of hard top-1 and top-2 on the paper's own models: the figure itself in its
     setting, else its direction."""
     row = paper_way(results, claim.keys["k"], claim)
     if row is None:
         return None
-    cell, theirs, limits = results.cells[row["cell"]], table7_row(claim), settings.tolerances
+    cell, theirs = results.cells[row["cell"]], table7_row(claim)
     ours = {"ours": float(row["ppl"])}
     if claim.column == "delta":  # in points of perplexity
         ours = {n: value / 100 * float(row["base_ppl"]) for n, value in interval(row).items()}
@@ -132,12 +130,12 @@ def sparse_perplexity(
 
 
 @rule("ours.paper.k1", refuted="an interval below the limit of far worse")
-def one_group(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def one_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Top-1 in the paper's setup on the model that we run: one row for one measurement."""
     row = paper_way(results, 1)
     if row is None:
         return None
-    far = settings.tolerances.far_worse
+    far = limits.far_worse
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     verdict, why = far_worse(row, far, few, with_sinks(results, row, far))
     return Outcome(verdict, why, **interval(row), **facts(row, results))
@@ -145,12 +143,12 @@ def one_group(claim: Claim, results: Results, settings: LedgerSettings) -> Outco
 
 @rule("ours.paper.k2", refuted="an interval above the limit of far worse, while as many steps are "
       "enough with sinks")  # fmt: skip
-def two_groups(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def two_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Top-2 in the paper's setup on the model that we run."""
     row = paper_way(results, 2)
     if row is None:
         return None
-    far = settings.tolerances.far_worse
+    far = limits.far_worse
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     against, why = far_worse(row, far, few, with_sinks(results, row, far))
     verdict = {
@@ -165,7 +163,7 @@ def two_groups(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
     refuted="another share of the pairs than the paper's and than random groups keep",
 )  # fmt: skip
 def retained(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str | None = None
+    claim: Claim, results: Results, limits: Tolerances, model: str | None = None
 ) -> Outcome | None:
     """Share of distant pairs that hard top-2 keeps; the paper's 25-26% at k = 1 leave no room for
     a window, so its figures are of distant pairs."""
@@ -174,7 +172,7 @@ def retained(
         return None
     every = [r["pairs_retained"] for r in table("table7")["rows"] if r["k"] == 2]
     theirs = [float(claim.paper)] if model else every
-    ours, close = 100 * float(row["distant_density"]), settings.tolerances.density_points
+    ours, close = 100 * float(row["distant_density"]), limits.density_points
     known = {"ours": ours, **facts(row, results)}
     said = ", ".join(f"{each:g}%" for each in theirs)
     why = (f"{ours:.1f}% of the distant pairs, {row['density']:.1%} of all (the paper: {said}; "
@@ -191,7 +189,7 @@ def retained(
 
 @rule("audit.6", refuted="soft and hard perplexity within the limit same_ppl of each other, "
       "the interval within it whole")  # fmt: skip
-def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def soft_against_hard(results: Results, limits: Tolerances) -> Outcome | None:
     """Hard top-2 against the soft gate of one router trained with Eq. 2, paired by document."""
     row = paper_way(results, 2)
     if row is None or results.cells[row["cell"]].method.get("gate") != "eq2":
@@ -203,7 +201,7 @@ def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) 
     if soft.empty:
         return None
     gap = change(own[own["budget"] == row["budget"]], soft, results.confidence)
-    limit = settings.tolerances.same_ppl
+    limit = limits.same_ppl
     why = f"one router, gate of Eq. 2: hard top-2 against soft {changed(gap)} (limit {limit:.0%})"
     verdict = Verdict.INCONCLUSIVE
     if gap["low"] > limit or gap["high"] < -limit:
