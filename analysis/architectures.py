@@ -11,8 +11,7 @@ import pandas as pd
 from analysis import scope
 from analysis.cells import Cell
 from analysis.comparisons import bases, versus
-from analysis.paper import Claim, paper
-from analysis.paper import table as paper_table
+from analysis.paper import Claim, paper, printed
 from analysis.results import Results
 
 # The paper's name of an attention type, and our small model of it. Its own models are in Table 2.
@@ -32,7 +31,7 @@ COLUMNS = ["attention", "model", "cell", "condition", "budget", "texts", "contex
 def attention_of(model: str) -> str | None:
     """The attention type of a model by its name in params.yaml, None where it is not of Table 2."""
     known = {small: name for name, small in TYPES.items()} | {GEMMA: list(TYPES)[-1]}
-    for row in paper_table("table2")["rows"]:
+    for row in printed("table2"):
         entry = paper()["models"].get(row["model"], {})
         known[entry.get("source", row["model"])] = row["attention"]
     return known.get(model)

@@ -26,7 +26,7 @@ from analysis import (
 )
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
 from experiments import statistics
 
@@ -60,7 +60,7 @@ def speed(results: Results) -> pd.DataFrame:
         {"whose": "paper (H100)", "length": row["context"], "K": groups, "k": 1,
          "speedup": row[f"speedup_K{groups}"], "method": "paper_k1", "direction": "forward",
          "hardware": "H100-80GB"}
-        for groups in (4, 8) for row in table("table6")["rows"]
+        for groups in (4, 8) for row in printed("table6")
     ]  # fmt: skip
     joined = pd.concat([frame.assign(whose="ours"), pd.DataFrame(theirs)], ignore_index=True)
     return joined[["whose", *(c for c in joined if c != "whose")]]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis import ablations
 from analysis.figures import style
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
 
 CAPTION = (
@@ -88,10 +88,10 @@ def paper(setting: str, trained: str, default: float) -> list[dict[str, Any]]:
         if trained != "centroids":
             return []
         rows = [{"value": row["R"], "ppl": row["ppl"], "largest": None}
-                for row in table("routing_dim")["rows"]]  # fmt: skip
+                for row in printed("routing_dim")]  # fmt: skip
     else:
         ppl, share = THEIRS[trained]
         rows = [{"value": row["value"], "ppl": row[ppl], "largest": row[share]}
-                for row in table("table9")["rows"] if row["parameter"] == setting]  # fmt: skip
+                for row in printed("table9", parameter=setting)]  # fmt: skip
     (base,) = (row["ppl"] for row in rows if row["value"] == default)
     return [{**row, "change": 100 * (row["ppl"] / base - 1)} for row in rows]

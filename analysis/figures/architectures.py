@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis import architectures
 from analysis.architectures import TYPES
 from analysis.figures import style
-from analysis.paper import model_name, table
+from analysis.paper import model_name, printed
 from analysis.results import Results
 
 CAPTION = (
@@ -63,7 +63,7 @@ def windows(axis: Axes, results: Results, shown: list[str]) -> None:
 
 def papers(axis: Axes, shown: list[str]) -> None:
     """The paper's models by attention type; two of its seven are the training gate's."""
-    rows = [row for row in table("table2")["rows"] if row["attention"] in shown]
+    rows = [row for row in printed("table2") if row["attention"] in shown]
     for number, row in enumerate(rows):
         change = 100 * (row["ppl_focus"] / row["ppl_pretrained"] - 1)
         place = shown.index(row["attention"]) + 0.22

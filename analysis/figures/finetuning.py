@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis import finetuning
 from analysis.figures import style
 from analysis.finetuning import TEXTS
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
 
 CAPTION = (
@@ -64,9 +64,9 @@ def by_text(axis: Axes, frame: pd.DataFrame) -> None:
 def paper(weights: str, texts: str) -> float:
     """The paper's change in percent, of its text of the same kind."""
     if weights == "from scratch":
-        (row,) = table("from_scratch")["rows"]
+        (row,) = printed("from_scratch")
         return 100 * (row["ppl_focus"] / row["ppl_full_attention"] - 1)
-    (row,) = (each for each in table("domains")["rows"] if TEXTS[each["text"]] == texts)
+    (row,) = (each for each in printed("domains") if TEXTS[each["text"]] == texts)
     return 100 * (row["ppl_focus_ft"] / row["ppl_full_attention_ft"] - 1)
 
 

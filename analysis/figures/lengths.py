@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from analysis import lengths
 from analysis.figures import style
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
 
 CAPTION = (
@@ -40,7 +40,7 @@ def draw(results: Results) -> Figure | None:
         cost.errorbar(own["context"], 100 * own["change"], label=label, **look, **style.BAR,
                       yerr=style.spread(own, "change", "low", "high", 100))  # fmt: skip
         kept.plot(own["context"], 100 * own["distant_density"], **look, markersize=5.5)
-    rows = table("long_context")["rows"]
+    rows = printed("long_context")
     cost.plot([row["context"] for row in rows],
               [100 * (row["ppl_topk2"] / row["ppl_full"] - 1) for row in rows], linestyle="--",
               marker="D", markerfacecolor="white", color=style.GREY, markersize=5.5,

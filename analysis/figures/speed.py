@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
 
 CAPTION = (
@@ -82,7 +82,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, groups: int) -> None:
 
 def _paper(axis: Axes, groups: int, most: float) -> None:
     """Table 6 at the lengths that this panel covers."""
-    rows = [row for row in table("table6")["rows"] if row["context"] <= most]
+    rows = [row for row in printed("table6") if row["context"] <= most]
     if rows and groups in (4, 8):
         axis.plot([row["context"] for row in rows], [row[f"speedup_K{groups}"] for row in rows],
                   ":", color=style.GREY, marker="x", markersize=6,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis import ablations, scope
 from analysis.ablations import DEFAULTS
-from analysis.paper import Claim, magnitude, table
+from analysis.paper import Claim, magnitude, printed
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.rules.table7 import same_sign
@@ -25,8 +25,7 @@ WHOLE = 768  # the paper's model dimension: its routing in all of it
 
 def pretrained() -> float:
     """The paper's perplexity of GPT-2 on PG-19."""
-    (found,) = (row["ppl"] for row in table("table1")["rows"] if row["method"] == "pretrained")
-    return float(found)
+    return theirs("table1", "ppl", method="pretrained")
 
 
 def row_of(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
@@ -37,17 +36,10 @@ def row_of(results: Results, trained: str, setting: str, value: float) -> pd.Ser
     return None if own.empty else own.iloc[0]
 
 
-def theirs(entry: str, key: str, names: dict[str, Any], column: str, value: Any) -> float:
-    """A figure of the paper's table."""
-    for row in table(entry)["rows"]:
-        if row[key] == value and all(row[name] == each for name, each in names.items()):
-            return float(magnitude(row[column]) or 0)
-    raise ValueError(f"{entry}: no row with {key} = {value}")
-
-
-def known(row: pd.Series, results: Results) -> dict[str, Any]:
-    """Evidence, command, n and scale."""
-    return facts({name: row[name] for name in ("evidence", "cell", "documents")}, results)
+def theirs(entry: str, column: str, **named: Any) -> float:
+    """A figure of the paper's, of the row that has these values."""
+    row, *_ = printed(entry, **named)
+    return float(magnitude(row[column]) or 0)
 
 
 @rule(
@@ -62,11 +54,11 @@ def setting_changed(
     trained, default = TRAINED[claim.column], default_of(results, claim)
     if default is None:
         return None
-    names = {"parameter": parameter}
-    paper, base = (theirs("table9", "value", names, claim.column, each)
-                   for each in (claim.keys["value"], default))  # fmt: skip
-    return judged(claim, results, limits, row_of(results, trained, parameter,
-                  float(claim.keys["value"])), paper, base)  # fmt: skip
+    value = claim.keys["value"]
+    paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
+                   for each in (value, default))  # fmt: skip
+    row = row_of(results, trained, parameter, float(value))
+    return judged(claim, results, limits, row, paper, base)
 
 
 @rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
@@ -77,10 +69,10 @@ def pair_of_groups(
     claim: Claim, results: Results, limits: Tolerances, value: str
 ) -> Outcome | None:
     """Two groups: the smallest window against the default of eight, others against the smallest."""
-    (narrow,) = (row["ppl"] for row in table("table9.notes")["rows"] if row["ppl"])
+    (narrow,) = (row["ppl"] for row in printed("table9.notes") if row["ppl"])
     if claim.column == "ppl":
         name, base = "two_groups", DEFAULTS["centroids"]
-        paper = narrow / theirs("table9", "value", {"parameter": "k"}, "centroid_ppl", 8) - 1
+        paper = narrow / theirs("table9", "centroid_ppl", parameter="k", value=8) - 1
     else:
         name, base = f"two_groups_window-window{value}", "two_groups"
         paper = float(str(claim.paper)) / narrow
@@ -92,7 +84,7 @@ def pair_of_groups(
     limit = 100 * limits.same_ppl
     verdict, why = beside(interval(row), 100 * paper, limit, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
-    return Outcome(verdict, why, **known(row, results))
+    return Outcome(verdict, why, **facts(row, results))
 
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
@@ -104,12 +96,12 @@ def dimensions(
     default = results.cells.get(DEFAULTS["centroids"])
     if default is None:
         return None
-    paper, base = (theirs("routing_dim", "R", {}, "ppl", each) for each in (int(dimension), 16))
+    paper, base = (theirs("routing_dim", "ppl", R=each) for each in (int(dimension), 16))
     own = ablations.table(results)
     own = own[(own["trained"] == "centroids") & (own["setting"] == "routing_dim")]
     value = float(own["value"].max()) if int(dimension) == WHOLE and len(own) else float(dimension)
-    return judged(claim, results, limits, row_of(results, "centroids", "routing_dim", value),
-                  paper, base)  # fmt: skip
+    row = row_of(results, "centroids", "routing_dim", value)
+    return judged(claim, results, limits, row, paper, base)
 
 
 def default_of(results: Results, claim: Claim) -> Any:
@@ -132,7 +124,7 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series | 
         verdict, why = beside(interval(row), 100 * (paper / base - 1), 100 * limit, few)
         why = (f"{changed(row)} against the default {row['default']:g}; the paper has "
                f"{paper / base - 1:+.1%}: {why}")  # fmt: skip
-    return Outcome(verdict, f"{why}; training gate", **known(row, results))
+    return Outcome(verdict, f"{why}; training gate", **facts(row, results))
 
 
 def beside(ours: dict[str, float], theirs: float, limit: float,
@@ -177,8 +169,8 @@ def groups_changed(
     row = row_of(results, TRAINED[claim.column], parameter, float(claim.keys["value"]))
     if row is None or pd.isna(row["largest"]) or pd.isna(row["evidence"]):
         return None
-    limit, names = limits.same_share, {"parameter": parameter}
-    paper, base = (theirs("table9", "value", names, claim.column, each)
+    limit = limits.same_share
+    paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
                    for each in (claim.keys["value"], default))  # fmt: skip
     own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
@@ -187,10 +179,10 @@ def groups_changed(
         near = abs(row["largest"] - paper) <= limit
         wrong = Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
-        return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **known(row, results))
+        return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **facts(row, results))
     apart = {"low": row["points_low"], "high": row["points_high"]}
     verdict, why = beside(apart, paper - base, limit, few)
     why = (f"{said}: {row['points']:+.0f} points ({row['points_low']:+.0f} to "
            f"{row['points_high']:+.0f}) against the default; the paper "
            f"{paper - base:+.0f}: {why}")  # fmt: skip
-    return Outcome(verdict, why, **own, **known(row, results))
+    return Outcome(verdict, why, **own, **facts(row, results))

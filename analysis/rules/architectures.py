@@ -13,7 +13,7 @@ import pandas as pd
 from analysis import architectures, scope
 from analysis.architectures import TYPES
 from analysis.benchmarks import table as scores
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.benchmarks import TASKS, kept, known
 from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
@@ -41,7 +41,7 @@ def no_worse(row: pd.Series, theirs: float, limit: float, few: bool) -> tuple[st
 
 def figures(model: str) -> tuple[float, float]:
     """The paper's perplexities of a model, pretrained and with Focus."""
-    (row,) = (each for each in table("table2")["rows"] if each["model"] == model)
+    (row,) = printed("table2", model=model)
     return float(row["ppl_pretrained"]), float(row["ppl_focus"])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import GPU_COMMAND
@@ -79,7 +79,7 @@ def top2_bound(results: Results, limits: Tolerances) -> Outcome | None:
     if row is None:
         return None
     bound = 1 / float(row["density"])
-    theirs = [r for r in table("table7")["rows"] if r["k"] == 2]
+    theirs = printed("table7", k=2)
     claimed = min(float(r["speedup"]) for r in theirs)
     limits = ", ".join(f"{r['pairs_retained']}% -> {100 / r['pairs_retained']:.2f}x"
                        for r in theirs)  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import contents, scope
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, rule
 from experiments import statistics
@@ -22,8 +22,8 @@ HALF = 50.0  # percent from which on a group is one of a category
 
 def chosen(results: Results, group: str) -> tuple[pd.Series, pd.DataFrame] | None:
     """The group of ours that stands for one of the paper's, and its test rows."""
-    (category,) = (row["category"] for row in table("groups")["rows"] if row["group"] == group)
-    best = contents.best(results, category)
+    (row,) = printed("groups", group=group)
+    best = contents.best(results, row["category"])
     if best is None:
         return None
     own = contents.of_group(results, int(best["layer"]), int(best["group"]))

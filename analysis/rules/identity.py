@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import scope
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, facts, rule
 from analysis.rules.table7 import hard, table7_row
@@ -80,8 +80,8 @@ def top3_is_everything(
         return Outcome(
             Verdict.ARITHMETIC, f"{why}the equality says nothing about the routing", **known
         )
-    every = table("long_context")["rows"]
-    full = next(r["ppl_full"] for r in every if r["context"] == claim.keys["context"])
+    (every,) = printed("long_context", context=claim.keys["context"])
+    full = every["ppl_full"]
     why += f"the figure must be the paper's full attention's, {full}"
     if float(claim.paper) == float(full):
         return Outcome(Verdict.ARITHMETIC, why, **known)

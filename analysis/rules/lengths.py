@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis import lengths, scope
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.architectures import no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
@@ -19,7 +19,7 @@ def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None
     if own.empty:
         return None
     found = own.iloc[0]
-    (theirs,) = (each for each in table("long_context")["rows"] if each["context"] == context)
+    (theirs,) = printed("long_context", context=context)
     few = scope.fewer_steps(claim, results.cells[str(results.cells[found["cell"]].start)])
     cost = theirs["ppl_topk2"] / theirs["ppl_full"] - 1
     verdict, why = no_worse(found, cost, limits.same_ppl, few)

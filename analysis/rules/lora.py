@@ -14,7 +14,7 @@ from analysis import scope
 from analysis.benchmarks import table as scores
 from analysis.cells import Cell
 from analysis.comparisons import quality
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
@@ -59,7 +59,7 @@ def against_pretrained(results: Results, cell: Cell | None) -> pd.Series | None:
 
 def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     """The paper's figure of a row, and of what it is held against."""
-    rows = {each["method"]: each for each in table(entry)["rows"]}
+    rows = {each["method"]: each for each in printed(entry)}
     if entry == "table4":
         return float(rows[row][column]), float(rows["instruct"][column])
     if column == "ppl":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from analysis.cells import ROLES
 from analysis.comparisons import quality
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
 from analysis.rules.ablations import beside
@@ -31,14 +31,14 @@ STANDS_FOR = {
 )
 def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """What a rival changes, against the model that it runs on."""
-    method, frame = claim.id.split(".")[1], rows(results)
+    (entry, method, _), frame = claim.id.split("."), rows(results)
     own = frame[frame["experiment"] == STANDS_FOR[method]]
     own = own[own["budget"].isin([BUDGET, "own"])]
     if own.empty:
         return None
     row = own.iloc[0]
-    printed = {each["method"]: each["ppl"] for each in table(claim.id.split(".")[0])["rows"]}
-    theirs = printed[method] / printed["pretrained"] - 1
+    papers = {each["method"]: each["ppl"] for each in printed(entry)}
+    theirs = papers[method] / papers["pretrained"] - 1
     limit = 100 * limits.same_ppl
     verdict, said = beside(interval(row), 100 * theirs, limit)
     if theirs < 0 and verdict == Verdict.NOT_REPRODUCED:

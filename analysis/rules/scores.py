@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import finetuning, scope
 from analysis.benchmarks import table as scores
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.benchmarks import TASKS, known
 from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
@@ -24,7 +24,7 @@ ANSWERED = {name: f"answers_{own}" for name, own in {**STANDS_FOR, FINETUNED: "f
 
 def drop(claim: Claim, method: str) -> float:
     """The paper's points between a method's score and the pretrained model's."""
-    rows = {row["method"]: row for row in table(claim.id.split(".")[0])["rows"]}
+    rows = {row["method"]: row for row in printed(claim.id.split(".")[0])}
     return float(rows[method][claim.column]) - float(rows["pretrained"][claim.column])
 
 
@@ -87,7 +87,7 @@ def finetuned(claim: Claim, results: Results) -> Outcome | None:
     row = finetuning.of(results, "fine-tuned", "full", "plays", "full")
     if row is None:
         return None
-    rows = {each["method"]: each["ppl"] for each in table("table1")["rows"]}
+    papers = {each["method"]: each["ppl"] for each in printed("table1")}
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = same_sign(row, rows[FINETUNED] - rows["pretrained"], few)
+    verdict, why = same_sign(row, papers[FINETUNED] - papers["pretrained"], few)
     return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))

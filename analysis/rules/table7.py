@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import scope
 from analysis.comparisons import change, quality
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
 from experiments.settings import Tolerances
@@ -60,10 +60,8 @@ def with_sinks(results: Results, row: pd.Series, far: float) -> str:
 
 def table7_row(claim: Claim) -> dict[str, Any]:
     """The row of Table 7 that the claim belongs to."""
-    for row in table("table7")["rows"]:
-        if row["model"] == claim.keys["model"] and row["k"] == claim.keys["k"]:
-            return row
-    raise ValueError(f"{claim.id}: no such row in Table 7")
+    (row,) = printed("table7", **claim.keys)
+    return row
 
 
 def far_worse(row: pd.Series, far: float, few: bool, trained: str) -> tuple[str, str]:
@@ -170,7 +168,7 @@ def retained(
     row = paper_way(results, 2, claim if model else None)
     if row is None:
         return None
-    every = [r["pairs_retained"] for r in table("table7")["rows"] if r["k"] == 2]
+    every = [row["pairs_retained"] for row in printed("table7", k=2)]
     theirs = [float(claim.paper)] if model else every
     ours, close = 100 * float(row["distant_density"]), limits.density_points
     known = {"ours": ours, **facts(row, results)}
