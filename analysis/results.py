@@ -28,10 +28,10 @@ KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "gr
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
-    "leak": ("balance", "document"),
-    "groups": ("layer", "document", "largest_group"),
+    "leak": ("balance", "document", "changed"),
+    "groups": ("layer", "document", "largest_group", "confidence"),
     "contents": ("layer", "by", "group", "document", "members"),
-    "information": ("layer", "document", "sha"),
+    "information": ("layer", "document", "sha", "groups"),
     "ruler": ("condition", "document", "sha", "length", "nll", "tokens", "found"),
     "positions": ("condition", "document", "sha", "position", "nll", "tokens"),
     "chat": ("condition", "document", "before", "divergence", "agreed"),
@@ -137,7 +137,7 @@ class Results:
 
     def _kind(self, kind: str) -> pd.DataFrame:
         frame = self._read.get(kind, pd.DataFrame())
-        missing = [name for name in ROWS if name not in frame]
+        missing = [name for name in (*ROWS, *NEEDED[kind]) if name not in frame]
         return frame.assign(**dict.fromkeys(missing, pd.Series(dtype=object)))
 
     @cached_property

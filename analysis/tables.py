@@ -28,6 +28,7 @@ from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
 from analysis.paper import printed
 from analysis.results import Results
+from analysis.rows import columns, only
 from experiments import statistics
 
 
@@ -80,6 +81,10 @@ def exactness(results: Results) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
 
 
+LEAK = ["cell", "balance", "changed", "changed_low", "changed_high", "documents", "seeds",
+        "max_logit_change", "largest_group", "evidence"]  # fmt: skip
+
+
 def leak(results: Results) -> pd.DataFrame:
     """A row a cell and balance: earlier assignments that a new suffix changes, with an interval
     over documents, and how evenly the groups fill."""
@@ -88,14 +93,13 @@ def leak(results: Results) -> pd.DataFrame:
         by_document = own.groupby("document")[["changed", "largest_group"]].mean()
         found = statistics.mean(by_document["changed"], results.confidence)
         rows.append({
-            "cell": cell, "balance": balance, "changed": found.value,
-            "changed_low": found.low, "changed_high": found.high,
+            "cell": cell, "balance": balance, **columns(found, "changed", "changed_"),
             "documents": found.documents, "seeds": own["seed"].nunique(),
             "max_logit_change": own["max_logit_change"].max(),
             "largest_group": by_document["largest_group"].mean(),
             "evidence": own["evidence"].iloc[0],
         })  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=LEAK)
 
 
 def training(results: Results) -> pd.DataFrame:
@@ -149,9 +153,7 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
     for cell, own in frame.groupby("cell", sort=False):
         main = known.family.of(own) if known else own.head(0)
         own = main if len(main) else own.sort_values("documents", ascending=False)
-        own = own[
-            (own["reading"] == own["reading"].iloc[0]) & (own["texts"] == own["texts"].iloc[0])
-        ]
+        own = only(own, reading=own["reading"].iloc[0], texts=own["texts"].iloc[0])
         row = own.sort_values("distant_density").iloc[(len(own) - 1) // 2]
         values = {"change": row["change"], "low": row["low"], "high": row["high"],
                   "distant_pairs": row["distant_density"]}  # fmt: skip

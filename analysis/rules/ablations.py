@@ -6,6 +6,7 @@ setting changes: whether it matters, and in which direction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,12 +15,14 @@ from analysis import ablations, scope
 from analysis.ablations import DEFAULTS
 from analysis.paper import Claim, magnitude, printed
 from analysis.results import Results
+from analysis.rows import only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 from analysis.rules.table7 import same_sign
 from experiments.settings import Tolerances
 
 TRAINED = {"centroid_ppl": "centroids", "finetuned_ppl": "joint",
            "dominance_centroid": "centroids", "dominance_full_ft": "joint"}  # fmt: skip
+SMALL = ("small here, too", "small in the paper alone", "small here")
 WHOLE = 768  # the paper's model dimension: its routing in all of it
 
 
@@ -28,12 +31,10 @@ def pretrained() -> float:
     return theirs("table1", "ppl", method="pretrained")
 
 
-def row_of(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
+def with_value(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
     """The cell with this value, all else the default."""
-    frame = ablations.table(results)
-    own = frame[(frame["trained"] == trained) & (frame["setting"] == setting)]
-    own = own[own["value"].astype(float) == value]
-    return None if own.empty else own.iloc[0]
+    own = only(ablations.table(results), trained=trained, setting=setting)
+    return row_of(own.astype({"value": float}), value=value)
 
 
 def theirs(entry: str, column: str, **named: Any) -> float:
@@ -57,7 +58,7 @@ def setting_changed(
     value = claim.keys["value"]
     paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
                    for each in (value, default))  # fmt: skip
-    row = row_of(results, trained, parameter, float(value))
+    row = with_value(results, trained, parameter, float(value))
     return judged(claim, results, limits, row, paper, base)
 
 
@@ -97,10 +98,9 @@ def dimensions(
     if default is None:
         return None
     paper, base = (theirs("routing_dim", "ppl", R=each) for each in (int(dimension), 16))
-    own = ablations.table(results)
-    own = own[(own["trained"] == "centroids") & (own["setting"] == "routing_dim")]
+    own = only(ablations.table(results), trained="centroids", setting="routing_dim")
     value = float(own["value"].max()) if int(dimension) == WHOLE and len(own) else float(dimension)
-    row = row_of(results, "centroids", "routing_dim", value)
+    row = with_value(results, "centroids", "routing_dim", value)
     return judged(claim, results, limits, row, paper, base)
 
 
@@ -127,25 +127,28 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series | 
     return Outcome(verdict, f"{why}; training gate", **facts(row, results))
 
 
-def beside(ours: dict[str, float], theirs: float, limit: float,
-           few: bool = False) -> tuple[str, str]:  # fmt: skip
+def beside(ours: Mapping[str, float], theirs: float, limit: float, few: bool = False,
+           words: tuple[str, str, str] = SMALL) -> tuple[str, str]:  # fmt: skip
     """A change with its interval beside one of the paper's: whether it is small there and here, or
     large in both with the same sign. A run of far fewer steps refutes neither."""
-    verdict, said = _beside(ours["low"], ours["high"], theirs, limit)
+    verdict, said = _beside(ours["low"], ours["high"], theirs, limit, words)
     if few and verdict == Verdict.NOT_REPRODUCED:
         return Verdict.INCONCLUSIVE, f"{said}, after far fewer steps"
     return verdict, said
 
 
-def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, str]:
+def _beside(
+    low: float, high: float, theirs: float, limit: float, words: tuple[str, str, str]
+) -> tuple[str, str]:
+    in_both, in_the_paper, here = words
     if abs(theirs) <= limit:
         if -limit <= low and high <= limit:
-            return Verdict.DIRECTION, "small here, too"
+            return Verdict.DIRECTION, in_both
         if low > limit or high < -limit:
-            return Verdict.NOT_REPRODUCED, "small in the paper alone"
+            return Verdict.NOT_REPRODUCED, in_the_paper
         return Verdict.INCONCLUSIVE, "the interval holds the limit"
     if -limit <= low and high <= limit:
-        return Verdict.NOT_REPRODUCED, "small here"
+        return Verdict.NOT_REPRODUCED, here
     if low <= 0 <= high:
         return Verdict.INCONCLUSIVE, "the interval holds zero"
     if (low > 0) == (theirs > 0):
@@ -166,13 +169,13 @@ def groups_changed(
     default = default_of(results, claim)
     if default is None:
         return None
-    row = row_of(results, TRAINED[claim.column], parameter, float(claim.keys["value"]))
+    row = with_value(results, TRAINED[claim.column], parameter, float(claim.keys["value"]))
     if row is None or pd.isna(row["largest"]) or pd.isna(row["evidence"]):
         return None
     limit = limits.same_share
     paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
                    for each in (claim.keys["value"], default))  # fmt: skip
-    own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
+    own = interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     if row["value"] == row["default"]:

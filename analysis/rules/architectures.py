@@ -15,7 +15,8 @@ from analysis.architectures import TYPES
 from analysis.benchmarks import table as scores
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rules.benchmarks import TASKS, kept, known
+from analysis.rows import only
+from analysis.rules.benchmarks import TASKS, kept, known, points
 from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
 from experiments.settings import Tolerances
 
@@ -118,16 +119,13 @@ def every_type(results: Results, limits: Tolerances) -> Outcome | None:
 )
 def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Benchmarks on a model of the same attention type: SmolLM2 where it is that, else ours."""
-    frame = scores(results)
-    if frame.empty:
-        return None
-    own = frame[(frame["texts"] == TASKS[claim.column]) & (frame["shots"] == 0)]
+    own = only(scores(results), texts=TASKS[claim.column], shots=0)
     own = own[own["budget"] != "own"]
-    named = own[own["experiment"] == architectures.ROUTED]
+    named = only(own, experiment=architectures.ROUTED)
     same = named[[scope.same_model(claim, each) for each in named["model"]]]
     alike = named[[architectures.attention_of(each) == claim.keys["attention"]
                    for each in named["model"]]]  # fmt: skip
-    pretrained = own[own["role"] == "paper"] if claim.keys["attention"] == "GQA" else own.head(0)
+    pretrained = only(own, role="paper") if claim.keys["attention"] == "GQA" else own.head(0)
     rows = next((each for each in (same, pretrained, alike) if len(each)), own.head(0))
     return None if rows.empty else kept(rows.iloc[0], results, limits)
 
@@ -135,11 +133,8 @@ def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
 @rule("table2.notes.benchmarks.worst_drop", refuted="an interval below the paper's worst drop")
 def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """The greatest drop of a zero-shot benchmark under the paper's setup, over all models."""
-    frame = scores(results)
-    if frame.empty:
-        return None
-    own = frame[frame["texts"].isin(list(TASKS.values())) & frame["role"].isin(["small", "paper"])]
-    own = own[(own["shots"] == 0) & (own["budget"] != "own")]
+    own = only(scores(results), texts=list(TASKS.values()), role=["small", "paper"], shots=0)
+    own = own[own["budget"] != "own"]
     if own.empty:
         return None
     worst, theirs = own.sort_values("points").iloc[0], float(str(claim.paper))
@@ -151,8 +146,6 @@ def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome | 
         verdict = Verdict.ARITHMETIC  # hardly a question can change
     elif (own["low"] >= -limit).all():
         verdict = Verdict.DIRECTION
-    why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {worst['points']:+.1f} "
-           f"points ({worst['low']:+.1f} to {worst['high']:+.1f}); masks reach at most "
-           f"{reached:.0f}% of the questions of one")  # fmt: skip
-    ours = {"ours": worst["points"], "low": worst["low"], "high": worst["high"]}
-    return Outcome(verdict, why, **ours, **known(worst, results))
+    why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {points(worst)}; masks "
+           f"reach at most {reached:.0f}% of the questions of one")  # fmt: skip
+    return Outcome(verdict, why, **interval(worst, "points", 1), **known(worst, results))

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import GPU_COMMAND
 from analysis.rules.table7 import GROUPS, paper_way, table7_row
@@ -27,8 +28,7 @@ def timed(results: Results, top_k: int, heads: int | None = None) -> pd.Series |
         return None
     if heads is not None:
         frame = frame[(frame["device"] != "cpu") & (frame["heads"] == heads)]
-    wanted = (frame["K"] == GROUPS) & (frame["k"] == top_k) & (frame["method"] == "ours")
-    frame = frame[wanted & (frame["direction"] == "forward") & (frame["probe"] == "symmetric")]
+    frame = only(frame, K=GROUPS, k=top_k, method="ours", direction="forward", probe="symmetric")
     return None if frame.empty else frame.sort_values("length").iloc[-1]
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 from analysis import contents, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rules.registry import Outcome, Verdict, rule
+from analysis.rows import columns, only
+from analysis.rules.registry import Outcome, Verdict, around, facts, rule
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -32,11 +33,7 @@ def chosen(results: Results, group: str) -> tuple[pd.Series, pd.DataFrame] | Non
 
 def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
     """Evidence, command, n and scale."""
-    first = own.iloc[0]
-    cell = results.cells[first["cell"]]
-    return {"n": own["document"].nunique(), "evidence": first["evidence"],
-            "command": f"dvc repro read@{first['experiment']}",
-            "scale": scope.describe(results, cell, first["evidence"])}  # fmt: skip
+    return facts({**own.iloc[0], "documents": own["document"].nunique()}, results)
 
 
 def few(claim: Claim, results: Results, own: pd.DataFrame) -> bool:
@@ -55,13 +52,12 @@ def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:
     """Percent of the group's test tokens that have its category."""
     by = own.groupby(["document", "sha"])[["hits", "members"]].sum()
     found = statistics.mean(100 * by["hits"] / by["members"], results.confidence)
-    return {"ours": found.value, "low": found.low, "high": found.high}
+    return columns(found, "ours")
 
 
 def against_others(results: Results, layer: int) -> tuple[bool, str]:
     """Whether a layer's groups say more of parts of speech than k-means and than chance."""
-    frame = contents.table(results)
-    own = frame[(frame["layer"] == layer) & frame["by"].isin(["kmeans", "permuted"])]
+    own = only(contents.table(results), layer=layer, by=["kmeans", "permuted"])
     words = "; ".join(f"{contents.WAYS[row['by']]} {row['purity']:.0f}%, so learnt groups "
                       f"{row['ours_more']:+.0f} points ({row['ours_more_low']:+.0f} to "
                       f"{row['ours_more_high']:+.0f})" for _, row in own.iterrows())  # fmt: skip
@@ -103,12 +99,7 @@ def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outc
         return None
     best, own = found
     value, paper = purity(results, own), float(str(claim.paper))
-    limit = limits.same_share
-    verdict = Verdict.INCONCLUSIVE
-    if paper - limit <= value["low"] and value["high"] <= paper + limit:
-        verdict = Verdict.DIRECTION
-    elif value["high"] < paper - limit or value["low"] > paper + limit:
-        verdict = refuted(claim, results, own)
+    verdict = around(value, paper, limits.same_share, refuted(claim, results, own))
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
            f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%")  # fmt: skip
     return Outcome(verdict, why, **value, **known(results, own))
@@ -144,7 +135,7 @@ def shared_words(results: Results, words: list[str]) -> pd.Series:
     """How many of these words are among the most frequent tokens of each learnt group, by layer
     and group."""
     frame = contents.right(results)
-    own = frame[frame["by"] == "groups"].groupby(["layer", "group"])["top"]
+    own = only(frame, by="groups").groupby(["layer", "group"])["top"]
     return own.agg(lambda top: len(set(words) & set(" ".join(top.dropna()).lower().split())))
 
 
@@ -155,23 +146,16 @@ def shared_words(results: Results, words: list[str]) -> pd.Series:
 )  # fmt: skip
 def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """How sure and how even groups are, the mean over layers."""
-    values = {"confidence": sure, "smallest_share": smallest, "largest_share": largest}
-    by_document, own = values[claim.column](results)
+    by_document, own = evenness(results, claim.column)
     if len(by_document) < 2:
         return None
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
-    paper, limit = factor * float(str(claim.paper)), limits.same_share
-    low, high = factor * found.low, factor * found.high
-    verdict = Verdict.INCONCLUSIVE
-    if paper - limit <= low and high <= paper + limit:
-        verdict = Verdict.DIRECTION
-    elif low > paper + limit or high < paper - limit:
-        verdict = refuted(claim, results, own)
-    why = (f"{factor * found.value:.1f}% ({low:.1f} to {high:.1f}), the mean over layers; the "
-           f"paper {paper:g}%")  # fmt: skip
-    value = {"ours": found.value, "low": found.low, "high": found.high}
-    return Outcome(verdict, why, **value, **known(results, own))
+    percent, paper = columns(found, "ours", scale=factor), factor * float(str(claim.paper))
+    verdict = around(percent, paper, limits.same_share, refuted(claim, results, own))
+    why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
+           f"layers; the paper {paper:g}%")  # fmt: skip
+    return Outcome(verdict, why, **columns(found, "ours"), **known(results, own))
 
 
 @rule(
@@ -184,7 +168,7 @@ def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome | No
     alone, tuned = (contents.right(results, name) for name in (contents.OWN, contents.TUNED))
     if alone.empty or tuned.empty:
         return None
-    before, after = (contents.by_document(own[own["by"] == "groups"]) for own in (alone, tuned))
+    before, after = (contents.by_document(only(own, by="groups")) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
     limit, verdict = limits.same_share, Verdict.INCONCLUSIVE
     if found.low > -limit:
@@ -194,38 +178,20 @@ def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome | No
     why = (f"{100 * after.mean():.0f}% of the tokens have their group's part of speech; "
            f"{100 * before.mean():.0f}% where routers alone were trained, so {found.value:+.1f} "
            f"points ({found.low:+.1f} to {found.high:+.1f})")  # fmt: skip
-    value = {"ours": found.value, "low": found.low, "high": found.high}
-    return Outcome(verdict, why, **value, **known(results, tuned))
+    return Outcome(verdict, why, **columns(found, "ours"), **known(results, tuned))
 
 
-Series = tuple[pd.Series, pd.DataFrame]
-
-
-def sure(results: Results) -> Series:
-    """Mean confidence by document, of the default of the ablations."""
-    frame = results.groups
-    own = frame[frame["cell"] == "ablate"]
+def evenness(results: Results, column: str) -> tuple[pd.Series, pd.DataFrame]:
+    """By document, and the rows that tell: percent of the tokens in the smallest or the largest
+    group; the mean confidence, a share, of the default of the ablations."""
+    if column == "confidence":
+        own = only(results.groups, cell="ablate")
+        return own.groupby(["document", "sha"])["confidence"].mean(), own
+    own = contents.right(results)
     if own.empty:
         return pd.Series(dtype=float), own
-    return own.groupby(["document", "sha"])["confidence"].mean(), own
-
-
-def smallest(results: Results) -> Series:
-    """Percent of the tokens in the smallest group, by document."""
-    return _shares(results, "min")
-
-
-def largest(results: Results) -> Series:
-    """Percent of the tokens in the largest group, by document."""
-    return _shares(results, "max")
-
-
-def _shares(results: Results, which: str) -> Series:
-    frame = contents.right(results)
-    if frame.empty:
-        return pd.Series(dtype=float), frame
-    own = frame[frame["by"] == "groups"]
-    keys = ["document", "sha", "layer"]
-    total = own.groupby(keys)["members"].sum()
-    share = 100 * own.groupby(keys)["members"].agg(which) / total
+    own = only(own, by="groups")
+    by_layer = own.groupby(["document", "sha", "layer"])["members"]
+    least_or_most = by_layer.min() if column == "smallest_share" else by_layer.max()
+    share = 100 * least_or_most / by_layer.sum()
     return share.groupby(["document", "sha"]).mean(), own

@@ -10,6 +10,7 @@ from analysis.comparisons import (
     PAIRED,
     SAME,
     Headline,
+    against_full,
     change,
     headline,
     in_common,
@@ -18,6 +19,7 @@ from analysis.comparisons import (
 )
 from analysis.results import Results
 from analysis.rivals import EQUAL
+from analysis.rows import only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
 
 FEWEST = 3  # seeds from which a spread says anything
@@ -74,21 +76,14 @@ def spread_of_seeds(results: Results) -> Outcome | None:
     """Seeds against documents: from the best to the worst seed, beside half the interval over
     documents of their mean, at every reading, text and budget of experiments with three seeds."""
     frame = quality(results)
-    frame = frame[(frame["seeds"] >= FEWEST) & (frame["condition"] == "hard")]
-    frame = frame[frame["base_role"].isin(["adapted", "pretrained"])]
-    frame = frame.drop_duplicates(["cell", "reading", "texts", "budget"])
+    frame = against_full(frame[frame["seeds"] >= FEWEST])
     if frame.empty:
         return None
     found = frame.assign(**_spread(results, frame))
     found = found.assign(wider=found["spread"] > found["half"])
     share, first = float(found["wider"].mean()), found.loc[found["spread"].idxmax()]
-    verdict = (
-        Verdict.INCONCLUSIVE
-        if 0 < share <= 0.5
-        else Verdict.DIRECTION
-        if share
-        else Verdict.NOT_REPRODUCED
-    )
+    verdict = Verdict.DIRECTION if share > 0.5 else Verdict.INCONCLUSIVE
+    verdict = verdict if share else Verdict.NOT_REPRODUCED
     why = (
         f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
         f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
@@ -101,11 +96,11 @@ def spread_of_seeds(results: Results) -> Outcome | None:
 
 def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
     """From the best to the worst seed, and half the interval over documents of the seeds' mean."""
-    spread, half, rows = [], [], results.rows
+    spread, half = [], []
     for row in frame.to_dict("records"):
-        own = rows[(rows[SAME] == [row[name] for name in SAME]).all(axis=1)]
-        base = rows[(rows["cell"] == row["against"]) & (rows["reading"] == row["reading"])]
-        base = base[(base["texts"] == row["texts"]) & (base["condition"] == "full")]
+        own = only(results.rows, **{name: row[name] for name in SAME})
+        base = only(results.rows, cell=row["against"], reading=row["reading"], texts=row["texts"],
+                    condition="full")  # fmt: skip
         own, base = in_common(own, base)
         seeds = [change(each, base, results.confidence)["change"]
                  for _, each in own.groupby("seed")]  # fmt: skip
@@ -124,12 +119,11 @@ def any_training(results: Results) -> Outcome | None:
     known = headline(results)
     if known is None:
         return None
-    frame = known.family.others(quality(results)).pipe(lambda f: f[f["base_role"] == "pretrained"])
-    full = frame[(frame["cell"] == known.family.against) & (frame["condition"] == "full")]
-    ours = frame[(frame["cell"] == known.cell) & (frame["condition"] == "hard")]
-    if full.empty or ours.empty:
+    frame = only(known.family.others(quality(results)), base_role="pretrained")
+    row = row_of(frame, cell=known.family.against, condition="full")
+    best = row_of(frame.sort_values("change"), cell=known.cell, condition="hard")
+    if row is None or best is None:
         return None
-    row, best = full.iloc[0], ours.sort_values("change").iloc[0]
     why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {best['cell']} at "
            f"{best['distant_density']:.0%} of the distant pairs: {changed(best)}")  # fmt: skip
     verdict = Verdict.INCONCLUSIVE

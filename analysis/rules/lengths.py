@@ -5,6 +5,7 @@ from __future__ import annotations
 from analysis import lengths, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import row_of
 from analysis.rules.architectures import no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
 from experiments.settings import Tolerances
@@ -14,11 +15,10 @@ from experiments.settings import Tolerances
       "cost at that length")  # fmt: skip
 def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """What two of four groups cost against full attention at one length."""
-    frame, context = lengths.table(results), claim.keys["context"]
-    own = frame[(frame["method"] == lengths.LINES["long_paper"]) & (frame["context"] == context)]
-    if own.empty:
+    context = claim.keys["context"]
+    found = row_of(lengths.table(results), method=lengths.LINES["long_paper"], context=context)
+    if found is None:
         return None
-    found = own.iloc[0]
     (theirs,) = printed("long_context", context=context)
     few = scope.fewer_steps(claim, results.cells[str(results.cells[found["cell"]].start)])
     cost = theirs["ppl_topk2"] / theirs["ppl_full"] - 1

@@ -13,6 +13,7 @@ from typing import Any
 from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import ends_of
 from analysis.settings import LedgerSettings
 
 
@@ -125,6 +126,16 @@ def agree(ours: float, paper: float, relative: float) -> bool:
     return abs(ours - paper) <= relative * abs(paper)
 
 
+def around(ours: Mapping[str, float], paper: float, limit: float, beyond: Verdict) -> Verdict:
+    """What an interval says of the paper's figure: ``beyond`` where it lies wholly further from it
+    than the limit."""
+    if paper - limit <= ours["low"] and ours["high"] <= paper + limit:
+        return Verdict.DIRECTION
+    if ours["high"] < paper - limit or ours["low"] > paper + limit:
+        return beyond
+    return Verdict.INCONCLUSIVE
+
+
 def facts(row: Mapping[str, Any], results: Results) -> dict[str, Any]:
     """Evidence, command, n and scale of a row of a table of cells, as an Outcome takes them."""
     evidence, cell = str(row["evidence"]), str(row["cell"])
@@ -142,11 +153,11 @@ def changed(row: Mapping[str, Any]) -> str:
     return f"{row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
 
 
-def interval(row: Mapping[str, Any], share: str = "") -> dict[str, float]:
-    """A change, or a share by its name, in percent with its interval, as an Outcome takes it."""
-    names = (share, f"{share}_low", f"{share}_high") if share else ("change", "low", "high")
-    return {end: 100 * float(row[name]) for end, name in zip(ENDS, names, strict=True)}
+def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, float]:
+    """A value with its interval, in percent where it is a share, as an Outcome takes it."""
+    low, high = ends_of(row, value)
+    named = {"ours": value, "low": low, "high": high}
+    return {end: scale * float(row[name]) for end, name in named.items()}
 
 
-ENDS = ("ours", "low", "high")
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

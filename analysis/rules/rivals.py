@@ -11,6 +11,7 @@ from analysis.comparisons import quality
 from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
+from analysis.rows import only, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
@@ -32,11 +33,9 @@ STANDS_FOR = {
 def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """What a rival changes, against the model that it runs on."""
     (entry, method, _), frame = claim.id.split("."), rows(results)
-    own = frame[frame["experiment"] == STANDS_FOR[method]]
-    own = own[own["budget"].isin([BUDGET, "own"])]
-    if own.empty:
+    row = row_of(frame, experiment=STANDS_FOR[method], budget=[BUDGET, "own"])
+    if row is None:
         return None
-    row = own.iloc[0]
     papers = {each["method"]: each["ppl"] for each in printed(entry)}
     theirs = papers[method] / papers["pretrained"] - 1
     limit = 100 * limits.same_ppl
@@ -54,9 +53,8 @@ def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
       "far_worse by more than its interval")  # fmt: skip
 def others_do_it(results: Results, limits: Tolerances) -> Outcome | None:
     """Rivals that score no pair in full and keep a part of them, against full attention."""
-    own = rows(results)
     partly = [role for role, about in ABOUT.items() if not about.every and role != "performer"]
-    own = own[own["role"].isin(partly) & (own["budget"] == BUDGET)].sort_values("change")
+    own = only(rows(results), role=partly, budget=BUDGET).sort_values("change")
     if own.empty:
         return None
     best, limit = own.iloc[0], limits.far_worse
@@ -76,11 +74,8 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome | None:
       "by more than the interval")  # fmt: skip
 def none_is_better(results: Results) -> Outcome | None:
     """Rivals against the recipe at its own budget."""
-    frame = against_ours(results)
-    if frame.empty:
-        return None
-    every = [role for role, about in ABOUT.items() if about.every]
-    own = frame[(frame["budget"] == BUDGET) & ~frame["role"].isin(every)].sort_values("change")
+    others = [role for role, about in ABOUT.items() if not about.every]
+    own = only(against_ours(results), budget=BUDGET, role=others).sort_values("change")
     if own.empty:
         return None
     equal = own["distant_density"] <= own["base_distant_density"] + EQUAL
@@ -100,13 +95,11 @@ def none_is_better(results: Results) -> Outcome | None:
 @rule("ours.masked", refuted="an interval wholly above same_ppl")
 def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome | None:
     """LoRA under the mask against as much LoRA under full attention."""
-    frame = quality(results)
-    own = frame[(frame["role"] == "masked") & (frame["against"] == "adapted_again")]
-    own = own[(own["condition"] == "hard") & own["final"].astype(bool)]
-    own = own[own["texts"] == "unseen"]
-    if own.empty:
+    row = row_of(quality(results), role="masked", against="adapted_again", condition="hard",
+                 final=True, texts="unseen")  # fmt: skip
+    if row is None:
         return None
-    row, limit = own.iloc[0], limits.same_ppl
+    limit = limits.same_ppl
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs; {int(row['seeds'])} seed(s) (limit {limit:+.0%})")  # fmt: skip

@@ -9,8 +9,9 @@ import pandas as pd
 
 from analysis import ruler
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, facts, rule
+from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
 from experiments.settings import Tolerances
 
 FULL, RECIPE = "ruler_adapted", "ruler_recipe"
@@ -53,9 +54,8 @@ def worst(verdicts: Iterable[str]) -> str:
 
 def asked(results: Results, experiment: str, against: str) -> pd.DataFrame:
     """Rows of all tasks together, a length each."""
-    frame = ruler.table(results)
-    own = frame[(frame["experiment"] == f"ruler_{experiment}") & (frame["against"] == against)]
-    return own[own["task"] == ruler.EVERY]
+    return only(ruler.table(results), experiment=f"ruler_{experiment}", against=against,
+                task=ruler.EVERY)  # fmt: skip
 
 
 def points(rows: pd.DataFrame) -> str:
@@ -69,6 +69,4 @@ def points(rows: pd.DataFrame) -> str:
 
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
     """Of one row, as an Outcome takes it."""
-    told = facts(row.rename({"questions": "documents"}), results)
-    names = {"ours": "points", "low": "points_low", "high": "points_high"}
-    return told | {name: float(row[column]) for name, column in names.items()}
+    return facts(row.rename({"questions": "documents"}), results) | interval(row, "points", 1)

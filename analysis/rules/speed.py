@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import only, row_of
 from analysis.rules.registry import Outcome, Verdict, agree, rule
 from experiments.settings import Tolerances
 
@@ -26,8 +27,8 @@ def timings(results: Results, gpu: bool) -> pd.DataFrame:
     frame = results.speed
     if frame.empty:
         return frame
-    wanted = (frame["k"] == 1) & (frame["direction"] == "forward") & frame["method"].isin(METHODS)
-    frame = frame[wanted & ((frame["device"] != "cpu") == gpu)].dropna(subset=["speedup"])
+    frame = only(frame, k=1, direction="forward", method=METHODS)
+    frame = frame[(frame["device"] != "cpu") == gpu].dropna(subset=["speedup"])
     full = frame["speedup"] * frame["median_s"]  # what full attention took beside it
     frame = frame.assign(low=full / frame["high_s"], high=full / frame["low_s"])
     paper = frame["hardware"].astype(str).str.contains(PAPER_GPU)
@@ -52,13 +53,10 @@ def speedup(
     claim: Claim, results: Results, limits: Tolerances, context: str, groups: str
 ) -> Outcome | None:
     """A cell of Table 6 on a GPU. A CPU says nothing about it."""
-    frame = timings(results, gpu=True)
-    if frame.empty:
+    row = row_of(timings(results, gpu=True), K=int(groups), length=int(context))
+    if row is None:
         return None
-    frame = frame[(frame["K"] == int(groups)) & (frame["length"] == int(context))]
-    if frame.empty:
-        return None
-    row, paper = frame.iloc[0], float(claim.paper)
+    paper = float(claim.paper)
     why = (f"{NAMES[row['method']]} {row['speedup']:.2f}x ({row['low']:.2f} to {row['high']:.2f}) "
            f"on {row['hardware']}, bound {row['bound']:.2f}x")  # fmt: skip
     if row["paper"]:
@@ -79,8 +77,8 @@ def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
     faster for good: a row, the lengths from there on, all of them in words, and whether any is
     slower."""
     first = frame.iloc[0]
-    same = (frame["hardware"] == first["hardware"]) & (frame["method"] == first["method"])
-    fastest = frame[same].sort_values("speedup").groupby("length").tail(1).set_index("length")
+    same = only(frame, hardware=first["hardware"], method=first["method"])
+    fastest = same.sort_values("speedup").groupby("length").tail(1).set_index("length")
     best = fastest["speedup"].sort_index()
     slower = best[best <= 1].index
     later = [int(t) for t in best.index if not len(slower) or t > slower.max()]
@@ -96,7 +94,7 @@ def crossover(claim: Claim, results: Results) -> Outcome | None:
     """The shortest timed length from which on the decomposition is faster than full attention: the
     paper's row on a GPU, the row of our own on this machine."""
     frame = timings(results, gpu=not claim.id.startswith("ours."))
-    if frame.empty or (frame := frame[frame["K"].isin(PAPER_GROUPS)]).empty:
+    if frame.empty or (frame := only(frame, K=PAPER_GROUPS)).empty:
         return None
     row, later, why, slower = crossing(frame)
     known = _facts(row) | {"ours": float(later[0]) if later else None, "low": None, "high": None}
@@ -117,8 +115,8 @@ def full_at_a_million(results: Results) -> pd.Series | None:
     frame = results.speed
     if frame.empty:
         return None
-    wanted = (frame["method"] == "full") & (frame["length"] == MILLION)
-    frame = frame[wanted & (frame["direction"] == "forward") & (frame["device"] != "cpu")]
+    frame = only(frame, method="full", length=MILLION, direction="forward")
+    frame = frame[frame["device"] != "cpu"]
     return None if frame.empty else frame.sort_values("heads").iloc[-1]
 
 
@@ -154,13 +152,10 @@ def full_seconds(claim: Claim, results: Results) -> Outcome | None:
 @rule("audit.3", refuted="a bound of the mask, or a measured speed-up, of 8.6x or more")
 def above_the_bound(results: Results) -> Outcome | None:
     """8.6x against the bound of the mask at 1M tokens, with both sides' shape and TFLOP/s."""
-    full, frame = full_at_a_million(results), timings(results, gpu=True)
-    if full is None or frame.empty:
+    full, claimed = full_at_a_million(results), 8.6
+    row = row_of(timings(results, gpu=True), K=8, length=MILLION)
+    if full is None or row is None:
         return None
-    frame = frame[(frame["K"] == 8) & (frame["length"] == MILLION)]
-    if frame.empty:
-        return None
-    row, claimed = frame.iloc[0], 8.6
     bound = float(row["bound"])
     why = (f"bound of the mask at 1M tokens {bound:.2f}x, the paper has {claimed}x; full attention "
            f"takes {_said(full)}, against the paper's 1.5 s; {NAMES[row['method']]} "

@@ -12,6 +12,7 @@ from analysis import scope
 from analysis.comparisons import change, quality
 from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
 from experiments.settings import Tolerances
 
@@ -20,10 +21,8 @@ GROUPS = 4  # K of Table 7
 
 def hard(results: Results, top_k: int) -> pd.DataFrame:
     """Hard masks of K = 4 with this k, queries and keys alike, against the pretrained model."""
-    frame = quality(results)
-    wanted = (frame["condition"] == "hard") & (frame["base_role"] == "pretrained")
-    wanted &= (frame["K"] == GROUPS) & (frame["top_k"] == top_k) & (frame["probe"] == "symmetric")
-    return frame[wanted & frame["ngram"].isin([0])]
+    return only(quality(results), condition="hard", base_role="pretrained", K=GROUPS, top_k=top_k,
+                probe="symmetric", ngram=0)  # fmt: skip
 
 
 def sinks(results: Results, row: Any) -> int:
@@ -34,8 +33,7 @@ def sinks(results: Results, row: Any) -> int:
 def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Series | None:
     """The row nearest to the paper: no sinks, one router a layer, sequence-wide Sinkhorn; Eq. 2
     first. With a claim: only of the model that it is about."""
-    frame = hard(results, top_k)
-    frame = frame[frame["balance"] == "sinkhorn"]
+    frame = only(hard(results, top_k), balance="sinkhorn")
     cells = [results.cells[name] for name in frame["cell"]]
     plain = [c.method.get("routers") in ("paper", "layer") and not c.method.get("sinks", 0)
              for c in cells]  # fmt: skip
@@ -50,7 +48,7 @@ def with_sinks(results: Results, row: pd.Series, far: float) -> str:
     few steps; empty where there is none: then a mask may be bad for want of training."""
     frame = hard(results, int(row["top_k"]))
     fine = frame[[sinks(results, each) > 0 for _, each in frame.iterrows()]]
-    fine = fine[(fine["high"] < far) & (fine["texts"] == row["texts"])]
+    fine = only(fine[fine["high"] < far], texts=row["texts"])
     if fine.empty:
         return ""
     best = fine.sort_values("change").iloc[0]
@@ -192,13 +190,11 @@ def soft_against_hard(results: Results, limits: Tolerances) -> Outcome | None:
     row = paper_way(results, 2)
     if row is None or results.cells[row["cell"]].method.get("gate") != "eq2":
         return None
-    frame = results.rows
-    own = frame[(frame["cell"] == row["cell"]) & (frame["reading"] == row["reading"])]
-    own = own[own["texts"] == row["texts"]]
-    soft = own[own["condition"] == "soft"]
+    own = only(results.rows, cell=row["cell"], reading=row["reading"], texts=row["texts"])
+    soft = only(own, condition="soft")
     if soft.empty:
         return None
-    gap = change(own[own["budget"] == row["budget"]], soft, results.confidence)
+    gap = change(only(own, budget=row["budget"]), soft, results.confidence)
     limit = limits.same_ppl
     why = f"one router, gate of Eq. 2: hard top-2 against soft {changed(gap)} (limit {limit:.0%})"
     verdict = Verdict.INCONCLUSIVE
