@@ -29,6 +29,12 @@ def wide(rows: pd.DataFrame, values: pd.Series, units: list[str]) -> np.ndarray:
     return rows.assign(value=values).pivot_table("value", "seed", units).to_numpy()
 
 
+def with_ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """Timings with the ends of their speed-ups over full attention, as it took beside them."""
+    full = rows["speedup"] * rows["median_s"]
+    return rows.assign(low=full / rows["high_s"], high=full / rows["low_s"])
+
+
 def ends_of(rows: Any, value: str) -> tuple[str, str]:
     """Columns of the interval of a value: its own where there are such, else those of the row."""
     own = f"{value}_low", f"{value}_high"

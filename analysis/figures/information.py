@@ -6,7 +6,9 @@ from matplotlib.figure import Figure
 
 from analysis import information
 from analysis.figures import style
+from analysis.figures.contents import by_layer, finish
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "What a token's group (K = 8, the paper's setup) tells of the token, of its place, and of its "
@@ -17,22 +19,15 @@ CAPTION = (
 
 def draw(results: Results) -> Figure | None:
     """A line a label; None where no groups were read."""
-    frame = information.table(results)
-    frame = frame[frame["cell"] == information.OWN]
+    frame = only(information.table(results), cell=information.OWN)
     if frame.empty:
         return None
     figure, (axis,) = style.axes(1, 8.0, 4.6)
     there = [name for name in information.NAMES if name in set(frame["about"])]
     for number, about in enumerate(there):
-        own = frame[(frame["about"] == about) & (frame["layer"] != "all")]
-        layers, look = own["layer"].astype(int), style.nth(number)
-        axis.plot(layers, own["information"], label=information.NAMES[about], markersize=4.5,
-                  **look)  # fmt: skip
-        axis.fill_between(layers, own["low"], own["high"], color=look["color"], alpha=0.15,
-                          linewidth=0)  # fmt: skip
+        own, name = only(frame, about=about), information.NAMES[about]
+        by_layer(axis, own, "information", name, number)
     axis.axhline(0, color=style.INK, linewidth=1.2)
-    axis.set_xlabel("layer")
     axis.set_ylabel("mutual information beyond chance")
-    style.legend(figure, [axis], 3)
-    style.title(figure, f"Routers of the paper's setup on {int(frame['documents'].max())} plays")
+    finish(figure, axis, frame, 3)
     return figure

@@ -8,8 +8,8 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import only, row_of
-from analysis.rules.registry import Outcome, Verdict, agree, rule
+from analysis.rows import only, row_of, with_ends
+from analysis.rules.registry import Outcome, Verdict, agree, interval, rule
 from experiments.settings import Tolerances
 
 PAPER_GPU = "H100"
@@ -28,9 +28,7 @@ def timings(results: Results, gpu: bool) -> pd.DataFrame:
     if frame.empty:
         return frame
     frame = only(frame, k=1, direction="forward", method=METHODS)
-    frame = frame[(frame["device"] != "cpu") == gpu].dropna(subset=["speedup"])
-    full = frame["speedup"] * frame["median_s"]  # what full attention took beside it
-    frame = frame.assign(low=full / frame["high_s"], high=full / frame["low_s"])
+    frame = with_ends(frame[(frame["device"] != "cpu") == gpu].dropna(subset=["speedup"]))
     paper = frame["hardware"].astype(str).str.contains(PAPER_GPU)
     rank = frame["method"].map({name: i for i, name in enumerate(METHODS)})
     order = frame.assign(rank=rank, paper=paper)
@@ -40,8 +38,7 @@ def timings(results: Results, gpu: bool) -> pd.DataFrame:
 def _facts(row: pd.Series) -> dict[str, Any]:
     shape = f"H={int(row['heads'])}, Hk={int(row['key_heads'])}, D={int(row['head_dim'])}"
     return {
-        "ours": float(row["speedup"]), "low": float(row["low"]), "high": float(row["high"]),
-        "n": int(row["repetitions"]), "evidence": row["evidence"],
+        **interval(row, "speedup", 1), "n": int(row["repetitions"]), "evidence": row["evidence"],
         "command": "python -m experiments.stages.speed" if row["device"] == "cpu" else GPU_COMMAND,
         "scale": f"{row['hardware']}; {shape}, {row['dtype']}",
     }  # fmt: skip
