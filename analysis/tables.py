@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -178,6 +178,19 @@ def cell(value: object) -> str:
         return ""
     text = number(value) if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> list[str]:
+    """Lines of a Markdown table.
+
+    Args:
+        align: l or r, for left or right, a letter a column; all but the first are right without it.
+    """
+    marks = {"l": "---", "r": "---:"}
+    align = align or "l" + "r" * (len(head) - 1)
+    lines = [head, [marks[each] for each in align], *rows]
+    above, *rest = [f"| {' | '.join(line)} |" for line in lines]
+    return [above.replace("|  |", "| |"), *rest]
 
 
 def every(results: Results) -> dict[str, pd.DataFrame]:

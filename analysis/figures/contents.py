@@ -1,4 +1,4 @@
-"""What groups hold, layer by layer."""
+"""What groups hold, and what a token's group tells of it, layer by layer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import contents
+from analysis import contents, information
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import only
@@ -16,6 +16,11 @@ CAPTION = (
     "most of its validation tokens have (seven categories, tagged by textblob). Learnt groups of "
     "the paper's setup, K = 8, beside other ways to put the same tokens into 8 groups. Bands: 95% "
     "interval over documents. K-means need not fill its groups evenly; the learnt groups must."
+)
+INFORMATION = (
+    "What a token's group (K = 8, the paper's setup) tells of the token, of its place, and of its "
+    "group under other routers: adjusted mutual information, where 0 is chance and 1 that each "
+    "tells the other. Bands: 95% interval over test documents."
 )
 
 
@@ -29,6 +34,22 @@ def draw(results: Results) -> Figure | None:
         by_layer(axis, only(frame, by=by), "purity", name, number)
     axis.set(ylim=(0, 100), ylabel="tokens of their group's part of speech (%)")
     finish(figure, axis, frame, 2)
+    return figure
+
+
+def told(results: Results) -> Figure | None:
+    """A line a label; None where no groups were read."""
+    frame = only(information.table(results), cell=information.OWN)
+    if frame.empty:
+        return None
+    figure, (axis,) = style.axes(1, 8.0, 4.6)
+    there = [name for name in information.NAMES if name in set(frame["about"])]
+    for number, about in enumerate(there):
+        own, name = only(frame, about=about), information.NAMES[about]
+        by_layer(axis, own, "information", name, number)
+    axis.axhline(0, color=style.INK, linewidth=1.2)
+    axis.set_ylabel("mutual information beyond chance")
+    finish(figure, axis, frame, 3)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""What a mask costs on longer texts than its routers were trained on."""
+"""What a mask costs on longer texts than its routers were trained on, and where in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import lengths
+from analysis import lengths, positions
 from analysis.figures import style
 from analysis.paper import printed
 from analysis.results import Results
@@ -17,6 +17,11 @@ CAPTION = (
     "intervals over documents, and the share of distant pairs kept. Dashed: the paper's Mistral 7B "
     "on books, routers trained at 1,024 tokens, without intervals; it does not say what share of "
     "the pairs it keeps there."
+)
+POSITIONS = (
+    "Plays of 8,192 tokens, by position. Left: what a mask costs there against full attention, "
+    "with 95% intervals over documents. Right: how far the groups of the keys there are from those "
+    "of the first thousand tokens (total variation, mean over routers)."
 )
 LOOKS = {
     "long_paper": "paper",
@@ -47,6 +52,17 @@ def draw(results: Results) -> Figure | None:
     for axis in (cost, kept):
         style.lengths(axis, [row["context"] for row in rows])
     return finish(figure, cost, kept, "tokens of the text")
+
+
+def by_position(results: Results) -> Figure | None:
+    """Cost and drift against the position; None where nothing was read so."""
+    frame = positions.table(results)
+    if frame.empty:
+        return None
+    figure, (cost, moved) = style.axes(2, 9.2, 3.6)
+    lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
+    moved.set(ylabel="keys in other groups (%)", ylim=(0, None))
+    return finish(figure, cost, moved, "first position of the stretch")
 
 
 def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> None:
