@@ -102,6 +102,6 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
 
 def shares(results: Results, cell: Cell) -> pd.DataFrame:
     """Percent of the tokens in the largest group: a row a seed, a column a document."""
-    own = only(results.groups, cell=cell.name)
+    own = only(results.readings["groups"], cell=cell.name)
     own = own.assign(share=100 * own["largest_group"].astype(float))
     return own.pivot_table("share", "seed", ["document", "sha"])

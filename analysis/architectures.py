@@ -51,13 +51,13 @@ def worth(results: Results, model: str) -> pd.Series | None:
     return row_of(quality(results), experiment=WINDOW, model=model)
 
 
-def of(results: Results, attention: str, condition: str, claim: Claim | None = None,
-       top_k: int = 2) -> pd.Series | None:  # fmt: skip
+def of(results: Results, attention: str, condition: str,
+       claim: Claim | None = None) -> pd.Series | None:  # fmt: skip
     """One row of the table, of the claim's own model where that was read; None where no model of
     the type was."""
     own = only(table(results), attention=attention, condition=condition)
     if condition == "hard":
-        own = only(own, top_k=top_k)
+        own = only(own, top_k=2)
     if own.empty:
         return None
     same = [claim is not None and scope.same_model(claim, model) for model in own["model"]]

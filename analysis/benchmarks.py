@@ -33,7 +33,7 @@ def table(results: Results) -> pd.DataFrame:
 
 def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
     """Rows of one cell against a full model."""
-    frame = results.answers
+    frame = results.readings["benchmarks"]
     own, theirs = only(frame, cell=cell.name), only(frame, cell=base.name, condition="full")
     both = own.merge(theirs, on=["reading", "shots", *QUESTION], suffixes=("", "_base"))
     both = both.assign(exposure=exposed(both, cell))

@@ -24,7 +24,7 @@ def table(results: Results) -> pd.DataFrame:
     token, interval over questions), percent of the tokens that both models hold likeliest; and,
     where it was read, the change of the perplexity on plays against the pretrained model."""
     rows = []
-    grouped = results.chat.groupby(["cell", "before", "budget"], sort=False)
+    grouped = results.readings["chat"].groupby(["cell", "before", "budget"], sort=False)
     for (name, before, budget), own in grouped:
         cell = results.cells[str(name)]
         found = statistics.two_way(divergence(own), results.confidence)
@@ -47,7 +47,7 @@ def divergence(rows: pd.DataFrame) -> np.ndarray:
 def apart(results: Results, one: str, other: str, before: int) -> statistics.Interval | None:
     """How much further the answers of one cell are than another's, paired by question; None where
     one of them was not read."""
-    own, theirs = (divergence(only(results.chat, cell=each, before=before))
+    own, theirs = (divergence(only(results.readings["chat"], cell=each, before=before))
                    for each in (one, other))  # fmt: skip
     if not own.size or not theirs.size:
         return None

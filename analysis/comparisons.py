@@ -175,9 +175,9 @@ def _headline(results: Results, own: pd.DataFrame) -> Headline:
     return Headline(first["cell"], family, next(full, None))
 
 
-def point(results: Results, cell: str, family: Family) -> pd.Series | None:
+def point(results: Results, cell: str | None, family: Family) -> pd.Series | None:
     """One full model against the family's base (the pretrained model against the adapted one)."""
-    ours, base = results.cells.get(cell), results.cells.get(family.against)
+    ours, base = (results.cells.get(name or "") for name in (cell, family.against))
     if ours is None or base is None or ours.name == base.name:
         return None
     rows = [row for row in versus(results, ours, base)

@@ -22,6 +22,7 @@ WAYS = {"groups": "learnt groups", "kmeans": "k-means of hidden states",
 SEARCH, FINAL = "contents_search", "contents"
 OWN, TUNED = "held", "held_tuned"  # experiments of params.yaml: routers alone, and with all weights
 KEY = ["by", "layer", "group"]
+LEAST = 0.02  # of the tokens: groups with fewer stand for nothing
 COLUMNS = ["layer", "by", "purity", "low", "high", "ours_more", "ours_more_low", "ours_more_high",
            "documents", "evidence"]  # fmt: skip
 
@@ -30,7 +31,7 @@ COLUMNS = ["layer", "by", "purity", "low", "high", "ours_more", "ours_more_low",
 def named(results: Results, experiment: str = OWN) -> pd.DataFrame:
     """The category of each layer's and way's groups on validation documents, how pure it is there,
     and the share of the tokens that the group has."""
-    own = only(results.contents, reading=SEARCH, experiment=experiment)
+    own = only(results.readings["contents"], reading=SEARCH, experiment=experiment)
     if own.empty:
         return pd.DataFrame(columns=[*KEY, "category", "purity", "share"])
     counts = own.groupby(KEY)[[*CATEGORIES, "members"]].sum()
@@ -46,8 +47,9 @@ def named(results: Results, experiment: str = OWN) -> pd.DataFrame:
 def right(results: Results, experiment: str = OWN) -> pd.DataFrame:
     """Test rows, each with the tokens that have their group's category (groups that no validation
     token was in have none)."""
-    own = only(results.contents, reading=FINAL, experiment=experiment)
-    own = own.merge(named(results, experiment)[[*KEY, "category"]], on=KEY, how="left")
+    own = only(results.readings["contents"], reading=FINAL, experiment=experiment)
+    names = named(results, experiment)[[*KEY, "category"]]
+    own = own.merge(names, on=KEY, how="left") if len(names) else own.head(0).assign(category=None)
     hits = [row[row["category"]] if isinstance(row["category"], str) else 0
             for row in own.to_dict("records")]  # fmt: skip
     return own.assign(hits=hits)
@@ -83,14 +85,9 @@ def row(by: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> dict[
             "documents": found.documents}  # fmt: skip
 
 
-def best(results: Results, category: str, least: float = 0.02) -> pd.Series | None:
+def best(results: Results, category: str) -> pd.Series | None:
     """The learnt group that is purest of a category on validation documents, of those with a share
-    of at least ``least``."""
+    of at least :data:`LEAST`."""
     own = only(named(results), by="groups", category=category)
-    own = own[own["share"] >= least]
+    own = own[own["share"] >= LEAST]
     return None if own.empty else own.loc[own["purity"].idxmax()]
-
-
-def of_group(results: Results, layer: int, group: int) -> pd.DataFrame:
-    """Test rows of one learnt group."""
-    return only(right(results), by="groups", layer=layer, group=group)

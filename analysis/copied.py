@@ -19,7 +19,7 @@ def copied(results: Results) -> pd.DataFrame:
     """A row a mask: of what the same model gains under full attention (nats per token) from having
     read the passage before, the share that the mask gains too. 1: copies as full attention does,
     0: as if the passage were new."""
-    frame, rows = results.copying, []
+    frame, rows = results.readings["copying"], []
     for key, own in only(frame, condition="hard").groupby(SAME, sort=False):
         found = dict(zip(SAME, key, strict=True))
         same = {name: found[name] for name in ("reading", "texts", "cell")}

@@ -27,26 +27,22 @@ COLUMNS = ["layer", "about", "information", "low", "high", "documents", "cell", 
 def table(results: Results) -> pd.DataFrame:
     """A row a layer (and ``all``, the mean over layers) and label, of the paper's setup and of the
     recipe: the mean over test documents."""
-    found = [row for name in (OWN, RECIPE) for row in _of(name, results.information, results)]
+    found = [row for name in (OWN, RECIPE) for row in _of(name, results)]
     return pd.DataFrame(found, columns=COLUMNS)
 
 
-def _of(name: str, frame: pd.DataFrame, results: Results) -> Iterator[dict[str, object]]:
+def _of(name: str, results: Results) -> Iterator[dict[str, object]]:
+    frame = results.readings["information"]
     own = only(frame, experiment=name)
     if own.empty:
         return
     known = {column: own.iloc[0][column] for column in ("cell", "evidence")}
-    told = [_of_labels(own)]
+    told = [own.melt(KEYS, list(LABELS), var_name="about", value_name="found")]
     if name == OWN:
         told += [_of_groups(own, only(frame, experiment=each), each) for each in OTHERS]
     for about, one in pd.concat(told).groupby("about", sort=False):
         for layer, by in (("all", one), *one.groupby("layer")):
             yield {**_row(layer, str(about), by, results), **known}
-
-
-def _of_labels(own: pd.DataFrame) -> pd.DataFrame:
-    """A row a document, layer and label."""
-    return own.melt(id_vars=KEYS, value_vars=list(LABELS), var_name="about", value_name="found")
 
 
 def _of_groups(own: pd.DataFrame, other: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -28,8 +28,9 @@ def table(results: Results) -> pd.DataFrame:
 
 def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
     """Rows of one cell against a full model."""
-    own = only(results.positions, cell=cell.name, experiment=list(lengths.LINES), condition="hard")
-    theirs = only(results.positions, cell=base.name, condition="full")
+    frame = results.readings["positions"]
+    own = only(frame, cell=cell.name, experiment=lengths.LINES, condition="hard")
+    theirs = only(frame, cell=base.name, condition="full")
     rows = []
     for (budget, position), ours in own.groupby(["budget", "position"], sort=False):
         same = only(theirs, position=position)

@@ -38,7 +38,7 @@ def table(results: Results) -> pd.DataFrame:
 
 def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
     """Rows of one cell against another."""
-    frame = results.ruler
+    frame = results.readings["ruler"]
     own, theirs = (only(frame, cell=each.name) for each in (cell, base))
     rows = []
     for (length, _, budget), ours in own.groupby(KEY, sort=False):

@@ -39,7 +39,7 @@ def pareto(results: Results) -> pd.DataFrame:
     if known is None:
         return pd.DataFrame()
     own = known.family.of(quality(results)).sort_values(["cell", "distant_density"])
-    above = point(results, known.pretrained, known.family) if known.pretrained else None
+    above = point(results, known.pretrained, known.family)
     full = [] if above is None else [pd.DataFrame([above])]
     every = pd.concat([own, *full], ignore_index=True)
     names = ["experiment", "cell", "role", "budget", "against", "reading", "texts", "seeds",
@@ -70,7 +70,7 @@ def speed(results: Results) -> pd.DataFrame:
 def exactness(results: Results) -> pd.DataFrame:
     """Worst and median agreement of each method, dtype and kind of groups with the float64
     definition."""
-    frame = results.exactness
+    frame = results.table("exactness")
     if frame.empty:
         return frame
     return frame.groupby(["method", "dtype", "groups"], sort=False).agg(
@@ -89,7 +89,7 @@ def leak(results: Results) -> pd.DataFrame:
     """A row a cell and balance: earlier assignments that a new suffix changes, with an interval
     over documents, and how evenly the groups fill."""
     rows = []
-    for (cell, balance), own in results.leak.groupby(["cell", "balance"], sort=False):
+    for (cell, balance), own in results.readings["leak"].groupby(["cell", "balance"], sort=False):
         by_document = own.groupby("document")[["changed", "largest_group"]].mean()
         found = statistics.mean(by_document["changed"], results.confidence)
         rows.append({
@@ -134,7 +134,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "training": training,
     "speed": speed,
     "timed": timed.table,
-    "decode": lambda results: results.decode,
+    "decode": lambda results: results.table("decode"),
     "whole": lambda results: results.whole,
     "exactness": exactness,
 }

@@ -24,7 +24,7 @@ MOST = style.MOST - 2  # beside the two of full attention
 
 def draw(results: Results) -> Figure | None:
     """A panel a device and dtype, None where it was not timed."""
-    frame = results.decode
+    frame = results.table("decode")
     if frame.empty:
         return None
     panels = list(frame.groupby(["device", "dtype"], sort=False))

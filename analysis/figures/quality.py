@@ -54,7 +54,7 @@ def of(results: Results, known: Headline) -> Figure:
         look = look | {"linestyle": ""} if "paper" in line["role"].iloc[0] else look
         style.bars(axis, 100 * line["distant_density"], line, label=names[cell], **look)
     axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
-    above = point(results, known.pretrained, known.family) if known.pretrained else None
+    above = point(results, known.pretrained, known.family)
     if above is not None:
         axis.axhline(100 * above["change"], color=style.INK, linestyle="--", linewidth=1.3,
                      label="pretrained model, full attention")  # fmt: skip
@@ -131,7 +131,7 @@ def _kind(axis: Axes, results: Results, family: Family, known: Headline, place: 
     middle = known.rows(known.family.of(quality(results)))["budget"].iloc[1:2]
     budget = middle.iloc[0] if len(middle) else frame["budget"].iloc[0]
     marks = [(cell, only(rows, budget=budget)) for cell, rows in lines(frame, known, 5)]
-    above = point(results, known.pretrained, family) if known.pretrained else None
+    above = point(results, known.pretrained, family)
     if above is not None:
         marks.append((known.pretrained, pd.DataFrame([above])))
     names = labels(results.cells[cell] for cell, _ in marks)

@@ -126,11 +126,11 @@ def speedups(axis: Axes) -> None:
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
-def changes(axis: Axes, low: float, high: float, threshold: float = 10.0) -> None:
+def changes(axis: Axes, low: float, high: float) -> None:
     """A vertical axis of changes in percent: linear near zero, and, where some are far off,
-    logarithmic beyond ``threshold``."""
-    if high > 3 * threshold:
-        axis.set_yscale("symlog", linthresh=threshold, linscale=1.5)
+    logarithmic beyond 10."""
+    if high > 30:
+        axis.set_yscale("symlog", linthresh=10, linscale=1.5)
         every = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500)
         ticks = [tick for tick in every if low - 3 <= tick <= 1.3 * high]
         axis.set_yticks(ticks)

@@ -48,18 +48,10 @@ def theirs(entry: str, column: str, **named: Any) -> float:
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_ppl; where it is small, one wholly beyond the limit",
 )  # fmt: skip
-def setting_changed(
-    claim: Claim, results: Results, limits: Tolerances, parameter: str
-) -> Outcome | None:
+def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Perplexity under the training gate, with one setting changed."""
-    trained, default = TRAINED[claim.column], default_of(results, claim)
-    if default is None:
-        return None
-    value = claim.keys["value"]
-    paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
-                   for each in (value, default))  # fmt: skip
-    row = with_value(results, trained, parameter, float(value))
-    return judged(claim, results, limits, row, paper, base)
+    found = both(claim, results)
+    return None if found is None else judged(claim, results, limits, *found)
 
 
 @rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
@@ -104,11 +96,16 @@ def dimensions(
     return judged(claim, results, limits, row, paper, base)
 
 
-def default_of(results: Results, claim: Claim) -> Any:
-    """The paper's default of the claim's setting, where we ran ours."""
-    cell = results.cells.get(DEFAULTS[TRAINED[claim.column]])
-    field = ablations.SETTINGS.get(claim.keys["parameter"])
-    return None if cell is None or field is None else ablations.whole(cell)[field]
+def both(claim: Claim, results: Results) -> tuple[pd.Series | None, float, float] | None:
+    """Our row of a setting and value, the paper's figure, and the paper's at the default that we
+    ran; None where we did not."""
+    trained, parameter, value = TRAINED[claim.column], claim.keys["parameter"], claim.keys["value"]
+    cell, field = results.cells.get(DEFAULTS[trained]), ablations.SETTINGS.get(parameter)
+    if cell is None or field is None:
+        return None
+    paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
+                   for each in (value, ablations.whole(cell)[field]))  # fmt: skip
+    return with_value(results, trained, parameter, float(value)), paper, base
 
 
 def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series | None,
@@ -162,20 +159,12 @@ def _beside(
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_share; where it is small, one wholly beyond it",
 )  # fmt: skip
-def groups_changed(
-    claim: Claim, results: Results, limits: Tolerances, parameter: str
-) -> Outcome | None:
+def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Tokens in the largest group, with one setting changed."""
-    default = default_of(results, claim)
-    if default is None:
-        return None
-    row = with_value(results, TRAINED[claim.column], parameter, float(claim.keys["value"]))
+    row, paper, base = both(claim, results) or (None, 0.0, 0.0)
     if row is None or pd.isna(row["largest"]) or pd.isna(row["evidence"]):
         return None
-    limit = limits.same_share
-    paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
-                   for each in (claim.keys["value"], default))  # fmt: skip
-    own = interval(row, "largest", 1)
+    limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     if row["value"] == row["default"]:

@@ -27,7 +27,7 @@ def chosen(results: Results, group: str) -> tuple[pd.Series, pd.DataFrame] | Non
     best = contents.best(results, row["category"])
     if best is None:
         return None
-    own = contents.of_group(results, int(best["layer"]), int(best["group"]))
+    own = only(contents.right(results), by="groups", layer=best["layer"], group=best["group"])
     return None if len(own) < 2 else (best, own)
 
 
@@ -36,16 +36,12 @@ def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
     return facts({**own.iloc[0], "documents": own["document"].nunique()}, results)
 
 
-def few(claim: Claim, results: Results, own: pd.DataFrame) -> bool:
-    """Whether the routers trained for fewer steps than the paper's."""
+def refuted(claim: Claim, results: Results, own: pd.DataFrame) -> Verdict:
+    """What speaks against a claim refutes it only where the routers trained for as many steps."""
     cell = results.cells[own.iloc[0]["cell"]]
     start = results.cells.get(cell.start or "")
-    return scope.fewer_steps(claim, start if start and not cell.steps else cell)
-
-
-def refuted(claim: Claim, results: Results, own: pd.DataFrame) -> Verdict:
-    """What speaks against a claim refutes it after as many steps alone."""
-    return Verdict.INCONCLUSIVE if few(claim, results, own) else Verdict.NOT_REPRODUCED
+    few = scope.fewer_steps(claim, start if start and not cell.steps else cell)
+    return Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
 
 
 def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:
@@ -185,7 +181,7 @@ def evenness(results: Results, column: str) -> tuple[pd.Series, pd.DataFrame]:
     """By document, and the rows that tell: percent of the tokens in the smallest or the largest
     group; the mean confidence, a share, of the default of the ablations."""
     if column == "confidence":
-        own = only(results.groups, cell="ablate")
+        own = only(results.readings["groups"], cell="ablate")
         return own.groupby(["document", "sha"])["confidence"].mean(), own
     own = contents.right(results)
     if own.empty:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.paper import Claim, magnitude
 from analysis.results import Results
+from analysis.rows import row_of
 from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, rule
 from experiments.settings import Tolerances
 
@@ -27,19 +28,18 @@ def _table(results: Results, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
 def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """A printed figure against the count from the model's published shape, or from balance."""
     frame, known = _table(results, "parameters")
-    if frame.empty or (frame := frame[frame["claim"] == claim.id]).empty:
+    found = None if frame.empty else row_of(frame, claim=claim.id)
+    if found is None:
         return None
-    found, limit = frame.iloc[0], limits.rounding
+    limit = limits.rounding
     ours, paper = float(found["ours"]), float(magnitude(claim.paper) or 0.0)
     percent = claim.column in ("percent_of_model", "pairs_retained")
     why = f"{found['how']}: {ours:.3g}%" if percent else f"{found['how']} = {ours:,.0f}"
     if agree(ours, paper, limit):
         return Outcome(Verdict.ARITHMETIC, why, ours=ours, **known)
     why = f"{why}, which the printed {claim.paper} is not"
-    also, larger = (
-        magnitude(found["also"]) if pd.notna(found["also"]) else None,
-        found["of_larger_whole"],
-    )
+    also, larger = (magnitude(found["also"]) if pd.notna(found["also"]) else None,
+                    found["of_larger_whole"])  # fmt: skip
     if also is not None and agree(ours, also, limit):
         why += f"; elsewhere the paper has {found['also']} for the same"
         return Outcome(Verdict.CONTRADICTS, why, ours=ours, **known)

@@ -7,14 +7,9 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.registry import Outcome, Verdict, rule
 from experiments.settings import Tolerances
-
-
-def cases(results: Results, method: str) -> pd.DataFrame:
-    """Cases of one method."""
-    frame = results.exactness
-    return frame[frame["method"] == method]
 
 
 def _facts(frame: pd.DataFrame, results: Results) -> dict[str, object]:
@@ -31,7 +26,7 @@ def _facts(frame: pd.DataFrame, results: Results) -> dict[str, object]:
 def log_sum_exp(results: Results, limits: Tolerances) -> Outcome | None:
     """Two calls merged by log-sum-exp. The code is ours, since the paper's is not public, so it is
     the identity that holds or does not, not the paper's implementation."""
-    frame = cases(results, "log_sum_exp")
+    frame = only(results.table("exactness"), method="log_sum_exp")
     if frame.empty:
         return None
     worst, failed = float(frame["output_cosine"].min()), int((~frame["passed"].astype(bool)).sum())
@@ -40,19 +35,15 @@ def log_sum_exp(results: Results, limits: Tolerances) -> Outcome | None:
         f"relative error of an output {frame['output_error'].max():.2g}, {failed} over their limit"
     )
     good = worst >= limits.cosine and failed == 0
-    return Outcome(
-        Verdict.DIRECTION if good else Verdict.NOT_REPRODUCED,
-        why,
-        ours=worst,
-        **_facts(frame, results),
-    )
+    verdict = Verdict.DIRECTION if good else Verdict.NOT_REPRODUCED
+    return Outcome(verdict, why, ours=worst, **_facts(frame, results))
 
 
 @rule("decomposition.subtraction.cosine", refuted="a median cosine that prints as 1.0000")
 def subtraction(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Merging by subtraction in log space: the paper does not say for which tensors 0.79 holds,
     so only direction."""
-    frame = cases(results, "subtraction")
+    frame = only(results.table("exactness"), method="subtraction")
     if frame.empty:
         return None
     middle, paper = float(frame["output_cosine"].median()), float(claim.paper)

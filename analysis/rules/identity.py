@@ -77,9 +77,8 @@ def top3_is_everything(
         return Outcome(Verdict.NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)
     why = f"hard top-3 of 4 masks nothing ({said(rows)}): two 3-subsets of 4 always meet, so "
     if row is None:
-        return Outcome(
-            Verdict.ARITHMETIC, f"{why}the equality says nothing about the routing", **known
-        )
+        why += "the equality says nothing about the routing"
+        return Outcome(Verdict.ARITHMETIC, why, **known)
     (every,) = printed("long_context", context=claim.keys["context"])
     full = every["ppl_full"]
     why += f"the figure must be the paper's full attention's, {full}"

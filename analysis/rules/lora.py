@@ -67,11 +67,9 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     "table3.{method}.ppl", "table4.{method}.ppl",
     refuted="an interval on the other side of the pretrained model than the paper's",
 )  # fmt: skip
-def lora_perplexity(
-    claim: Claim, results: Results, limits: Tolerances, method: str
-) -> Outcome | None:
+def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """What was trained against the model before, on test documents."""
-    entry = claim.id.split(".")[0]
+    entry, method, _ = claim.id.split(".")
     if method == "instruct":
         return None
     row = against_pretrained(results, cell_of(claim, results))

@@ -60,13 +60,12 @@ def speedup(
         good = agree(float(row["speedup"]), paper, limits.speedup)
         verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **_facts(row), same_setting=True)
+    verdict, said = Verdict.NOT_REPRODUCED, "another GPU, the other side of 1x"
     if row["low"] <= 1 <= row["high"]:
-        return Outcome(Verdict.INCONCLUSIVE, f"the interval holds 1x: {why}", **_facts(row))
-    if (row["speedup"] > 1) == (paper > 1):
-        return Outcome(Verdict.DIRECTION, f"another GPU, the same side of 1x: {why}", **_facts(row))
-    return Outcome(
-        Verdict.NOT_REPRODUCED, f"another GPU, the other side of 1x: {why}", **_facts(row)
-    )
+        verdict, said = Verdict.INCONCLUSIVE, "the interval holds 1x"
+    elif (row["speedup"] > 1) == (paper > 1):
+        verdict, said = Verdict.DIRECTION, "another GPU, the same side of 1x"
+    return Outcome(verdict, f"{said}: {why}", **_facts(row))
 
 
 def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
@@ -96,15 +95,12 @@ def crossover(claim: Claim, results: Results) -> Outcome | None:
     row, later, why, slower = crossing(frame)
     known = _facts(row) | {"ours": float(later[0]) if later else None, "low": None, "high": None}
     if later and slower:
-        return Outcome(
-            Verdict.DIRECTION, f"slower at first, faster from {later[0]} on: {why}", **known
-        )
+        why = f"slower at first, faster from {later[0]} on: {why}"
+        return Outcome(Verdict.DIRECTION, why, **known)
     lengths, paper = frame["length"], float(claim.paper or 16384)
-    often = "always" if later else "never"
     both = lengths.min() < paper <= lengths.max()
-    return Outcome(
-        Verdict.NOT_REPRODUCED if both else Verdict.INCONCLUSIVE, f"{often} faster: {why}", **known
-    )
+    verdict = Verdict.NOT_REPRODUCED if both else Verdict.INCONCLUSIVE
+    return Outcome(verdict, f"{'always' if later else 'never'} faster: {why}", **known)
 
 
 def full_at_a_million(results: Results) -> pd.Series | None:
@@ -158,9 +154,5 @@ def above_the_bound(results: Results) -> Outcome | None:
            f"takes {_said(full)}, against the paper's 1.5 s; {NAMES[row['method']]} "
            f"{row['speedup']:.2f}x")  # fmt: skip
     below = bound < claimed and row["speedup"] < claimed
-    return Outcome(
-        Verdict.ARITHMETIC if below else Verdict.NOT_REPRODUCED,
-        why,
-        ours=bound,
-        **_full_facts(full),
-    )
+    verdict = Verdict.ARITHMETIC if below else Verdict.NOT_REPRODUCED
+    return Outcome(verdict, why, ours=bound, **_full_facts(full))

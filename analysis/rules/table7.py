@@ -62,13 +62,12 @@ def table7_row(claim: Claim) -> dict[str, Any]:
     return row
 
 
-def far_worse(row: pd.Series, far: float, few: bool, trained: str) -> tuple[str, str]:
-    """Whether a mask is far worse than the pretrained model, for a claim that says it is.
-
-    Args:
-        few: fewer training steps than the paper's; trained: words on why these are enough.
-    """
+def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tuple[str, str]:
+    """Whether a mask is far worse than the pretrained model, for a claim that says it is: after
+    fewer steps than the paper's only where others show that they are enough."""
     shift = f"{changed(row)} against pretrained"
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    trained = with_sinks(results, row, far)
     if row["high"] < far:
         return Verdict.NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
     if row["low"] < far:
@@ -87,10 +86,8 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
     if row["low"] > 0 and few:
         return Verdict.INCONCLUSIVE, f"above pretrained, after far fewer steps: {shift}"
     if (row["low"] > 0) == (paper > 0):
-        return (
-            Verdict.DIRECTION,
-            f"{'above' if paper > 0 else 'below'} pretrained here too: {shift}",
-        )
+        side = "above" if paper > 0 else "below"
+        return Verdict.DIRECTION, f"{side} pretrained here too: {shift}"
     return Verdict.NOT_REPRODUCED, f"the other side of pretrained than the paper's: {shift}"
 
 
@@ -116,12 +113,10 @@ def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Out
         why = f"{row['ppl']:.2f} against the paper's {theirs['ppl']} in its own setting"
         verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **ours, **facts(row, results), same_setting=True)
-    few = scope.fewer_steps(claim, cell)
     if claim.keys["k"] == 1:
-        trained = with_sinks(results, row, limits.far_worse)
-        verdict, why = far_worse(row, limits.far_worse, few, trained)
+        verdict, why = far_worse(claim, results, row, limits.far_worse)
     else:
-        verdict, why = same_sign(row, float(theirs["delta"]), few)
+        verdict, why = same_sign(row, float(theirs["delta"]), scope.fewer_steps(claim, cell))
     return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **facts(row, results))
 
 
@@ -131,9 +126,7 @@ def one_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | N
     row = paper_way(results, 1)
     if row is None:
         return None
-    far = limits.far_worse
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = far_worse(row, far, few, with_sinks(results, row, far))
+    verdict, why = far_worse(claim, results, row, limits.far_worse)
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
@@ -144,13 +137,9 @@ def two_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | 
     row = paper_way(results, 2)
     if row is None:
         return None
-    far = limits.far_worse
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    against, why = far_worse(row, far, few, with_sinks(results, row, far))
-    verdict = {
-        Verdict.DIRECTION: Verdict.NOT_REPRODUCED,
-        Verdict.NOT_REPRODUCED: Verdict.DIRECTION,
-    }.get(against, against)
+    against, why = far_worse(claim, results, row, limits.far_worse)
+    turned = {Verdict.DIRECTION: Verdict.NOT_REPRODUCED, Verdict.NOT_REPRODUCED: Verdict.DIRECTION}
+    verdict = turned.get(against, against)
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
