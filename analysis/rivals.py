@@ -67,6 +67,7 @@ ABOUT = {
     "csa": About("github.com/jnormore/csa", "every pair", "shares of heads", every=True),
     "oracle_heads": About("full attention's own weights", "every pair", every=True),
 }  # fmt: skip
+MINE = About("this repository", "each token with each centroid", "routers")
 
 
 def rows(results: Results) -> pd.DataFrame:
@@ -109,18 +110,17 @@ def table(results: Results) -> pd.DataFrame:
     """A row a method and budget, the best first; changes in percent, with their intervals."""
     every, own, found = against_ours(results), rows(results), []
     for row in own.sort_values(["budget", "change"]).to_dict("records"):
-        about = ABOUT.get(row["role"])
+        about = ABOUT.get(row["role"], MINE)
         known = row_of(every, cell=row["cell"], budget=row["budget"])
         found.append({
             "method": ROLES.get(row["role"], row["cell"]), "experiment": row["experiment"],
-            "source": about.source if about else "this repository",
-            "budget": row["budget"], "distant_pairs_percent": 100 * row["distant_density"],
+            "source": about.source, "budget": row["budget"],
+            "distant_pairs_percent": 100 * row["distant_density"],
             **{name: 100 * row[name] for name in ("change", "low", "high")},
             **{f"{name}_against_ours": None if known is None else 100 * known[name]
                for name in ("change", "low", "high")},
             "seeds": row["seeds"], "documents": row["documents"],
-            "choice_computes": about.scores if about else "each token with each centroid",
-            "learns": about.learns if about else "routers",
-            "generates": about.generates if about else True, "evidence": row["evidence"],
+            "choice_computes": about.scores, "learns": about.learns, "generates": about.generates,
+            "evidence": row["evidence"],
         })  # fmt: skip
     return pd.DataFrame(found)

@@ -27,9 +27,7 @@ COLUMNS = 3
 
 def draw(results: Results) -> Figure | None:
     """A row of panels a machine and head layout, a panel a K; None without timings."""
-    frame = results.speed
-    if not frame.empty:
-        frame = only(frame, k=1, probe="symmetric", direction="forward")
+    frame = only(results.speed, k=1, probe="symmetric", direction="forward")
     if frame.empty:
         return None
     machines = [rows for _, rows in frame.groupby(MACHINE, sort=False)]

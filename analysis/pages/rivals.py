@@ -82,10 +82,8 @@ def kinds(results: Results) -> str:
 
 def costs(row: pd.Series) -> list[str]:
     """Name, pairs, what is computed to choose them, perplexity: cells of a row."""
-    about = rivals.ABOUT.get(row["role"])
-    chosen = about.scores if about else "each token with each centroid"
-    return [ROLES.get(row["role"], row["cell"]), f"{row['distant_density']:.1%}", chosen,
-            percent(row)]  # fmt: skip
+    return [ROLES.get(row["role"], row["cell"]), f"{row['distant_density']:.1%}",
+            rivals.ABOUT.get(row["role"], rivals.MINE).scores, percent(row)]  # fmt: skip
 
 
 def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float | None]:

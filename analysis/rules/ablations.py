@@ -16,7 +16,7 @@ from analysis.ablations import DEFAULTS
 from analysis.paper import Claim, magnitude, printed
 from analysis.results import Results
 from analysis.rows import only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
 from analysis.rules.table7 import same_sign
 from experiments.settings import Tolerances
 
@@ -58,16 +58,14 @@ def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outco
       refuted="after as many steps, where the paper's change is large, an interval on the other "
       "side of zero or wholly within the limit same_ppl; where it is small, one beyond "
       "it")  # fmt: skip
-def pair_of_groups(
-    claim: Claim, results: Results, limits: Tolerances, value: str
-) -> Outcome | None:
+def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Two groups: the smallest window against the default of eight, others against the smallest."""
     (narrow,) = (row["ppl"] for row in printed("table9.notes") if row["ppl"])
     if claim.column == "ppl":
         name, base = "two_groups", DEFAULTS["centroids"]
         paper = narrow / theirs("table9", "centroid_ppl", parameter="k", value=8) - 1
     else:
-        name, base = f"two_groups_window-window{value}", "two_groups"
+        name, base = f"two_groups_window-window{claim.keys['window']}", "two_groups"
         paper = float(str(claim.paper)) / narrow
     cell, other = (results.cells.get(each) for each in (name, base))
     found = ablations.perplexity(results, cell, other) if cell and other else {}
@@ -82,16 +80,14 @@ def pair_of_groups(
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
       "limit same_ppl")  # fmt: skip
-def dimensions(
-    claim: Claim, results: Results, limits: Tolerances, dimension: str
-) -> Outcome | None:
+def dimensions(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Perplexity with more dimensions to route in; the model's own for the paper's."""
-    default = results.cells.get(DEFAULTS["centroids"])
-    if default is None:
+    if DEFAULTS["centroids"] not in results.cells:
         return None
-    paper, base = (theirs("routing_dim", "ppl", R=each) for each in (int(dimension), 16))
+    dimension = claim.keys["R"]
+    paper, base = (theirs("routing_dim", "ppl", R=each) for each in (dimension, 16))
     own = only(ablations.table(results), trained="centroids", setting="routing_dim")
-    value = float(own["value"].max()) if int(dimension) == WHOLE and len(own) else float(dimension)
+    value = float(own["value"].max()) if dimension == WHOLE and len(own) else float(dimension)
     row = with_value(results, "centroids", "routing_dim", value)
     return judged(claim, results, limits, row, paper, base)
 
@@ -172,9 +168,7 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         wrong = Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
         return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **facts(row, results))
-    apart = {"low": row["points_low"], "high": row["points_high"]}
-    verdict, why = beside(apart, paper - base, limit, few)
-    why = (f"{said}: {row['points']:+.0f} points ({row['points_low']:+.0f} to "
-           f"{row['points_high']:+.0f}) against the default; the paper "
+    verdict, why = beside(interval(row, "points", 1), paper - base, limit, few)
+    why = (f"{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}: {why}")  # fmt: skip
     return Outcome(verdict, why, **own, **facts(row, results))

@@ -16,8 +16,8 @@ from analysis.benchmarks import table as scores
 from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import only
-from analysis.rules.benchmarks import TASKS, kept, known, points
-from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
+from analysis.rules.benchmarks import TASKS, kept, known
+from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, points, rule
 from experiments.settings import Tolerances
 
 

@@ -10,7 +10,7 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import only, row_of
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, interval, rule
+from analysis.rules.registry import Outcome, Verdict, interval, points, rule
 from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
@@ -35,11 +35,6 @@ def zero_shot(results: Results) -> pd.DataFrame:
     """Rows under masks with the paper's window, of prompts without worked examples."""
     own = only(table(results), shots=0, window=WINDOW)
     return own[own["budget"] != "own"]
-
-
-def points(row: pd.Series) -> str:
-    """A difference in points with its interval, in words."""
-    return f"{row['points']:+.1f} points ({row['low']:+.1f} to {row['high']:+.1f})"
 
 
 @rule(

@@ -14,7 +14,7 @@ from analysis import contents, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import columns, only
-from analysis.rules.registry import Outcome, Verdict, around, facts, rule
+from analysis.rules.registry import Outcome, Verdict, around, facts, points, rule
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -55,8 +55,7 @@ def against_others(results: Results, layer: int) -> tuple[bool, str]:
     """Whether a layer's groups say more of parts of speech than k-means and than chance."""
     own = only(contents.table(results), layer=layer, by=["kmeans", "permuted"])
     words = "; ".join(f"{contents.WAYS[row['by']]} {row['purity']:.0f}%, so learnt groups "
-                      f"{row['ours_more']:+.0f} points ({row['ours_more_low']:+.0f} to "
-                      f"{row['ours_more_high']:+.0f})" for _, row in own.iterrows())  # fmt: skip
+                      f"{points(row, 'ours_more', 0)}" for _, row in own.iterrows())  # fmt: skip
     return bool((own["ours_more_low"] > 0).all()), words
 
 
@@ -172,8 +171,8 @@ def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome | No
     elif found.high < -limit:
         verdict = refuted(claim, results, tuned)
     why = (f"{100 * after.mean():.0f}% of the tokens have their group's part of speech; "
-           f"{100 * before.mean():.0f}% where routers alone were trained, so {found.value:+.1f} "
-           f"points ({found.low:+.1f} to {found.high:+.1f})")  # fmt: skip
+           f"{100 * before.mean():.0f}% where routers alone were trained, so "
+           f"{points(vars(found), 'value')}")  # fmt: skip
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, tuned))
 
 

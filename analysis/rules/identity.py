@@ -64,23 +64,21 @@ def dense_rows(claim: Claim, results: Results, limits: Tolerances, column: str) 
 
 
 @rule("table2.notes.every-scale.topk3", "audit.1", "long_context.{row}.ppl_topk3", refuted=REFUTED)
-def top3_is_everything(
-    claim: Claim, results: Results, limits: Tolerances, row: str | None = None
-) -> Outcome | None:
+def top3_is_everything(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Top-3 of 4 groups is the pretrained model: density 1 and the same loss. At longer contexts
     the paper's figure is held against its own for full attention."""
     rows = hard(results, 3)
+    longer = printed("long_context", context=claim.keys.get("context"))
     if rows.empty:
         return None
-    known = facts(rows.iloc[0], results) | ({} if row else {"ours": nats(rows)})
+    known = facts(rows.iloc[0], results) | ({} if longer else {"ours": nats(rows)})
     if not identity(rows, limits):
         return Outcome(Verdict.NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)
     why = f"hard top-3 of 4 masks nothing ({said(rows)}): two 3-subsets of 4 always meet, so "
-    if row is None:
+    if not longer:
         why += "the equality says nothing about the routing"
         return Outcome(Verdict.ARITHMETIC, why, **known)
-    (every,) = printed("long_context", context=claim.keys["context"])
-    full = every["ppl_full"]
+    full = longer[0]["ppl_full"]
     why += f"the figure must be the paper's full attention's, {full}"
     if float(claim.paper) == float(full):
         return Outcome(Verdict.ARITHMETIC, why, **known)

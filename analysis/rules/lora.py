@@ -16,8 +16,8 @@ from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import only, row_of
 from analysis.rules.ablations import beside, pretrained
-from analysis.rules.benchmarks import NAMES, known, points
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.benchmarks import NAMES, known
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 

@@ -153,6 +153,12 @@ def changed(row: Mapping[str, Any]) -> str:
     return f"{row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
 
 
+def points(row: Any, value: str = "points", digits: int = 1) -> str:
+    """A difference in points with its interval, in words."""
+    more, low, high = (f"{row[name]:+.{digits}f}" for name in (value, *ends_of(row, value)))
+    return f"{more} points ({low} to {high})"
+
+
 def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, float]:
     """A value with its interval, in percent where it is a share, as an Outcome takes it."""
     low, high = ends_of(row, value)

@@ -12,8 +12,8 @@ from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import row_of
 from analysis.rules.ablations import beside
-from analysis.rules.benchmarks import TASKS, known, points
-from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
+from analysis.rules.benchmarks import TASKS, known
+from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule
 from analysis.rules.rivals import STANDS_FOR
 from analysis.rules.table7 import same_sign
 from experiments.settings import Tolerances

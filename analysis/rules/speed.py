@@ -24,10 +24,7 @@ MILLION = 2**20
 def timings(results: Results, gpu: bool) -> pd.DataFrame:
     """Forward timings of one group a token on GPUs, or on this machine's CPU, the paper's
     decomposition first; speed-ups with an interval over repetitions."""
-    frame = results.speed
-    if frame.empty:
-        return frame
-    frame = only(frame, k=1, direction="forward", method=METHODS)
+    frame = only(results.speed, k=1, direction="forward", method=METHODS)
     frame = with_ends(frame[(frame["device"] != "cpu") == gpu].dropna(subset=["speedup"]))
     paper = frame["hardware"].astype(str).str.contains(PAPER_GPU)
     rank = frame["method"].map({name: i for i, name in enumerate(METHODS)})
@@ -46,11 +43,9 @@ def _facts(row: pd.Series) -> dict[str, Any]:
 
 @rule("table6.t{context}.speedup_K{groups}", refuted="on the paper's GPU another speed-up than its "
       "by more than the limit; on another GPU the other side of 1x")  # fmt: skip
-def speedup(
-    claim: Claim, results: Results, limits: Tolerances, context: str, groups: str
-) -> Outcome | None:
+def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> Outcome | None:
     """A cell of Table 6 on a GPU. A CPU says nothing about it."""
-    row = row_of(timings(results, gpu=True), K=int(groups), length=int(context))
+    row = row_of(timings(results, gpu=True), K=int(groups), length=claim.keys["context"])
     if row is None:
         return None
     paper = float(claim.paper)
@@ -89,8 +84,8 @@ def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
 def crossover(claim: Claim, results: Results) -> Outcome | None:
     """The shortest timed length from which on the decomposition is faster than full attention: the
     paper's row on a GPU, the row of our own on this machine."""
-    frame = timings(results, gpu=not claim.id.startswith("ours."))
-    if frame.empty or (frame := only(frame, K=PAPER_GROUPS)).empty:
+    frame = only(timings(results, gpu=not claim.id.startswith("ours.")), K=PAPER_GROUPS)
+    if frame.empty:
         return None
     row, later, why, slower = crossing(frame)
     known = _facts(row) | {"ours": float(later[0]) if later else None, "low": None, "high": None}
@@ -105,10 +100,7 @@ def crossover(claim: Claim, results: Results) -> Outcome | None:
 
 def full_at_a_million(results: Results) -> pd.Series | None:
     """Full attention at 1M tokens on a GPU, most heads first; None where not timed."""
-    frame = results.speed
-    if frame.empty:
-        return None
-    frame = only(frame, method="full", length=MILLION, direction="forward")
+    frame = only(results.speed, method="full", length=MILLION, direction="forward")
     frame = frame[frame["device"] != "cpu"]
     return None if frame.empty else frame.sort_values("heads").iloc[-1]
 

@@ -16,7 +16,7 @@ from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import row_of
-from analysis.rules.registry import Outcome, Verdict, around, interval, rule
+from analysis.rules.registry import Outcome, Verdict, around, interval, points, rule
 from experiments.settings import Tolerances
 
 ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank"}
@@ -135,8 +135,7 @@ def semantic(results: Results) -> tuple[str, str]:
     row = row_of(contents.table(results), layer="all", by="kmeans")
     if row is None:
         return Verdict.INCONCLUSIVE, "even and stable; what they hold was not read"
-    more = (f"{row['ours_more']:+.0f} points ({row['ours_more_low']:+.0f} to "
-            f"{row['ours_more_high']:+.0f}) of tokens with their group's part of speech against "
+    more = (f"{points(row, 'ours_more', 0)} of tokens with their group's part of speech against "
             "k-means of hidden states")  # fmt: skip
     if row["ours_more_low"] > 0:
         return Verdict.DIRECTION, f"even, stable and semantic: {more}"
@@ -153,15 +152,14 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SIN
     refuted="an interval wholly beyond the limit same_share from the paper's; without Sinkhorn, "
     "after as many steps",
 )  # fmt: skip
-def largest_group(
-    claim: Claim, results: Results, limits: Tolerances, method: str
-) -> Outcome | None:
+def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Tokens in the largest group at the end."""
-    row = trained(results, METHODS[method], claim.column.endswith("full_ft"))
+    method = METHODS[claim.keys["method"]]
+    row = trained(results, method, claim.column.endswith("full_ft"))
     if row is None or pd.isna(row.get("largest")):
         return None
     own, paper = interval(row, "largest", 1), float(str(claim.paper))
-    late = METHODS[method] != SINKHORN and few(claim, row, results)
+    late = method != SINKHORN and few(claim, row, results)
     beyond = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
     verdict = around(own, paper, limits.same_share, beyond)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
@@ -169,7 +167,7 @@ def largest_group(
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
            f"({own['low']:.1f} to {own['high']:.1f}) after {row['steps']} steps; the paper "
            f"{paper:g}% (limit {limits.same_share:g} points)")  # fmt: skip
-    if METHODS[method] != SINKHORN:
+    if method != SINKHORN:
         why += "; it gives no weights of its losses: ours are 0.01"
     return Outcome(verdict, why, **own, **known(row, results) | {"n": int(row["documents"])})
 

@@ -147,16 +147,14 @@ def two_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | 
     "table7.{model}.k2.pairs_retained", "ours.paper.k2.pairs",
     refuted="another share of the pairs than the paper's and than random groups keep",
 )  # fmt: skip
-def retained(
-    claim: Claim, results: Results, limits: Tolerances, model: str | None = None
-) -> Outcome | None:
+def retained(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Share of distant pairs that hard top-2 keeps; the paper's 25-26% at k = 1 leave no room for
     a window, so its figures are of distant pairs."""
-    row = paper_way(results, 2, claim if model else None)
+    row = paper_way(results, 2, claim if claim.model else None)
     if row is None:
         return None
     every = [row["pairs_retained"] for row in printed("table7", k=2)]
-    theirs = [float(claim.paper)] if model else every
+    theirs = [float(claim.paper)] if claim.model else every
     ours, close = 100 * float(row["distant_density"]), limits.density_points
     known = {"ours": ours, **facts(row, results)}
     said = ", ".join(f"{each:g}%" for each in theirs)
