@@ -40,7 +40,7 @@ def draw(results: Results) -> Figure | None:
     figure, (cost, kept) = style.axes(2, 9.2, 3.6)
     shown = frame.assign(kept=100 * frame["distant_density"], label=[
         f"{row['method']}, trained at {style.short(int(row['trained_at']))}"
-        if row["trained_at"] else row["method"] for _, row in frame.iterrows()
+        if pd.notna(row["trained_at"]) else row["method"] for _, row in frame.iterrows()
     ])  # fmt: skip
     lines(cost, kept, shown, "context", "kept")
     rows = printed("long_context")
