@@ -9,8 +9,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.cells import Cell
+from analysis.comparisons import COLUMNS as QUALITY
 from analysis.comparisons import quality, versus
 from analysis.results import Results
+from analysis.rows import columns, only, row_of
 from experiments import statistics
 from experiments.methods.focus import FocusSettings
 
@@ -59,12 +61,8 @@ def whole(cell: Cell) -> dict[str, Any]:
 
 def changed(cell: Cell, default: Cell) -> str | None:
     """The one setting in which a cell differs from the default that it is compared with."""
-    alike = default.block in cell.against and cell.model == default.model
-    if (
-        not alike
-        or cell.regime != default.regime
-        or cell.method.get("name") != default.method.get("name")
-    ):
+    own, base = ((each.model, each.regime, each.method.get("name")) for each in (cell, default))
+    if own != base or default.block not in cell.against:
         return None
     one, other = whole(cell), whole(default)
     apart = [name for name in one if one[name] != other[name]]
@@ -81,16 +79,13 @@ def masked(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
 def perplexity(results: Results, cell: Cell, default: Cell,
                condition: str = "soft") -> dict[str, Any]:  # fmt: skip
     """Against the default, or the default against the pretrained model."""
-    frame = quality(results)
     if cell.name == default.name:
-        own = frame[(frame["cell"] == cell.name) & (frame["base_role"] == "pretrained")]
+        own = only(quality(results), cell=cell.name, base_role="pretrained")
     else:
-        own = pd.DataFrame(versus(results, cell, default))
-    own = own[own["condition"] == condition] if len(own) else own
-    if own.empty:
-        return {}
+        own = pd.DataFrame(versus(results, cell, default), columns=QUALITY)
+    row = row_of(own, condition=condition)
     names = ["change", "low", "high", "ppl", "distant_density", "documents", "seeds", "evidence"]
-    return {name: own.iloc[0][name] for name in names}
+    return {} if row is None else {name: row[name] for name in names}
 
 
 def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
@@ -98,20 +93,15 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
     own, base = (shares(results, each) for each in (cell, default))
     if own.empty:
         return {}
-    found = statistics.two_way(own.to_numpy(), results.confidence)
-    row = dict(zip(("largest", "largest_low", "largest_high"),
-                   (found.value, found.low, found.high), strict=True))  # fmt: skip
+    row = columns(statistics.two_way(own.to_numpy(), results.confidence), "largest", "largest_")
     if cell.name != default.name and base.shape == own.shape:
         apart = statistics.two_way((own - base).to_numpy(), results.confidence)
-        row |= {"points": apart.value, "points_low": apart.low, "points_high": apart.high}
+        row |= columns(apart, "points", "points_")
     return row
 
 
 def shares(results: Results, cell: Cell) -> pd.DataFrame:
     """Percent of the tokens in the largest group: a row a seed, a column a document."""
-    frame = results.groups
-    own = frame[frame["cell"] == cell.name]
-    if own.empty:
-        return pd.DataFrame()
+    own = only(results.readings["groups"], cell=cell.name)
     own = own.assign(share=100 * own["largest_group"].astype(float))
     return own.pivot_table("share", "seed", ["document", "sha"])

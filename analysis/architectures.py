@@ -4,16 +4,14 @@ the larger scales the paper's own."""
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pandas as pd
 
 from analysis import scope
-from analysis.cells import Cell
-from analysis.comparisons import bases, versus
-from analysis.paper import Claim, paper
-from analysis.paper import table as paper_table
+from analysis.comparisons import quality
+from analysis.paper import Claim, paper, printed
 from analysis.results import Results
+from analysis.rows import only, row_of
 
 # The paper's name of an attention type, and our small model of it. Its own models are in Table 2.
 TYPES = {
@@ -23,16 +21,15 @@ TYPES = {
 GEMMA = "gemma-2-9b"  # the type that the paper names and has no model of
 # Of params.yaml, against the same models with full attention; and a window alone.
 ROUTED, WINDOW = "types_paper", "types_window"
-NAMES = ["change", "low", "high", "ppl", "base_ppl", "distant_density", "documents", "seeds",
-         "evidence"]  # fmt: skip
-COLUMNS = ["attention", "model", "cell", "condition", "budget", "texts", "context",
-           "top_k", *NAMES]  # fmt: skip
+COLUMNS = ["attention", "model", "cell", "condition", "budget", "texts", "context", "top_k",
+           "change", "low", "high", "ppl", "base_ppl", "distant_density", "documents", "seeds",
+           "evidence"]  # fmt: skip
 
 
 def attention_of(model: str) -> str | None:
     """The attention type of a model by its name in params.yaml, None where it is not of Table 2."""
     known = {small: name for name, small in TYPES.items()} | {GEMMA: list(TYPES)[-1]}
-    for row in paper_table("table2")["rows"]:
+    for row in printed("table2"):
         entry = paper()["models"].get(row["model"], {})
         known[entry.get("source", row["model"])] = row["attention"]
     return known.get(model)
@@ -42,37 +39,25 @@ def attention_of(model: str) -> str | None:
 def table(results: Results) -> pd.DataFrame:
     """A row a model and mask: change of the perplexity under the training gate, and under hard
     masks, against the same model with full attention."""
-    rows = [row for cell in results.cells.values() if cell.block == ROUTED
-            and attention_of(cell.model) for row in of_cell(results, cell)]  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS)
+    own = only(quality(results), experiment=ROUTED)
+    known = {"attention": own["model"].map(attention_of),
+             "top_k": own["top_k"].where(own["condition"] == "hard")}  # fmt: skip
+    return own.assign(**known).dropna(subset="attention")[COLUMNS]
 
 
 def worth(results: Results, model: str) -> pd.Series | None:
     """What a model loses that sees its window alone: what more distant tokens are worth to it. None
     where that was not read."""
-    rows = [row for cell in results.cells.values() if (cell.block, cell.model) == (WINDOW, model)
-            for row in of_cell(results, cell)]  # fmt: skip
-    return pd.Series(rows[0]) if rows else None
+    return row_of(quality(results), experiment=WINDOW, model=model)
 
 
-def of_cell(results: Results, cell: Cell) -> list[dict[str, Any]]:
-    """Rows of one model, one a mask."""
-    found = [row for base in bases(results, cell) for row in versus(results, cell, base)]
-    return [{"attention": attention_of(cell.model), "model": cell.model, "cell": cell.name,
-             "condition": row["condition"], "budget": row["budget"], "texts": row["texts"],
-             "context": row["context"],
-             "top_k": int(row["top_k"]) if row["condition"] == "hard" else None,
-             **{name: row[name] for name in NAMES}} for row in found]  # fmt: skip
-
-
-def of(results: Results, attention: str, condition: str, claim: Claim | None = None,
-       top_k: int = 2) -> pd.Series | None:  # fmt: skip
+def of(results: Results, attention: str, condition: str,
+       claim: Claim | None = None) -> pd.Series | None:  # fmt: skip
     """One row of the table, of the claim's own model where that was read; None where no model of
     the type was."""
-    frame = table(results)
-    own = frame[(frame["attention"] == attention) & (frame["condition"] == condition)]
+    own = only(table(results), attention=attention, condition=condition)
     if condition == "hard":
-        own = own[own["top_k"] == top_k]
+        own = only(own, top_k=2)
     if own.empty:
         return None
     same = [claim is not None and scope.same_model(claim, model) for model in own["model"]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.paper import Claim, claims, paper, table
+from analysis.paper import Claim, claims, paper, printed
 
 
 def router_parameters(model: str, routing_dim: int, groups: int) -> int:
@@ -68,7 +68,7 @@ def confound() -> pd.DataFrame:
     """The paper's Table 3 against both models that it could be compared with: perplexity of each
     row relative to the pretrained model, and to the model adapted by the better LoRA."""
     rows = [("pretrained", _printed()["table1.pretrained.ppl"].paper)]
-    rows += [(row["method"], row["ppl"]) for row in table("table3")["rows"]]
+    rows += [(row["method"], row["ppl"]) for row in printed("table3")]
     frame = pd.DataFrame(rows, columns=["method", "ppl"])
     adapted = frame[frame["method"].str.startswith("lora")]["ppl"].min()
     return frame.assign(against_pretrained=frame["ppl"] / frame["ppl"].iloc[0] - 1,

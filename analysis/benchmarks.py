@@ -8,14 +8,19 @@ from typing import Any
 import pandas as pd
 
 from analysis.cells import Cell
-from analysis.comparisons import bases
+from analysis.comparisons import pairs
 from analysis.results import Results
+from analysis.rows import columns, only, wide
 from experiments import statistics
 
 KEY = ["reading", "shots", "condition", "budget"]
 QUESTION = ["texts", "document", "sha"]
 FOUR = ("hellaswag", "arc_easy", "piqa", "lambada_openai")  # the paper's, by lm-eval's names
 EVERY = "all four"
+COLUMNS = ["experiment", "cell", "role", "model", "window", "reading", "shots", "budget", "against",
+           "texts", "questions", "seeds", "score", "base_score", "points", "low", "high",
+           "changed_percent", "nats", "greatest_nats", "exposed_pairs_percent",
+           "exposed_questions_percent", "tokens", "evidence"]  # fmt: skip
 
 
 @cache
@@ -23,22 +28,13 @@ def table(results: Results) -> pd.DataFrame:
     """A row a benchmark (and the paper's four together), cell, budget and base: scores and their
     difference in points, how many answers changed, what the right answer cost more (nats), and how
     far a mask of the cell's window reaches at all."""
-    if results.answers.empty:
-        return pd.DataFrame()
-    found = [
-        row
-        for cell in results.cells.values()
-        for base in bases(results, cell)
-        for row in versus(results, cell, base)
-    ]
-    return pd.DataFrame(found)
+    return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
 
 
 def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
     """Rows of one cell against a full model."""
-    frame = results.answers
-    own, theirs = (frame[frame["cell"] == each.name] for each in (cell, base))
-    theirs = theirs[theirs["condition"] == "full"]
+    frame = results.readings["benchmarks"]
+    own, theirs = only(frame, cell=cell.name), only(frame, cell=base.name, condition="full")
     both = own.merge(theirs, on=["reading", "shots", *QUESTION], suffixes=("", "_base"))
     both = both.assign(exposure=exposed(both, cell))
     found = []
@@ -48,7 +44,7 @@ def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
                  "shots": int(shots), "budget": budget, "against": base.name}  # fmt: skip
         tasks = dict(list(asked.groupby("texts", sort=False)))
         if set(FOUR) <= set(tasks):
-            tasks[EVERY] = asked[asked["texts"].isin(FOUR)]
+            tasks[EVERY] = only(asked, texts=FOUR)
         found += [known | {"texts": name} | compared(rows, results.confidence)
                   for name, rows in tasks.items() if len(rows) > 1]  # fmt: skip
     return found
@@ -67,12 +63,12 @@ def exposed(both: pd.DataFrame, cell: Cell) -> pd.Series:
 def compared(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
     """Scores of the same questions, of a cell and of its base."""
     right, base_right = scored(both), scored(both, "_base")
-    points = statistics.two_way(wide(both, right - base_right), confidence)
+    points = statistics.two_way(wide(both, right - base_right, QUESTION), confidence)
     nats = both["right_nats"] - both["right_nats_base"]
     return {
         "questions": points.documents, "seeds": points.seeds,
         "score": 100 * right.mean(), "base_score": 100 * base_right.mean(),
-        "points": 100 * points.value, "low": 100 * points.low, "high": 100 * points.high,
+        **columns(points, "points", scale=100),
         "changed_percent": 100 * (right != base_right).mean(),
         "nats": nats.mean(), "greatest_nats": nats.abs().max(),
         "exposed_pairs_percent": 100 * both["exposure"].mean(),
@@ -85,8 +81,3 @@ def scored(both: pd.DataFrame, suffix: str = "") -> pd.Series:
     """Whether answers were right: by length, where the task has that, as the paper's scores are."""
     by_length = both[f"correct_norm{suffix}"]
     return by_length.where(by_length.notna(), both[f"correct{suffix}"]).astype(float)
-
-
-def wide(both: pd.DataFrame, values: pd.Series) -> Any:
-    """(seeds, questions)."""
-    return both.assign(value=values).pivot_table("value", "seed", QUESTION).to_numpy()

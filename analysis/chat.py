@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.cells import Cell
 from analysis.comparisons import quality
 from analysis.results import Results
+from analysis.rows import columns, only, wide
 from experiments import statistics
 
 COLUMNS = ["experiment", "cell", "role", "rate", "before", "budget", "questions", "divergence",
@@ -22,41 +23,31 @@ def table(results: Results) -> pd.DataFrame:
     """A row a cell, budget and length of the text before the question: the divergence (nats a
     token, interval over questions), percent of the tokens that both models hold likeliest; and,
     where it was read, the change of the perplexity on plays against the pretrained model."""
-    if results.chat.empty:
-        return pd.DataFrame(columns=COLUMNS)
     rows = []
-    grouped = results.chat.groupby(["cell", "before", "budget"], sort=False)
+    grouped = results.readings["chat"].groupby(["cell", "before", "budget"], sort=False)
     for (name, before, budget), own in grouped:
         cell = results.cells[str(name)]
-        found = interval(own, results.confidence)
+        found = statistics.two_way(divergence(own), results.confidence)
         rows.append({
             "experiment": cell.block, "cell": cell.name, "role": cell.role,
             "rate": cell.regime.get("learning_rate"), "before": int(before), "budget": budget,
-            "questions": found.documents, "divergence": found.value, "low": found.low,
-            "high": found.high, "agreed": own["agreed"].mean(),
+            "questions": found.documents, **columns(found, "divergence"),
+            "agreed": own["agreed"].mean(),
             "distant_density": own["distant_density"].mean(), **gain(results, cell, str(budget)),
             "evidence": own["evidence"].iloc[0],
         })  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def interval(rows: pd.DataFrame, confidence: float) -> statistics.Interval:
-    """Mean divergence over questions and seeds."""
-    return statistics.two_way(wide(rows), confidence)
-
-
-def wide(rows: pd.DataFrame) -> Any:
+def divergence(rows: pd.DataFrame) -> np.ndarray:
     """(seeds, questions)."""
-    return rows.pivot_table("divergence", "seed", "document").to_numpy()
+    return wide(rows, rows["divergence"], ["document"])
 
 
 def apart(results: Results, one: str, other: str, before: int) -> statistics.Interval | None:
     """How much further the answers of one cell are than another's, paired by question; None where
     one of them was not read."""
-    frame = results.chat
-    if frame.empty:
-        return None
-    own, theirs = (wide(frame[(frame["cell"] == each) & (frame["before"] == before)])
+    own, theirs = (divergence(only(results.readings["chat"], cell=each, before=before))
                    for each in (one, other))  # fmt: skip
     if not own.size or not theirs.size:
         return None
@@ -66,11 +57,10 @@ def apart(results: Results, one: str, other: str, before: int) -> statistics.Int
 def gain(results: Results, cell: Cell, budget: str) -> dict[str, float | None]:
     """Change of the perplexity on plays against the pretrained model, of the cell or of what it
     starts from; none where that was not read."""
-    frame = quality(results)
-    frame = frame[(frame["base_role"] == "pretrained") & (frame["texts"] == "plays")]
-    frame = frame[frame["final"].astype(bool)]
+    frame = only(quality(results), base_role="pretrained", texts="plays", reading="plays",
+                 final=True)  # fmt: skip
     for name in (cell.name, cell.start):
-        own = frame[(frame["cell"] == name) & (frame["reading"] == "plays")]
+        own = only(frame, cell=name)
         own = own[(own["condition"] == "full") | (own["budget"] == budget)]
         if len(own):
             row = own.iloc[0]

@@ -17,6 +17,7 @@ from analysis.results import Results
 from analysis.rules import Verdict
 from analysis.settings import LedgerSettings
 from analysis.tables import cell, number
+from analysis.tables import markdown as table_of
 
 FIELDS = (
     "id", "source", "statement", "kind", "paper", "ours", "low", "high", "n", "scale", "verdict",
@@ -76,8 +77,7 @@ def row(claim: Claim, results: Results, settings: LedgerSettings) -> Row:
         told = {"verdict": Verdict.NOT_RUN, "why": reason(claim), "command": command(claim)}
         return {name: {**dict.fromkeys(FIELDS), **known, **told}[name] for name in FIELDS}
     numbers = {name: _number(getattr(found, name)) for name in ("ours", "low", "high")}
-    words = {name: getattr(found, name) for name in ("n", "verdict", "why", "command", "evidence")}
-    every = known | numbers | words | {"scale": found.scale or settings.scale}
+    every = vars(found) | known | numbers | {"scale": found.scale or settings.scale}
     return {name: every[name] for name in FIELDS}
 
 
@@ -161,11 +161,9 @@ def by_source(rows: list[Row]) -> list[str]:
     found: dict[str, list[Row]] = {}
     for entry in rows:
         found.setdefault(entry["source"], []).append(entry)
-    lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * len(Verdict) + "|"]
-    for name, own in (*found.items(), ("**all**", rows)):
-        counts = (str(count or "") for count in totals(own).values())
-        lines.append("| " + " | ".join([name, *counts]) + " |")
-    return lines
+    counted = [[name, *(str(count or "") for count in totals(own).values())]
+               for name, own in (*found.items(), ("**all**", rows))]  # fmt: skip
+    return table_of(head, counted)
 
 
 def markdown(rows: list[Row]) -> str:
@@ -175,20 +173,18 @@ def markdown(rows: list[Row]) -> str:
     for source in dict.fromkeys(entry["source"] for entry in rows):
         own = [e for e in rows if e["source"] == source and e["verdict"] != Verdict.NOT_RUN]
         if own:
-            lines += ["", f"## {source}", "",
-                      "| statement | verdict | measured | scale | id, command, file |",
-                      "| --- | --- | --- | --- | --- |"]  # fmt: skip
-            lines += [_line(entry) for entry in own]
-    lines += ["", "## Not run", "", "| rows | reason | ids |", "| ---: | --- | --- |"]
-    lines += [f"| {len(ids)} | {cell(why)} | {' '.join(f'`{name}`' for name in ids)} |"
-              for why, ids in not_run(rows).items()]  # fmt: skip
+            head = ["statement", "verdict", "measured", "scale", "id, command, file"]
+            lines += ["", f"## {source}", "", *table_of(head, map(_cells, own), "lllll")]
+    left = [[str(len(ids)), cell(why), " ".join(f"`{name}`" for name in ids)]
+            for why, ids in not_run(rows).items()]  # fmt: skip
+    lines += ["", "## Not run", "", *table_of(["rows", "reason", "ids"], left, "rll")]
     return "\n".join(lines) + "\n"
 
 
-def _line(entry: Row) -> str:
+def _cells(entry: Row) -> list[str]:
     made = f"`{entry['id']}` `{entry['command']}` `{entry['evidence']}`"
     values = (entry["statement"], entry["verdict"], entry["why"], entry["scale"], made)
-    return "| " + " | ".join(cell(value) for value in values) + " |"
+    return [cell(value) for value in values]
 
 
 def write(rows: list[Row], folder: Path) -> list[Path]:

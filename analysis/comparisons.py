@@ -3,7 +3,7 @@ documents that both were read on, with intervals over seeds and documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ import pandas as pd
 
 from analysis.cells import Cell
 from analysis.results import Results, reading_of
+from analysis.rows import columns, only
 from experiments import statistics
 
 COLUMNS = [
@@ -33,13 +34,16 @@ MAIN_READING = "final"
 @cache
 def quality(results: Results) -> pd.DataFrame:
     """A row a cell, reading, texts, budget and experiment that it is compared with."""
-    rows = [
-        row
-        for cell in results.cells.values()
-        for base in bases(results, cell)
-        for row in versus(results, cell, base)
-    ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
+
+
+Rows = Iterable[dict[str, Any]]
+
+
+def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Rows]) -> Rows:
+    """Rows of every cell against each that it is compared with."""
+    return [row for cell in results.cells.values() for base in bases(results, cell)
+            for row in compared(results, cell, base)]  # fmt: skip
 
 
 def bases(results: Results, cell: Cell) -> Iterator[Cell]:
@@ -60,10 +64,9 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
     theirs = results.rows_of(base.name)
     for key, own in results.rows_of(cell.name).groupby(SAME, sort=False):
         found = dict(zip(SAME, key, strict=True))
-        same = theirs[(theirs["reading"] == found["reading"]) & (theirs["texts"] == found["texts"])]
+        same = only(theirs, reading=found["reading"], texts=found["texts"])
         if "full" not in set(same["condition"]):
-            budget = same["budget"] == found["budget"]
-            same = same[budget & (same["condition"] == found["condition"])]
+            same = only(same, budget=found["budget"], condition=found["condition"])
         own, same = in_common(own, same)
         if own["sha"].nunique() < FEWEST:
             continue
@@ -85,10 +88,7 @@ def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.
 def change(ours: pd.DataFrame, base: pd.DataFrame, confidence: float) -> dict[str, Any]:
     """Relative change of perplexity, with its interval over seeds and documents."""
     found = statistics.paired_change(ours, base, confidence)
-    return {
-        "change": found.value, "low": found.low, "high": found.high, "seeds": found.seeds,
-        "documents": found.documents,
-    }  # fmt: skip
+    return {**columns(found, "change"), "seeds": found.seeds, "documents": found.documents}
 
 
 def described(results: Results, cell: Cell, rows: pd.DataFrame) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def perplexity(rows: pd.DataFrame) -> float:
 
 def against_full(frame: pd.DataFrame) -> pd.DataFrame:
     """Hard masks, each against the first full model that its experiment names."""
-    full = frame["base_role"].isin(["adapted", "pretrained"]) & (frame["condition"] == "hard")
-    return frame[full].drop_duplicates(SAME)
+    full = only(frame, base_role=["adapted", "pretrained"], condition="hard")
+    return full.drop_duplicates(SAME)
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,15 @@ class Family:
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Its rows of the central table, those of masks."""
-        hard = self._same(frame) & (frame["condition"] == "hard")
-        return frame[hard & (frame["against"] == self.against)]
+        return only(self._same(frame), condition="hard", against=self.against)
 
     def others(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Rows of the same documents against other bases."""
-        return frame[self._same(frame) & (frame["against"] != self.against)]
+        same = self._same(frame)
+        return same[same["against"] != self.against]
 
-    def _same(self, frame: pd.DataFrame) -> pd.Series:
-        return (frame["reading"] == self.reading) & (frame["texts"] == self.texts)
+    def _same(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return only(frame, reading=self.reading, texts=self.texts)
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,7 @@ class Headline:
 
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Its budgets against the adapted model, by density."""
-        own = self.family.of(frame)
-        return own[own["cell"] == self.cell].sort_values("distant_density")
+        return only(self.family.of(frame), cell=self.cell).sort_values("distant_density")
 
 
 def headline(results: Results) -> Headline | None:
@@ -158,11 +157,10 @@ def headline(results: Results) -> Headline | None:
 def headlines(results: Results) -> list[Headline]:
     """Those of :data:`HEADLINES` that were read, or else the first experiment that trains
     groups."""
-    frame = against_full(quality(results))
-    ours = frame[frame["role"].isin(["ours", "groups"])]
+    ours = only(against_full(quality(results)), role=["ours", "groups"])
     read = list(dict.fromkeys(ours["experiment"]))
     names = [name for name in HEADLINES if name in read] or read[:1]
-    return [_headline(results, ours[ours["experiment"] == name]) for name in names]
+    return [_headline(results, only(ours, experiment=name)) for name in names]
 
 
 def _headline(results: Results, own: pd.DataFrame) -> Headline:
@@ -177,9 +175,9 @@ def _headline(results: Results, own: pd.DataFrame) -> Headline:
     return Headline(first["cell"], family, next(full, None))
 
 
-def point(results: Results, cell: str, family: Family) -> pd.Series | None:
+def point(results: Results, cell: str | None, family: Family) -> pd.Series | None:
     """One full model against the family's base (the pretrained model against the adapted one)."""
-    ours, base = results.cells.get(cell), results.cells.get(family.against)
+    ours, base = (results.cells.get(name or "") for name in (cell, family.against))
     if ours is None or base is None or ours.name == base.name:
         return None
     rows = [row for row in versus(results, ours, base)

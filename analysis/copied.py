@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.results import Results
+from analysis.rows import columns, only
 from experiments import statistics
 
 SAME = ["reading", "texts", "cell", "budget"]
@@ -18,12 +19,11 @@ def copied(results: Results) -> pd.DataFrame:
     """A row a mask: of what the same model gains under full attention (nats per token) from having
     read the passage before, the share that the mask gains too. 1: copies as full attention does,
     0: as if the passage were new."""
-    frame, rows = results.copying, []
-    for key, own in frame[frame["condition"] == "hard"].groupby(SAME, sort=False):
+    frame, rows = results.readings["copying"], []
+    for key, own in only(frame, condition="hard").groupby(SAME, sort=False):
         found = dict(zip(SAME, key, strict=True))
-        same = (frame[["reading", "texts", "cell"]] == list(key[:3])).all(axis=1)
-        full, new = (by_document(frame[same & (frame["condition"] == name)])
-                     for name in ("full", "new"))  # fmt: skip
+        same = {name: found[name] for name in ("reading", "texts", "cell")}
+        full, new = (by_document(only(frame, **same, condition=name)) for name in ("full", "new"))
         loss = by_document(own)
         if loss.shape != full.shape or loss.shape != new.shape:
             continue  # nothing to measure the mask against
@@ -31,9 +31,9 @@ def copied(results: Results) -> pd.DataFrame:
                                  results.confidence)  # fmt: skip
         first = own.iloc[0]
         rows.append(found | {
-            "role": results.cells[found["cell"]].role, "copied": share.value,
-            "copied_low": share.low, "copied_high": share.high, "seeds": share.seeds,
-            "documents": share.documents, "nats": float(loss.to_numpy().mean()),
+            "role": results.cells[found["cell"]].role, **columns(share, "copied", "copied_"),
+            "seeds": share.seeds, "documents": share.documents,
+            "nats": float(loss.to_numpy().mean()),
             "gain": float((new - full).to_numpy().mean()),
             "distant_density": float(own["distant_density"].mean()),
             **{name: first[name] for name in ("K", "top_k", "probe", "ngram", "evidence")},

@@ -22,6 +22,7 @@ from scipy import stats
 
 from analysis import ladder
 from analysis.results import Results
+from analysis.rows import only
 
 AHEAD = {"135M": ladder.NEXT["smollm2-135m-instruct"], "1B": 10**9, "7B": 7 * 10**9}
 FEWEST = 3  # rungs: two make a line and no interval
@@ -104,8 +105,7 @@ def gap(results: Results, budget: str) -> Law | None:
 
 def density(results: Results) -> Law | None:
     """The law of the density needed, in percent of the distant pairs."""
-    frame = ladder.needed(results)
-    rungs = frame[frame["place"] == "ladder"]
+    rungs = only(ladder.needed(results), place="ladder")
     return _law(rungs, "density", results.confidence, (0.0, 100.0))
 
 
@@ -135,7 +135,7 @@ def content(results: Results) -> dict[str, Any]:
 
 def _gaps(results: Results, rungs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for budget, mask in ladder.MASKS.items():
-        law, kept = gap(results, budget), rungs[rungs["budget"] == budget]["distant_density"]
+        law, kept = gap(results, budget), only(rungs, budget=budget)["distant_density"]
         if law is not None:
             kept_percent = [round(100 * float(each), 2) for each in (kept.min(), kept.max())]
             known = {"mask": mask, "budget": budget, "distant_pairs_percent": kept_percent}

@@ -10,6 +10,7 @@ import pandas as pd
 from sklearn.metrics import adjusted_mutual_info_score
 
 from analysis.results import Results
+from analysis.rows import columns, only
 from experiments import statistics
 
 # Experiments of params.yaml: whose groups, and what they are held against.
@@ -26,28 +27,22 @@ COLUMNS = ["layer", "about", "information", "low", "high", "documents", "cell", 
 def table(results: Results) -> pd.DataFrame:
     """A row a layer (and ``all``, the mean over layers) and label, of the paper's setup and of the
     recipe: the mean over test documents."""
-    frame = results.information
-    found = [row for name in (OWN, RECIPE)
-             for row in _of(name, frame, results)]  # fmt: skip
+    found = [row for name in (OWN, RECIPE) for row in _of(name, results)]
     return pd.DataFrame(found, columns=COLUMNS)
 
 
-def _of(name: str, frame: pd.DataFrame, results: Results) -> Iterator[dict[str, object]]:
-    own = frame[frame["experiment"] == name]
+def _of(name: str, results: Results) -> Iterator[dict[str, object]]:
+    frame = results.readings["information"]
+    own = only(frame, experiment=name)
     if own.empty:
         return
     known = {column: own.iloc[0][column] for column in ("cell", "evidence")}
-    told = [_of_labels(own)]
+    told = [own.melt(KEYS, list(LABELS), var_name="about", value_name="found")]
     if name == OWN:
-        told += [_of_groups(own, frame[frame["experiment"] == each], each) for each in OTHERS]
+        told += [_of_groups(own, only(frame, experiment=each), each) for each in OTHERS]
     for about, one in pd.concat(told).groupby("about", sort=False):
         for layer, by in (("all", one), *one.groupby("layer")):
             yield {**_row(layer, str(about), by, results), **known}
-
-
-def _of_labels(own: pd.DataFrame) -> pd.DataFrame:
-    """A row a document, layer and label."""
-    return own.melt(id_vars=KEYS, value_vars=list(LABELS), var_name="about", value_name="found")
 
 
 def _of_groups(own: pd.DataFrame, other: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -63,5 +58,5 @@ def _of_groups(own: pd.DataFrame, other: pd.DataFrame, name: str) -> pd.DataFram
 def _row(layer: str | int, about: str, own: pd.DataFrame, results: Results) -> dict[str, object]:
     by_document = own.groupby(["document", "sha"])["found"].mean()
     found = statistics.mean(by_document, results.confidence)
-    return {"layer": layer, "about": about, "information": found.value, "low": found.low,
-            "high": found.high, "documents": found.documents}  # fmt: skip
+    return {"layer": layer, "about": about, **columns(found, "information"),
+            "documents": found.documents}  # fmt: skip

@@ -14,6 +14,7 @@ import pandas as pd
 
 from analysis.comparisons import quality
 from analysis.results import Results
+from analysis.rows import only
 
 # Parameters by model, embeddings counted once: of the rungs that a law is fitted on, and the next.
 RUNGS = {"small-llama-1m": 787_296, "small-llama-2m": 2_361_024, "small-llama-5m": 4_721_184,
@@ -35,9 +36,9 @@ PLACES = {
     "paper": "another window and text", "paper_books": "another window and text",
 }  # fmt: skip
 SMALL = 0.02  # a small gap: same_ppl of params.yaml
-NAMES = ["budget", "distant_density", "change", "low", "high", "ppl", "base_ppl", "documents",
-         "seeds", "texts", "context", "cell", "evidence"]  # fmt: skip
-COLUMNS = ["place", "model", "parameters", "mask", "window", *NAMES]
+COLUMNS = ["place", "model", "parameters", "mask", "window", "budget", "distant_density", "change",
+           "low", "high", "ppl", "base_ppl", "documents", "seeds", "texts", "context", "cell",
+           "evidence"]  # fmt: skip
 
 
 @cache
@@ -45,24 +46,21 @@ def table(results: Results) -> pd.DataFrame:
     """A row a model and mask: change of the perplexity against the same model under full attention,
     with its interval over documents, and the share of distant pairs kept; ``place``: a rung of the
     ladder, the next one, or that model under another window on other texts."""
-    frame = quality(results)
-    own = frame[frame["experiment"].isin(list(PLACES)) & frame["model"].isin(list(PARAMETERS))]
-    own = own[(own["condition"] == "hard") & own["budget"].isin(list(MASKS))]
-    own = own[own["base_role"].isin(["small", "pretrained"])]  # the same weights, nothing adapted
-    rows = [{"place": PLACES[row["experiment"]], "model": row["model"],
-             "parameters": PARAMETERS[row["model"]], "mask": MASKS[row["budget"]],
-             "window": int(row["window"]), **{name: row[name] for name in NAMES}}
-            for _, row in own.iterrows()]  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS).sort_values(
+    own = only(quality(results), experiment=PLACES, model=PARAMETERS, condition="hard",
+               budget=MASKS, base_role=["small", "pretrained"])  # fmt: skip
+    known = own.assign(
+        place=own["experiment"].map(PLACES), parameters=own["model"].map(PARAMETERS),
+        mask=own["budget"].map(MASKS), window=own["window"].astype(int),
+    )  # fmt: skip
+    return known[COLUMNS].sort_values(
         ["place", "parameters", "texts", "distant_density"], kind="stable", ignore_index=True
     )
 
 
 def of(results: Results, place: str, budget: str | None = None) -> pd.DataFrame:
     """Rows of one place, and of one mask where it is named, by size."""
-    frame = table(results)
-    own = frame[frame["place"] == place]
-    return own if budget is None else own[own["budget"] == budget]
+    own = only(table(results), place=place)
+    return own if budget is None else only(own, budget=budget)
 
 
 @cache

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.comparisons import quality
 from analysis.results import Results
+from analysis.rows import only
 
 # Experiments of params.yaml, and what they are called.
 LINES = {
@@ -18,20 +19,18 @@ LINES = {
     "long_longer_heavy": "ours, heavy hitters, 3x steps",
     "long_longer_allocated": "ours, calibrated, 3x steps",
 }
-NAMES = ["cell", "context", "against", "change", "low", "high", "distant_density", "density",
-         "documents", "seeds", "evidence"]  # fmt: skip
-COLUMNS = ["method", "trained_at", *NAMES]
+COLUMNS = ["method", "trained_at", "cell", "context", "against", "change", "low", "high",
+           "distant_density", "density", "documents", "seeds", "evidence"]  # fmt: skip
 
 
 @cache
 def table(results: Results) -> pd.DataFrame:
     """A row an experiment and length: change of the perplexity against full attention at that
     length, and the share of the pairs kept; ``trained_at``: tokens of a training window."""
-    frame = quality(results)
-    own = frame[frame["experiment"].isin(list(LINES)) & (frame["condition"] == "hard")]
-    rows = [{"method": LINES[row["experiment"]], "trained_at": trained_at(results, row["cell"]),
-             **{name: row[name] for name in NAMES}} for _, row in own.iterrows()]  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS).sort_values(["method", "context"], kind="stable")
+    own = only(quality(results), experiment=LINES, condition="hard")
+    known = own.assign(method=own["experiment"].map(LINES),
+                       trained_at=[trained_at(results, cell) for cell in own["cell"]])  # fmt: skip
+    return known[COLUMNS].sort_values(["method", "context"], kind="stable")
 
 
 def trained_at(results: Results, cell: str) -> int | None:

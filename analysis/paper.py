@@ -68,13 +68,16 @@ def magnitude(value: Any) -> float | None:
         return None
 
 
-def table(table_id: str) -> dict[str, Any]:
-    """One table of the paper with its rows as dictionaries."""
+def printed(table_id: str, **named: Any) -> list[dict[str, Any]]:
+    """Rows of one table of the paper, those that have these values.
+
+    Raises:
+        ValueError: there is no such table.
+    """
     for entry in paper()["tables"]:
         if entry["id"] == table_id:
-            return entry | {
-                "rows": [dict(zip(entry["columns"], row, strict=True)) for row in entry["rows"]]
-            }
+            rows = [dict(zip(entry["columns"], row, strict=True)) for row in entry["rows"]]
+            return [row for row in rows if named.items() <= row.items()]
     raise ValueError(f"analysis/paper.yaml has no table {table_id!r}; name one of its `id`s")
 
 
@@ -109,7 +112,7 @@ def claims() -> list[Claim]:
     rows = [
         claim
         for entry in paper()["tables"]
-        for row in table(entry["id"])["rows"]
+        for row in printed(entry["id"])
         for claim in _row_claims(entry, row)
     ]
     doubts = [

@@ -10,8 +10,9 @@ import pandas as pd
 
 from analysis import lengths
 from analysis.cells import Cell
-from analysis.comparisons import bases, change
+from analysis.comparisons import change, pairs
 from analysis.results import Results
+from analysis.rows import only
 
 COLUMNS = ["method", "experiment", "cell", "position", "budget", "change", "low", "high",
            "documents", "seeds", "largest", "moved", "evidence"]  # fmt: skip
@@ -22,23 +23,19 @@ def table(results: Results) -> pd.DataFrame:
     """A row an experiment of :data:`analysis.lengths.LINES` and stretch of positions: change of the
     perplexity of its tokens against full attention, percent of the keys in the largest group, and
     percent of them that lie in another group than in the first stretch."""
-    frame = results.positions
-    found = [row for cell in results.cells.values() if cell.block in lengths.LINES
-             and cell.name in set(frame["cell"]) for base in bases(results, cell)
-             for row in versus(results, cell, base)]  # fmt: skip
-    return pd.DataFrame(found, columns=COLUMNS)
+    return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
 
 
 def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
     """Rows of one cell against a full model."""
-    frame = results.positions
-    own = frame[(frame["cell"] == cell.name) & (frame["condition"] == "hard")]
-    theirs = frame[(frame["cell"] == base.name) & (frame["condition"] == "full")]
+    frame = results.readings["positions"]
+    own = only(frame, cell=cell.name, experiment=lengths.LINES, condition="hard")
+    theirs = only(frame, cell=base.name, condition="full")
     rows = []
     for (budget, position), ours in own.groupby(["budget", "position"], sort=False):
-        same = theirs[theirs["position"] == position]
+        same = only(theirs, position=position)
         both = set(ours["sha"]) & set(same["sha"])
-        ours, same = (each[each["sha"].isin(both)] for each in (ours, same))
+        ours, same = (only(each, sha=both) for each in (ours, same))
         if len(both) > 1:
             rows.append({
                 "method": lengths.LINES[cell.block], "experiment": cell.block, "cell": cell.name,

@@ -36,7 +36,7 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    made.filters["number"] = lambda value: tables.cell(value)
+    made.filters["number"] = tables.cell
     made.filters["figure"] = claims.figure
     judged = [row for row in rows if row["verdict"] != Verdict.NOT_RUN]
     first = [row for row in judged if row["source"] in ("ours", "Audit")]

@@ -21,23 +21,46 @@ ROWS = (
     "reading", "evidence",
 )  # fmt: skip
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
-# Which kind of reading a table is of: the column that this kind alone has.
-KINDS = {"leak": "changed", "copying": "distance", "benchmarks": "exposure", "groups": "confidence",
-         "contents": "members", "information": "groups", "ruler": "found",
-         "positions": "position", "chat": "divergence"}  # fmt: skip
+# Which kind of reading a table is of: the column that this kind alone has. A row a cell, seed and
+# document (or question), and ...
+KINDS = {
+    "leak": "changed",  # balance: earlier assignments that a suffix changes
+    "copying": "distance",  # condition (``new``: read once), budget: a passage that is read twice
+    "benchmarks": "exposure",  # condition, budget, benchmark
+    "groups": "confidence",  # layer: how even groups are, and how sure a token is
+    "contents": "members",  # layer, way to group, group: tokens by part of speech
+    "information": "groups",  # layer: what groups tell of tokens, and the groups, a letter each
+    "ruler": "found",  # condition, budget, long-context task, length
+    "positions": "position",  # condition, budget, stretch of positions
+    "chat": "divergence",  # condition, budget, length of the text before the question
+}
 NEEDED = {
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
     "copying": ("seed", "condition", "document", "nll", "tokens"),
-    "leak": ("balance", "document"),
-    "groups": ("layer", "document", "largest_group"),
+    "leak": ("balance", "document", "changed"),
+    "groups": ("layer", "document", "largest_group", "confidence"),
     "contents": ("layer", "by", "group", "document", "members"),
-    "information": ("layer", "document", "sha"),
+    "information": ("layer", "document", "sha", "groups"),
     "ruler": ("condition", "document", "sha", "length", "nll", "tokens", "found"),
     "positions": ("condition", "document", "sha", "position", "nll", "tokens"),
     "chat": ("condition", "document", "before", "divergence", "agreed"),
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
-    "speed": ("device", "length", "K", "k", "method", "direction", "speedup", "density"),
+    "speed": (
+        "device",
+        "length",
+        "K",
+        "k",
+        "probe",
+        "heads",
+        "method",
+        "direction",
+        "speedup",
+        "median_s",
+        "low_s",
+        "high_s",
+        "density",
+    ),
     "decode": ("device", "context", "dtype", "method", "speedup"),
     "masks": ("method", "K", "k", "heavy", "budget", "time", "time_low", "time_high"),
     "prefill": ("experiment", "length", "speedup", "speedup_low", "speedup_high", "density"),
@@ -46,14 +69,25 @@ NEEDED = {
 
 
 def read_csv(path: Path, kind: str | None = None) -> pd.DataFrame:
-    """A table of a stage; ValueError names the file and a column that the rules rely on and that
-    it lacks."""
+    """A table of a stage, or of a reading; ValueError names the file and a column that the rules
+    rely on and that it lacks."""
     frame = pd.read_csv(path, dtype=dict.fromkeys(TEXT, str))
-    kind = kind or next((k for k, column in KINDS.items() if column in frame), "perplexity")
-    if missing := [name for name in NEEDED.get(kind, ()) if name not in frame]:
+    if missing := [name for name in NEEDED[kind or kind_of(frame)] if name not in frame]:
         raise ValueError(f"{path}: column {missing[0]!r} is missing; run its stage again")
     text = [name for name in TEXT if name in frame]
     return frame.assign(**{name: frame[name].fillna("") for name in text})
+
+
+def kind_of(frame: pd.DataFrame) -> str:
+    """The kind of reading that a table is of."""
+    return next((kind for kind, column in KINDS.items() if column in frame), "perplexity")
+
+
+def _whole(kind: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of one kind together; a column that is not there is empty."""
+    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    missing = [name for name in (*ROWS, *NEEDED[kind]) if name not in frame]
+    return frame.assign(**dict.fromkeys(missing, pd.Series(dtype=object)))
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -123,27 +157,21 @@ class Results:
         return iter(sorted(known, key=lambda each: order[each[0]]))
 
     @cached_property
-    def _read(self) -> dict[str, pd.DataFrame]:
-        """Rows of every finished reading, by kind."""
-        frames: dict[str, list[pd.DataFrame]] = {}
+    def readings(self) -> dict[str, pd.DataFrame]:
+        """Rows of every finished reading, by kind: ``perplexity``, or a key of :data:`KINDS`."""
+        frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("perplexity", *KINDS)}
         for _, record in self.finished():
             path = record.with_name("rows.csv")
             if path.is_file():
                 frame = read_csv(path)
-                kind = next((k for k, column in KINDS.items() if column in frame), "perplexity")
                 told = {"reading": record.parent.name, "evidence": self.evidence(path)}
-                frames.setdefault(kind, []).append(frame.assign(**told))
-        return {kind: pd.concat(own, ignore_index=True) for kind, own in frames.items()}
-
-    def _kind(self, kind: str) -> pd.DataFrame:
-        frame = self._read.get(kind, pd.DataFrame())
-        missing = [name for name in ROWS if name not in frame]
-        return frame.assign(**dict.fromkeys(missing, pd.Series(dtype=object)))
+                frames[kind_of(frame)].append(frame.assign(**told))
+        return {kind: _whole(kind, own) for kind, own in frames.items()}
 
     @cached_property
     def rows(self) -> pd.DataFrame:
         """Losses: a row a reading, cell, seed, condition, budget and document."""
-        return self._kind("perplexity")
+        return self.readings["perplexity"]
 
     @cached_property
     def _by_cell(self) -> dict[str, pd.DataFrame]:
@@ -152,51 +180,6 @@ class Results:
     def rows_of(self, cell: str) -> pd.DataFrame:
         """Rows of one cell."""
         return self._by_cell.get(cell, self.rows.head(0))
-
-    @cached_property
-    def copying(self) -> pd.DataFrame:
-        """The same of passages that a window holds twice; condition ``new``: read once."""
-        return self._kind("copying")
-
-    @cached_property
-    def leak(self) -> pd.DataFrame:
-        """A row a cell, seed, balance and document: earlier assignments that a suffix changes."""
-        return self._kind("leak")
-
-    @cached_property
-    def answers(self) -> pd.DataFrame:
-        """A row a cell, seed, condition, budget, benchmark and question."""
-        return self._kind("benchmarks")
-
-    @cached_property
-    def ruler(self) -> pd.DataFrame:
-        """A row a cell, seed, condition, budget, long-context task, length and question."""
-        return self._kind("ruler")
-
-    @cached_property
-    def chat(self) -> pd.DataFrame:
-        """A row a cell, seed, condition, budget, question and length of the text before it."""
-        return self._kind("chat")
-
-    @cached_property
-    def positions(self) -> pd.DataFrame:
-        """A row a cell, seed, condition, budget, document and stretch of positions."""
-        return self._kind("positions")
-
-    @cached_property
-    def groups(self) -> pd.DataFrame:
-        """A row a cell, seed, document and layer: how even groups are, and how sure a token is."""
-        return self._kind("groups")
-
-    @cached_property
-    def contents(self) -> pd.DataFrame:
-        """A row a document, layer, way to group and group: tokens by part of speech."""
-        return self._kind("contents")
-
-    @cached_property
-    def information(self) -> pd.DataFrame:
-        """A row a document and layer: what groups tell of tokens, and the groups, a letter each."""
-        return self._kind("information")
 
     @cached_property
     def training(self) -> pd.DataFrame:
@@ -230,16 +213,6 @@ class Results:
         if not path.is_file():
             return pd.DataFrame(columns=[*NEEDED[stage], "evidence"])
         return read_csv(path, stage).assign(evidence=self.evidence(path))
-
-    @cached_property
-    def exactness(self) -> pd.DataFrame:
-        """Cases of the fast attention against its definition."""
-        return self.table("exactness")
-
-    @cached_property
-    def decode(self) -> pd.DataFrame:
-        """Decoding steps, by context, dtype and routing."""
-        return self.table("decode")
 
     @cached_property
     def whole(self) -> pd.DataFrame:

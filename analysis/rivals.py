@@ -7,8 +7,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.cells import ROLES, Cell
-from analysis.comparisons import change, described, in_common, perplexity, quality, versus
+from analysis.comparisons import (
+    COLUMNS,
+    change,
+    described,
+    in_common,
+    perplexity,
+    quality,
+    versus,
+)
 from analysis.results import Results
+from analysis.rows import only, row_of
 
 READING, TEXTS = "rivals", "unseen"
 OURS = "recipe"
@@ -58,14 +67,14 @@ ABOUT = {
     "csa": About("github.com/jnormore/csa", "every pair", "shares of heads", every=True),
     "oracle_heads": About("full attention's own weights", "every pair", every=True),
 }  # fmt: skip
+MINE = About("this repository", "each token with each centroid", "routers")
 
 
 def rows(results: Results) -> pd.DataFrame:
     """The central table's rows of rivals and of ours on the common reading, against the adapted
     model."""
-    frame = quality(results)
-    own = frame[(frame["reading"] == READING) & (frame["texts"] == TEXTS)]
-    own = own[(own["base_role"] == "adapted") & (own["condition"] == "hard")]
+    own = only(quality(results), reading=READING, texts=TEXTS, base_role="adapted",
+               condition="hard")  # fmt: skip
     base = own.loc[own["experiment"] == OURS, "against"].head(1)
     ours = own["experiment"].eq(OURS) | own["role"].isin(BESIDE)
     return own[(own["role"].isin(list(ABOUT)) | ours) & own["against"].isin(base)]
@@ -80,15 +89,14 @@ def against_ours(results: Results) -> pd.DataFrame:
             found += [row for row in versus(results, cell, ours)
                       if (row["reading"], row["texts"]) == (READING, TEXTS)]  # fmt: skip
             found += _without_budget(results, cell)
-    return pd.DataFrame(found)
+    return pd.DataFrame(found, columns=COLUMNS)
 
 
 def _without_budget(results: Results, cell: Cell) -> list[dict[str, Any]]:
     """A rival that keeps what it keeps."""
-    own, ours = (frame[(frame["reading"] == READING) & (frame["texts"] == TEXTS)
-                       & (frame["condition"] == "hard") & (frame["budget"] == budget)]
-                 for frame, budget in ((results.rows_of(cell.name), "own"),
-                                       (results.rows_of(OURS), BUDGET)))  # fmt: skip
+    own, ours = (only(results.rows_of(name), reading=READING, texts=TEXTS, condition="hard",
+                      budget=budget)
+                 for name, budget in ((cell.name, "own"), (OURS, BUDGET)))  # fmt: skip
     if own.empty or ours.empty:
         return []
     own, ours = in_common(own, ours)
@@ -100,25 +108,19 @@ def _without_budget(results: Results, cell: Cell) -> list[dict[str, Any]]:
 
 def table(results: Results) -> pd.DataFrame:
     """A row a method and budget, the best first; changes in percent, with their intervals."""
-    every, own = against_ours(results), rows(results)
-    if own.empty:
-        return pd.DataFrame()
-    found = []
+    every, own, found = against_ours(results), rows(results), []
     for row in own.sort_values(["budget", "change"]).to_dict("records"):
-        about = ABOUT.get(row["role"])
-        beside = every[(every["cell"] == row["cell"]) & (every["budget"] == row["budget"])
-                       ] if len(every) else every  # fmt: skip
-        known = beside.iloc[0] if len(beside) else None
+        about = ABOUT.get(row["role"], MINE)
+        known = row_of(every, cell=row["cell"], budget=row["budget"])
         found.append({
             "method": ROLES.get(row["role"], row["cell"]), "experiment": row["experiment"],
-            "source": about.source if about else "this repository",
-            "budget": row["budget"], "distant_pairs_percent": 100 * row["distant_density"],
+            "source": about.source, "budget": row["budget"],
+            "distant_pairs_percent": 100 * row["distant_density"],
             **{name: 100 * row[name] for name in ("change", "low", "high")},
             **{f"{name}_against_ours": None if known is None else 100 * known[name]
                for name in ("change", "low", "high")},
             "seeds": row["seeds"], "documents": row["documents"],
-            "choice_computes": about.scores if about else "each token with each centroid",
-            "learns": about.learns if about else "routers",
-            "generates": about.generates if about else True, "evidence": row["evidence"],
+            "choice_computes": about.scores, "learns": about.learns, "generates": about.generates,
+            "evidence": row["evidence"],
         })  # fmt: skip
     return pd.DataFrame(found)

@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.cells import Cell
-from analysis.comparisons import bases
+from analysis.comparisons import pairs
 from analysis.results import Results
+from analysis.rows import columns, only, wide
 from experiments import statistics
 
 QUESTION = ["texts", "document", "sha"]
@@ -32,18 +33,13 @@ def table(results: Results) -> pd.DataFrame:
     """A row a cell, budget, length, task (and all together) and base: answers found (percent) and
     their difference in points; nats per token of the right answers above the base's. A base under a
     mask is taken at the same budget. Intervals over questions."""
-    frame = results.ruler
-    if frame.empty:
-        return pd.DataFrame(columns=COLUMNS)
-    found = [row for cell in results.cells.values() for base in bases(results, cell)
-             for row in versus(results, cell, base)]  # fmt: skip
-    return pd.DataFrame(found, columns=COLUMNS)
+    return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
 
 
 def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
     """Rows of one cell against another."""
-    frame = results.ruler
-    own, theirs = (frame[frame["cell"] == each.name] for each in (cell, base))
+    frame = results.readings["ruler"]
+    own, theirs = (only(frame, cell=each.name) for each in (cell, base))
     rows = []
     for (length, _, budget), ours in own.groupby(KEY, sort=False):
         same = theirs[theirs["length"] == length]
@@ -61,17 +57,12 @@ def versus(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
 def compared(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
     """Scores and nats of the same questions, of a cell and of its base."""
     nats = both["nll"] / both["tokens"] - both["nll_base"] / both["tokens_base"]
-    points = statistics.two_way(wide(both, 100 * (both["found"] - both["found_base"])), confidence)
-    cost = statistics.two_way(wide(both, nats), confidence)
+    more = 100 * (both["found"] - both["found_base"])
+    points, cost = (statistics.two_way(wide(both, each, QUESTION), confidence)
+                    for each in (more, nats))  # fmt: skip
     return {
         "questions": cost.documents, "seeds": cost.seeds, "found": 100 * both["found"].mean(),
-        "base_found": 100 * both["found_base"].mean(), "points": points.value,
-        "points_low": points.low, "points_high": points.high, "nats": cost.value, "low": cost.low,
-        "high": cost.high, "distant_density": both["distant_density"].mean(),
+        "base_found": 100 * both["found_base"].mean(), **columns(points, "points", "points_"),
+        **columns(cost, "nats"), "distant_density": both["distant_density"].mean(),
         "evidence": both["evidence"].iloc[0],
     }  # fmt: skip
-
-
-def wide(both: pd.DataFrame, values: pd.Series) -> Any:
-    """(seeds, questions)."""
-    return both.assign(value=values).pivot_table("value", "seed", QUESTION).to_numpy()

@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.ablations import shares
 from analysis.cells import Cell
 from analysis.results import Results
+from analysis.rows import columns, only
 from experiments import statistics
 
 # Our mitigations by the paper's name; the last three are not the paper's.
@@ -22,6 +23,10 @@ NAMES = {
 }  # fmt: skip
 EVERY = ("drift", "shift", "rank", "alive", "agreement", "confidence")
 STABLE = "stable"  # the experiments of it, in params.yaml
+COLUMNS = ["cell", "experiment", "mitigation", "name", "weights", "groups", "steps", "layers",
+           "seeds", "evidence",
+           *(f"{name}{end}" for name in (*EVERY, "lost_rank", "largest")
+             for end in ("", "_low", "_high")), "documents"]  # fmt: skip
 
 
 def cells(results: Results) -> list[Cell]:
@@ -37,12 +42,12 @@ def table(results: Results) -> pd.DataFrame:
     moved, the dimensions that projected tokens fill (of those at first), groups that are alive, and
     the share of tokens that keep their group between looks."""
     found = [row(results, cell) for cell in cells(results)]
-    return pd.DataFrame([each for each in found if each])
+    return pd.DataFrame([each for each in found if each], columns=COLUMNS)
 
 
 def row(results: Results, cell: Cell) -> dict[str, Any]:
     """One training, {} where it was not watched."""
-    own = results.traces[results.traces["cell"] == cell.name]
+    own = only(results.traces, cell=cell.name)
     if own.empty:
         return {}
     first, last = (by_layer(own, step) for step in (own["step"].min(), own["step"].max()))
@@ -56,8 +61,7 @@ def row(results: Results, cell: Cell) -> dict[str, Any]:
     }  # fmt: skip
     for name, values in [*((each, last[each]) for each in EVERY), ("lost_rank", lost)]:
         if values.notna().all() and len(values) > 1:
-            found = statistics.mean(values, results.confidence)
-            known |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+            known |= columns(statistics.mean(values, results.confidence), name, f"{name}_")
     return known | largest(results, cell)
 
 
@@ -67,10 +71,9 @@ def largest(results: Results, cell: Cell) -> dict[str, Any]:
     if own.empty:
         return {}
     found = statistics.two_way(own.to_numpy(), results.confidence)
-    return {"largest": found.value, "largest_low": found.low, "largest_high": found.high,
-            "documents": found.documents}  # fmt: skip
+    return {**columns(found, "largest", "largest_"), "documents": found.documents}
 
 
 def by_layer(trace: pd.DataFrame, step: int) -> pd.DataFrame:
     """A row a layer: the mean over seeds at a step."""
-    return trace[trace["step"] == step].groupby("layer").mean(numeric_only=True)
+    return only(trace, step=step).groupby("layer").mean(numeric_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -26,8 +26,9 @@ from analysis import (
 )
 from analysis.comparisons import against_full, headline, point, quality
 from analysis.copied import copied
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
+from analysis.rows import columns, only
 from experiments import statistics
 
 
@@ -38,7 +39,7 @@ def pareto(results: Results) -> pd.DataFrame:
     if known is None:
         return pd.DataFrame()
     own = known.family.of(quality(results)).sort_values(["cell", "distant_density"])
-    above = point(results, known.pretrained, known.family) if known.pretrained else None
+    above = point(results, known.pretrained, known.family)
     full = [] if above is None else [pd.DataFrame([above])]
     every = pd.concat([own, *full], ignore_index=True)
     names = ["experiment", "cell", "role", "budget", "against", "reading", "texts", "seeds",
@@ -60,7 +61,7 @@ def speed(results: Results) -> pd.DataFrame:
         {"whose": "paper (H100)", "length": row["context"], "K": groups, "k": 1,
          "speedup": row[f"speedup_K{groups}"], "method": "paper_k1", "direction": "forward",
          "hardware": "H100-80GB"}
-        for groups in (4, 8) for row in table("table6")["rows"]
+        for groups in (4, 8) for row in printed("table6")
     ]  # fmt: skip
     joined = pd.concat([frame.assign(whose="ours"), pd.DataFrame(theirs)], ignore_index=True)
     return joined[["whose", *(c for c in joined if c != "whose")]]
@@ -69,7 +70,7 @@ def speed(results: Results) -> pd.DataFrame:
 def exactness(results: Results) -> pd.DataFrame:
     """Worst and median agreement of each method, dtype and kind of groups with the float64
     definition."""
-    frame = results.exactness
+    frame = results.table("exactness")
     if frame.empty:
         return frame
     return frame.groupby(["method", "dtype", "groups"], sort=False).agg(
@@ -80,22 +81,25 @@ def exactness(results: Results) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
 
 
+LEAK = ["cell", "balance", "changed", "changed_low", "changed_high", "documents", "seeds",
+        "max_logit_change", "largest_group", "evidence"]  # fmt: skip
+
+
 def leak(results: Results) -> pd.DataFrame:
     """A row a cell and balance: earlier assignments that a new suffix changes, with an interval
     over documents, and how evenly the groups fill."""
     rows = []
-    for (cell, balance), own in results.leak.groupby(["cell", "balance"], sort=False):
+    for (cell, balance), own in results.readings["leak"].groupby(["cell", "balance"], sort=False):
         by_document = own.groupby("document")[["changed", "largest_group"]].mean()
         found = statistics.mean(by_document["changed"], results.confidence)
         rows.append({
-            "cell": cell, "balance": balance, "changed": found.value,
-            "changed_low": found.low, "changed_high": found.high,
+            "cell": cell, "balance": balance, **columns(found, "changed", "changed_"),
             "documents": found.documents, "seeds": own["seed"].nunique(),
             "max_logit_change": own["max_logit_change"].max(),
             "largest_group": by_document["largest_group"].mean(),
             "evidence": own["evidence"].iloc[0],
         })  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=LEAK)
 
 
 def training(results: Results) -> pd.DataFrame:
@@ -130,7 +134,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "training": training,
     "speed": speed,
     "timed": timed.table,
-    "decode": lambda results: results.decode,
+    "decode": lambda results: results.table("decode"),
     "whole": lambda results: results.whole,
     "exactness": exactness,
 }
@@ -149,9 +153,7 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
     for cell, own in frame.groupby("cell", sort=False):
         main = known.family.of(own) if known else own.head(0)
         own = main if len(main) else own.sort_values("documents", ascending=False)
-        own = own[
-            (own["reading"] == own["reading"].iloc[0]) & (own["texts"] == own["texts"].iloc[0])
-        ]
+        own = only(own, reading=own["reading"].iloc[0], texts=own["texts"].iloc[0])
         row = own.sort_values("distant_density").iloc[(len(own) - 1) // 2]
         values = {"change": row["change"], "low": row["low"], "high": row["high"],
                   "distant_pairs": row["distant_density"]}  # fmt: skip
@@ -176,6 +178,19 @@ def cell(value: object) -> str:
         return ""
     text = number(value) if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> list[str]:
+    """Lines of a Markdown table.
+
+    Args:
+        align: l or r, for left or right, a letter a column; all but the first are right without it.
+    """
+    marks = {"l": "---", "r": "---:"}
+    align = align or "l" + "r" * (len(head) - 1)
+    lines = [head, [marks[each] for each in align], *rows]
+    above, *rest = [f"| {' | '.join(line)} |" for line in lines]
+    return [above.replace("|  |", "| |"), *rest]
 
 
 def every(results: Results) -> dict[str, pd.DataFrame]:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.comparisons import headline, quality
 from analysis.results import Results
+from analysis.rows import only
 
 COLUMNS = ["role", "method", "K", "k", "budget", "length", "time", "time_low", "time_high",
            "density", "cell", "change", "low", "high", "distant_density", "documents", "seeds",
@@ -25,11 +26,11 @@ def table(results: Results) -> pd.DataFrame:
     frame = known.family.of(quality(results))
     rows = []
     for mask in timed[timed["method"] != "full"].to_dict("records"):
-        own = frame[frame["role"].isin(roles_of(mask))]
+        own = only(frame, role=roles_of(mask))
         if mask["method"] == "window":
-            own = own[own["budget"] == mask["budget"]]
+            own = only(own, budget=mask["budget"])
         else:
-            own = own[(own["K"] == mask["K"]) & (own["top_k"] == mask["k"])]
+            own = only(own, K=mask["K"], top_k=mask["k"])
             own = own[(own["balance"] == "sinkhorn") | (own["role"] != "paper")]
         for read in own.drop_duplicates("role").to_dict("records"):
             told = {name: read[name] for name in COLUMNS if name in read and name not in mask}

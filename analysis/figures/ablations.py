@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from analysis import ablations
 from analysis.figures import style
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Above: change of the perplexity under the training gate against the default (K = 8, window "
@@ -40,7 +41,7 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, every = style.axes(len(shown), 0.8 + 2.5 * len(shown), 6.2, rows=2, share=True)
     for column, setting in enumerate(shown):
-        own = frame[frame["setting"] == setting].sort_values("value")
+        own = only(frame, setting=setting).sort_values("value")
         values = sorted(set(own["value"]))
         above, below = every[column], every[column + len(shown)]
         for trained, rows in own.groupby("trained", sort=False):
@@ -50,8 +51,7 @@ def draw(results: Results) -> Figure | None:
             axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         above.set_title(TITLES[setting], loc="left")
     every[0].set_ylabel("change of perplexity (%)")
-    every[len(shown)].set_ylabel("tokens in the largest group (%)")
-    every[len(shown)].set_ylim(0, 100)
+    every[len(shown)].set(ylabel="tokens in the largest group (%)", ylim=(0, 100))
     style.legend(figure, every, 4)
     return figure
 
@@ -62,15 +62,13 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], train
     colour, marker, name = LOOKS[trained]
     side = -0.08 if trained == "centroids" else 0.08
     places = [values.index(value) + side for value in rows["value"]]
-    ours: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "-", **style.BAR}
+    ours = {"color": colour, "marker": marker, "linestyle": "-"}
     moved = rows.assign(**{
         each: rows[each].where(rows["value"] != rows["default"], 0.0)
         for each in ("change", "low", "high")
     })  # fmt: skip
-    above.errorbar(places, 100 * moved["change"], label=f"ours, {name}",
-                   yerr=style.spread(moved, "change", "low", "high", 100), **ours)  # fmt: skip
-    below.errorbar(places, rows["largest"], yerr=style.spread(
-        rows, "largest", "largest_low", "largest_high"), **ours)  # fmt: skip
+    style.bars(above, places, moved, label=f"ours, {name}", **ours)
+    style.bars(below, places, rows, "largest", 1, **ours)
     theirs = paper(setting, trained, rows["default"].iloc[0])
     there = [row for row in theirs if row["value"] in values]
     hollow: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": ":",
@@ -88,10 +86,10 @@ def paper(setting: str, trained: str, default: float) -> list[dict[str, Any]]:
         if trained != "centroids":
             return []
         rows = [{"value": row["R"], "ppl": row["ppl"], "largest": None}
-                for row in table("routing_dim")["rows"]]  # fmt: skip
+                for row in printed("routing_dim")]  # fmt: skip
     else:
         ppl, share = THEIRS[trained]
         rows = [{"value": row["value"], "ppl": row[ppl], "largest": row[share]}
-                for row in table("table9")["rows"] if row["parameter"] == setting]  # fmt: skip
+                for row in printed("table9", parameter=setting)]  # fmt: skip
     (base,) = (row["ppl"] for row in rows if row["value"] == default)
     return [{**row, "change": 100 * (row["ppl"] / base - 1)} for row in rows]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis import architectures
 from analysis.architectures import TYPES
 from analysis.figures import style
-from analysis.paper import model_name, table
+from analysis.paper import model_name, printed
 from analysis.results import Results
 
 CAPTION = (
@@ -33,17 +33,14 @@ def draw(results: Results) -> Figure | None:
     for key, (colour, marker, label, side) in LOOKS.items():
         own = frame[(frame["condition"] == key) | (frame["top_k"] == key)]
         places = [shown.index(name) + side for name in own["attention"]]
-        axis.errorbar(places, 100 * own["change"], label=label, color=colour, marker=marker,
-                      yerr=style.spread(own, "change", "low", "high", 100), linestyle="",
-                      **style.BAR)  # fmt: skip
+        style.bars(axis, places, own, label=label, color=colour, marker=marker, linestyle="")
     windows(axis, results, shown)
     papers(axis, shown)
     axis.axhline(0, color=style.INK, linewidth=1.2)
     axis.set_xticks(
         range(len(shown)), [f"{name}\n{TYPES[name]}".replace(" + ", "\n+ ", 1) for name in shown]
     )
-    axis.set_ylabel("change of perplexity (%)")
-    axis.set_xlim(-0.5, len(shown) - 0.5)
+    axis.set(ylabel="change of perplexity (%)", xlim=(-0.5, len(shown) - 0.5))
     style.legend(figure, [axis], 4)
     return figure
 
@@ -56,14 +53,13 @@ def windows(axis: Axes, results: Results, shown: list[str]) -> None:
         return
     places = [shown.index(name) - 0.1 for name, row in found.items() if row is not None]
     near = results.cells[own["cell"].iloc[0]].method.get("window", 1)
-    axis.errorbar(places, 100 * own["change"], label=f"ours, {near} near tokens alone", marker="v",
-                  color=style.ORANGE, yerr=style.spread(own, "change", "low", "high", 100),
-                  linestyle="", **style.BAR)  # fmt: skip
+    style.bars(axis, places, own, label=f"ours, {near} near tokens alone", marker="v",
+               color=style.ORANGE, linestyle="")  # fmt: skip
 
 
 def papers(axis: Axes, shown: list[str]) -> None:
     """The paper's models by attention type; two of its seven are the training gate's."""
-    rows = [row for row in table("table2")["rows"] if row["attention"] in shown]
+    rows = [row for row in printed("table2") if row["attention"] in shown]
     for number, row in enumerate(rows):
         change = 100 * (row["ppl_focus"] / row["ppl_pretrained"] - 1)
         place = shown.index(row["attention"]) + 0.22

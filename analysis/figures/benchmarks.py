@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from analysis import benchmarks
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
@@ -26,38 +27,31 @@ LINES = (
 
 def draw(results: Results) -> Figure | None:
     """Points against window and worked examples; None where only one of them was read."""
-    frame = benchmarks.table(results)
-    if frame.empty:
-        return None
-    own = frame[frame["texts"] == benchmarks.EVERY]
-    own = own[own["experiment"].isin([name for line in LINES for name in line[2]])]
+    own = only(benchmarks.table(results), texts=benchmarks.EVERY,
+               experiment=[name for line in LINES for name in line[2]])  # fmt: skip
     places = own[["shots", "window"]].drop_duplicates().sort_values(
         ["shots", "window"], ascending=[True, False]
     )  # fmt: skip
     if len(places) < 2:
         return None
-    order = {
-        place: number for number, place in enumerate(places.itertuples(index=False, name=None))
-    }
+    order = {place: n for n, place in enumerate(places.itertuples(index=False, name=None))}
     figure, (axis,) = style.axes(1, 8.0, 4.2)
     for number, (label, role, names) in enumerate(LINES):
-        line = own[own["experiment"].isin(names)]
+        line = only(own, experiment=names)
         where = line[["shots", "window"]].itertuples(index=False, name=None)
         at = [order[place] + 0.09 * (number - 1) for place in where]
         look = style.look(role) | {"linestyle": "none"}
-        axis.errorbar(at, line["points"], style.spread(line, "points", "low", "high"), label=label,
-                      **look, **style.BAR)  # fmt: skip
+        style.bars(axis, at, line, "points", 1, label=label, **look)
     axis.axhline(0, color=style.INK, linewidth=1.2, label="without a mask")
     axis.set_xticks(list(order.values()), [told(own, *place) for place in order])
-    axis.set_xlim(-0.6, len(order) - 0.4)
-    axis.set_ylabel("change of the score (points)")
-    axis.set_xlabel("window of the mask, worked examples, questions within its reach")
+    axis.set(xlim=(-0.6, len(order) - 0.4), ylabel="change of the score (points)",
+             xlabel="window of the mask, worked examples, questions within its reach")  # fmt: skip
     style.legend(figure, [axis], 4)
     return figure
 
 
 def told(rows: pd.DataFrame, shots: int, window: int) -> str:
     """A place on the axis in words."""
-    own = rows[(rows["shots"] == shots) & (rows["window"] == window)]
+    own = only(rows, shots=shots, window=window)
     before = f"{shots} examples" if shots else "no examples"
     return f"{window} tokens\n{before}\n{own['exposed_questions_percent'].max():.0f}%"

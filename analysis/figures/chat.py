@@ -10,6 +10,7 @@ from analysis import chat
 from analysis.cells import ROLES
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "How far a model's answers are from the untrained model's, against its perplexity on plays. "
@@ -30,11 +31,10 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, axes = style.axes(len(lengths), 9.2, 3.9, share=True)
     for axis, before in zip(axes, lengths, strict=True):
-        shown = frame[frame["before"] == before]
-        for block, own in shown.groupby("experiment", sort=False):
+        for block, own in only(frame, before=before).groupby("experiment", sort=False):
             role = str(own["role"].iloc[0])
             line(axis, own.sort_values("rate"), *LINES.get(str(block), (ROLES[role], role)))
-        for _, row in every[every["gain"].isna() & (every["before"] == before)].iterrows():
+        for _, row in only(every[every["gain"].isna()], before=before).iterrows():
             look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
             axis.axhline(row["divergence"], label=f"{ROLES[row['role']]} (to books)", **look)
         axis.axhline(0, color=style.INK, linewidth=1.2)
@@ -49,8 +49,7 @@ def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:
     """One way to train or to mask; LoRA's points with their learning rates."""
     axis.errorbar(
         100 * rows["gain"], rows["divergence"],
-        style.spread(rows, "divergence", "low", "high"),
-        style.spread(rows, "gain", "gain_low", "gain_high", 100),
+        style.spread(rows, "divergence", 1), style.spread(rows, "gain"),
         label=label, **style.look(role), **style.BAR,
     )  # fmt: skip
     for _, row in rows.dropna(subset=["rate"]).iterrows():

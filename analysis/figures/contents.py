@@ -1,18 +1,26 @@
-"""What groups hold, layer by layer."""
+"""What groups hold, and what a token's group tells of it, layer by layer."""
 
 from __future__ import annotations
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import contents
+from analysis import contents, information
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Test tokens that have the part of speech of their group: each group is given the one that "
     "most of its validation tokens have (seven categories, tagged by textblob). Learnt groups of "
     "the paper's setup, K = 8, beside other ways to put the same tokens into 8 groups. Bands: 95% "
     "interval over documents. K-means need not fill its groups evenly; the learnt groups must."
+)
+INFORMATION = (
+    "What a token's group (K = 8, the paper's setup) tells of the token, of its place, and of its "
+    "group under other routers: adjusted mutual information, where 0 is chance and 1 that each "
+    "tells the other. Bands: 95% interval over test documents."
 )
 
 
@@ -23,15 +31,38 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, (axis,) = style.axes(1, 8.0, 4.6)
     for number, (by, name) in enumerate(contents.WAYS.items()):
-        own = frame[(frame["by"] == by) & (frame["layer"] != "all")]
-        layers, look = own["layer"].astype(int), style.nth(number)
-        axis.plot(layers, own["purity"], label=name, markersize=4.5, **look)
-        axis.fill_between(layers, own["low"], own["high"], color=look["color"], alpha=0.15,
-                          linewidth=0)  # fmt: skip
-    axis.set_ylim(0, 100)
-    axis.set_xlabel("layer")
-    axis.set_ylabel("tokens of their group's part of speech (%)")
-    style.legend(figure, [axis], 2)
-    count = int(frame["documents"].max())
-    style.title(figure, f"Routers of the paper's setup on {count} plays")
+        by_layer(axis, only(frame, by=by), "purity", name, number)
+    axis.set(ylim=(0, 100), ylabel="tokens of their group's part of speech (%)")
+    finish(figure, axis, frame, 2)
     return figure
+
+
+def told(results: Results) -> Figure | None:
+    """A line a label; None where no groups were read."""
+    frame = only(information.table(results), cell=information.OWN)
+    if frame.empty:
+        return None
+    figure, (axis,) = style.axes(1, 8.0, 4.6)
+    there = [name for name in information.NAMES if name in set(frame["about"])]
+    for number, about in enumerate(there):
+        own, name = only(frame, about=about), information.NAMES[about]
+        by_layer(axis, own, "information", name, number)
+    axis.axhline(0, color=style.INK, linewidth=1.2)
+    axis.set_ylabel("mutual information beyond chance")
+    finish(figure, axis, frame, 3)
+    return figure
+
+
+def by_layer(axis: Axes, rows: pd.DataFrame, value: str, name: str, number: int) -> None:
+    """A line over the layers with the band of its interval."""
+    own = rows[rows["layer"] != "all"].set_index("layer")
+    own.index, look = own.index.astype(int), style.nth(number)
+    axis.plot(own.index, own[value], label=name, markersize=4.5, **look)
+    style.band(axis, own["low"], own["high"], look["color"])
+
+
+def finish(figure: Figure, axis: Axes, frame: pd.DataFrame, columns: int) -> None:
+    """Layers below, a legend, and what was read."""
+    axis.set_xlabel("layer")
+    style.legend(figure, [axis], columns)
+    style.title(figure, f"Routers of the paper's setup on {int(frame['documents'].max())} plays")

@@ -28,7 +28,7 @@ def draw(results: Results) -> Figure | None:
             f"{row['distant_density']:.0%} of the distant pairs"
             for _, row in frame.iterrows()]  # fmt: skip
     axis.barh(told, 100 * frame["copied"], 0.55, color=style.BLUE,
-              xerr=style.spread(frame, "copied", "copied_low", "copied_high", 100),
+              xerr=style.spread(frame, "copied"),
               error_kw={"capsize": 3, "ecolor": style.INK})  # fmt: skip
     axis.axvline(100, color=style.INK, linewidth=1.3, label="as full attention")
     axis.set_xlim(left=min(0.0, 110 * frame["copied_low"].min()))

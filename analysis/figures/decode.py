@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only, with_ends
 
 CAPTION = (
     "One new token's attention over a cache, times as fast as torch's full attention over a "
@@ -23,7 +24,7 @@ MOST = style.MOST - 2  # beside the two of full attention
 
 def draw(results: Results) -> Figure | None:
     """A panel a device and dtype, None where it was not timed."""
-    frame = results.decode
+    frame = results.table("decode")
     if frame.empty:
         return None
     panels = list(frame.groupby(["device", "dtype"], sort=False))
@@ -37,18 +38,13 @@ def draw(results: Results) -> Figure | None:
 
 
 def _panel(axis: Axes, rows: pd.DataFrame) -> None:
-    ours = rows[rows["method"] == "ours"]
-    full = ours["speedup"] * ours["median_s"]  # what full attention took beside it
-    ours = ours.assign(low=full / ours["high_s"], high=full / ours["low_s"])
-    every = list(ours.groupby(ROUTING, sort=False))
+    every = list(with_ends(only(rows, method="ours")).groupby(ROUTING, sort=False))
     # The last ones are the recipe's; the first is the plainest.
     for n, (routing, line) in enumerate(every[:1] + every[1:][-(MOST - 1) :]):
         line = line.sort_values("context")
-        axis.errorbar(
-            line["context"], line["speedup"], style.spread(line, "speedup", "low", "high"),
-            label=_name(*routing), zorder=3, **style.BAR, **style.nth(n),
-        )  # fmt: skip
-    copied = rows[rows["method"] == "full_copy"].sort_values("context")
+        style.bars(axis, line["context"], line, "speedup", 1, label=_name(*routing), zorder=3,
+                   **style.nth(n))  # fmt: skip
+    copied = only(rows, method="full_copy").sort_values("context")
     axis.plot(copied["context"], copied["speedup"], ":", color=style.GREY, marker="x",
               markersize=6, label="full attention, cache copied at every step")  # fmt: skip
     axis.axhline(1, color=style.INK, linewidth=1.3, label="full attention", zorder=2)

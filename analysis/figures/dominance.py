@@ -11,6 +11,7 @@ from analysis import stability
 from analysis.cells import Cell
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Share of tokens in the largest group of a training text, the mean over layers. Left: routers "
@@ -40,8 +41,7 @@ def draw(results: Results) -> Figure | None:
     for axis, (name, own) in zip(axes, panels.items(), strict=True):
         _panel(axis, results, own)
         axis.set_title(name, loc="left")
-    axes[0].set_ylabel("tokens in the largest group (%)")
-    axes[0].set_ylim(bottom=0)
+    axes[0].set(ylabel="tokens in the largest group (%)", ylim=(0, None))
     style.legend(figure, axes, 4)
     first = cells[0]
     style.title(figure, f"{first.model}, K = {first.method['num_groups']}, "
@@ -51,7 +51,7 @@ def draw(results: Results) -> Figure | None:
 
 def _panel(axis: Axes, results: Results, cells: Sequence[Cell]) -> None:
     for cell in cells:
-        own = results.traces[results.traces["cell"] == cell.name]
+        own = only(results.traces, cell=cell.name)
         by_step = 100 * own.groupby("step")["largest_group"].agg(["mean", "sem"])
         mitigation = cell.regime["mitigation"]
         look = style.nth(FIRST.index(mitigation))
@@ -59,7 +59,7 @@ def _panel(axis: Axes, results: Results, cells: Sequence[Cell]) -> None:
         axis.plot(by_step.index, by_step["mean"], markersize=4, markevery=4,
                   label=name.replace("-", " "), **look)  # fmt: skip
         below, above = (by_step["mean"] + sign * 2.05 * by_step["sem"] for sign in (-1, 1))
-        axis.fill_between(by_step.index, below, above, color=look["color"], alpha=0.15, linewidth=0)
+        style.band(axis, below, above, look["color"])
     axis.axhline(100 / cells[0].method["num_groups"], color=style.INK, linestyle="--",
                  linewidth=1.2)  # fmt: skip
     axis.set_xlabel("training step")

@@ -12,6 +12,7 @@ from analysis.comparisons import headline, quality
 from analysis.figures import style
 from analysis.figures.quality import counted_against
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
@@ -33,8 +34,7 @@ def draw(results: Results) -> Figure | None:
     if known is None:
         return None
     frame = known.family.of(quality(results))
-    budgets = [*known.rows(frame)["budget"], "own"]
-    frame = frame[frame["budget"].isin(budgets)]
+    frame = only(frame, budget=[*known.rows(frame)["budget"], "own"])
     if frame["cell"].nunique() < 2:
         return None
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
@@ -48,8 +48,7 @@ def draw(results: Results) -> Figure | None:
 
 def searches(results: Results) -> Figure | None:
     """A panel an experiment that others were compared with at equal budgets."""
-    frame = quality(results)
-    frame = frame[(frame["condition"] == "hard") & ~frame["final"].astype(bool)]
+    frame = only(quality(results), condition="hard", final=False)
     frame = frame[~frame["base_role"].isin(["adapted", "pretrained"])]
     panels = [(key, own) for key, own in frame.groupby(["reading", "texts", "against"], sort=False)]
     if not panels:
@@ -61,8 +60,7 @@ def searches(results: Results) -> Figure | None:
         base = results.cells[against]
         dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells])
         axis.set_xlabel(f"change of perplexity against: {ROLES.get(base.role, against)} (%)")
-        count = int(own["documents"].max())
-        axis.set_title(f"{texts}, {count} documents", loc="left")
+        axis.set_title(f"{texts}, {int(own['documents'].max())} documents", loc="left")
     style.legend(figure, every, 2)
     return figure
 
@@ -72,11 +70,11 @@ def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str]) ->
     shares = frame.groupby("budget", sort=False)["distant_density"].mean().sort_values()
     shown = shares.index[:MOST_BUDGETS]
     for number, (budget, shade) in enumerate(zip(shown, style.shades(len(shown)), strict=True)):
-        own = frame[frame["budget"] == budget]
+        own = only(frame, budget=budget)
         off = 0.18 * (number - (len(shown) - 1) / 2)
         axis.errorbar(
             100 * own["change"], [cells.index(cell) + off for cell in own["cell"]],
-            xerr=style.spread(own, "change", "low", "high", 100), linestyle="", color=shade,
+            xerr=style.spread(own), linestyle="", color=shade,
             marker=style.MARKERS[number], label=_budget(str(budget)), **style.BAR,
         )  # fmt: skip
     axis.axvline(0, color=style.INK, linewidth=1.4)

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from analysis import finetuning
 from analysis.figures import style
 from analysis.finetuning import TEXTS
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Left: change of the perplexity when all weights are trained with Focus, against full "
@@ -26,11 +27,10 @@ CONDITIONS = {"soft": (style.BLUE, "o", "ours, training gate", -0.15),
 
 def draw(results: Results) -> Figure | None:
     """Two panels, the second where something was trained from scratch; None without results."""
-    frame = finetuning.table(results)
-    frame = frame[frame["method"] == "focus"]
+    frame = only(finetuning.table(results), method="focus")
     if frame.empty:
         return None
-    curves = results.training[results.training["cell"].isin(CURVES)]
+    curves = only(results.training, cell=CURVES)
     figure, every = style.axes(2 if len(curves) else 1, 9.2 if len(curves) else 6.0, 3.8)
     by_text(every[0], frame)
     if len(curves):
@@ -43,42 +43,38 @@ def by_text(axis: Axes, frame: pd.DataFrame) -> None:
     """Changes by text and way to train, ours and the paper's."""
     shown = list(dict.fromkeys(zip(frame["weights"], frame["texts"], strict=True)))
     for condition, (colour, marker, label, side) in CONDITIONS.items():
-        own = frame[frame["condition"] == condition]
+        own = only(frame, condition=condition)
         if own.empty:
             continue
         places = [shown.index(each) + side
                   for each in zip(own["weights"], own["texts"], strict=True)]  # fmt: skip
-        axis.errorbar(places, 100 * own["change"], label=label, color=colour, marker=marker,
-                      yerr=style.spread(own, "change", "low", "high", 100), linestyle="",
-                      **style.BAR)  # fmt: skip
-    theirs = [(n, paper(weights, texts)) for n, (weights, texts) in enumerate(shown)]
-    axis.plot([n + 0.15 for n, _ in theirs], [change for _, change in theirs], marker="D",
+        style.bars(axis, places, own, label=label, color=colour, marker=marker, linestyle="")
+    axis.plot([n + 0.15 for n in range(len(shown))], [paper(*each) for each in shown], marker="D",
               linestyle="", color=style.GREY, markerfacecolor="white", label="the paper's",
               markersize=5.5)  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.2)
     axis.set_xticks(range(len(shown)), [f"{texts}\n{weights}" for weights, texts in shown])
-    axis.set_xlim(-0.5, len(shown) - 0.5)
-    axis.set_ylabel("perplexity against\nfull attention trained alike (%)")
+    axis.set(xlim=(-0.5, len(shown) - 0.5),
+             ylabel="perplexity against\nfull attention trained alike (%)")  # fmt: skip
 
 
 def paper(weights: str, texts: str) -> float:
     """The paper's change in percent, of its text of the same kind."""
     if weights == "from scratch":
-        (row,) = table("from_scratch")["rows"]
+        (row,) = printed("from_scratch")
         return 100 * (row["ppl_focus"] / row["ppl_full_attention"] - 1)
-    (row,) = (each for each in table("domains")["rows"] if TEXTS[each["text"]] == texts)
+    (row,) = (each for each in printed("domains") if TEXTS[each["text"]] == texts)
     return 100 * (row["ppl_focus_ft"] / row["ppl_full_attention_ft"] - 1)
 
 
 def course(axis: Axes, curves: pd.DataFrame) -> None:
     """Losses by step: the mean of seeds over ten steps, and the band of seeds."""
     for name, (colour, line, label) in CURVES.items():
-        own = curves[curves["cell"] == name]
+        own = only(curves, cell=name)
         if own.empty:
             continue
         wide = own.pivot_table("loss", "step", "seed").rolling(10, min_periods=1).mean()
         axis.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=line,
                   label=f"{label}, {wide.shape[1]} seed{'s' * (wide.shape[1] > 1)}")  # fmt: skip
         axis.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.2)
-    axis.set_xlabel("step")
-    axis.set_ylabel("loss of the training text (nats per token)")
+    axis.set(xlabel="step", ylabel="loss of the training text (nats per token)")

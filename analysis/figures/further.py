@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from analysis import ablations
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "The paper's setup with one setting changed that the paper leaves alone (routers alone "
@@ -27,7 +28,7 @@ CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
 def draw(results: Results) -> Figure | None:
     """Two rows of panels, one a setting; None where no such setting was changed."""
     frame = ablations.table(results)
-    frame = frame[(frame["trained"] == "centroids") & ~frame["setting"].isin(ablations.SETTINGS)]
+    frame = only(frame[~frame["setting"].isin(ablations.SETTINGS)], trained="centroids")
     frame = frame[frame["change"].notna() | (frame["value"] == frame["default"])]
     shown = [(str(name), own) for name, own in frame.groupby("setting", sort=False)
              if len(own) > 1]  # fmt: skip
@@ -39,8 +40,7 @@ def draw(results: Results) -> Figure | None:
         panel(above, below, own.sort_values("value", key=lambda x: x.map(rank)))
         above.set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
     every[0].set_ylabel("change of perplexity (%)")
-    every[len(shown)].set_ylabel("distant pairs kept (%)")
-    every[len(shown)].set_ylim(0, 104)
+    every[len(shown)].set(ylabel="distant pairs kept (%)", ylim=(0, 104))
     style.legend(figure, every, 2)
     return figure
 
@@ -50,12 +50,10 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame) -> None:
     places = pd.Series(range(len(rows)), rows.index)
     default = rows["value"] == rows["default"]
     for prefix, (label, colour, marker, side) in CONDITIONS.items():
-        names = [f"{prefix}{name}" for name in ("change", "low", "high")]
-        own = rows[names].astype(float).mask(default, 0.0)
-        above.errorbar(
-            places + side, 100 * own[names[0]], yerr=style.spread(own, *names, 100), label=label,
-            color=colour, marker=marker, linestyle="", **style.BAR,
-        )  # fmt: skip
+        names = {f"{prefix}{name}": name for name in ("change", "low", "high")}
+        own = rows[list(names)].astype(float).mask(default, 0.0).rename(columns=names)
+        style.bars(above, places + side, own, label=label, color=colour, marker=marker,
+                   linestyle="")  # fmt: skip
     above.axhline(0, color=style.INK, linewidth=1.2)
     below.bar(places, 100 * rows["distant_density"].astype(float), 0.5, color=style.GREY)
     for axis in (above, below):

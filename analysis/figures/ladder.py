@@ -14,6 +14,7 @@ from analysis import forecast, ladder
 from analysis.figures import style
 from analysis.forecast import Law
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "The same retrofit on models of one type at growing size, masks with a window of 8 tokens, "
@@ -47,8 +48,7 @@ def draw(results: Results) -> Figure | None:
     top = 1.5 * gaps.get_ylim()[1]
     style.changes(gaps, LOWEST, top)
     gaps.set_yticks([tick for tick in CHANGES if tick <= top])
-    gaps.set_ylim(LOWEST, top)
-    gaps.set_ylabel("change of perplexity (%, logarithmic beyond 10)")
+    gaps.set(ylim=(LOWEST, top), ylabel="change of perplexity (%, logarithmic beyond 10)")
     density(share, results)
     for axis in (gaps, share):
         axis.set_xscale("log")
@@ -88,19 +88,16 @@ def density(axis: Axes, results: Results) -> None:
     """The density that a small gap takes."""
     frame, look = ladder.needed(results), {"color": style.GREEN, "marker": "D"}
     line(axis, forecast.density(results), style.GREEN)
-    points(axis, frame[frame["place"] == "ladder"], "density", **look)
-    points(axis, frame[frame["place"] == "next rung"], "density", **look, zorder=4,
+    points(axis, only(frame, place="ladder"), "density", **look)
+    points(axis, only(frame, place="next rung"), "density", **look, zorder=4,
            markerfacecolor="white")  # fmt: skip
-    axis.set_ylim(0, 102)
-    axis.set_ylabel(f"distant pairs needed for a gap of {ladder.SMALL:.0%} (%)")
+    axis.set(ylim=(0, 102), ylabel=f"distant pairs needed for a gap of {ladder.SMALL:.0%} (%)")
 
 
 def points(axis: Axes, rows: pd.DataFrame, column: str, aside: float = 1.0,
            **look: Any) -> None:  # fmt: skip
     """Values in percent with their intervals."""
-    spread = style.spread(rows, column, "low", "high", 100)
-    axis.errorbar(aside * rows["parameters"], 100 * rows[column].astype(float), yerr=spread,
-                  linestyle="", **look, **style.BAR)  # fmt: skip
+    style.bars(axis, aside * rows["parameters"], rows, column, linestyle="", **look)
 
 
 def line(axis: Axes, law: Law | None, colour: str, aside: float = 1.0) -> None:

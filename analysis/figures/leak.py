@@ -8,6 +8,7 @@ from analysis import tables
 from analysis.cells import labels
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Share of a prefix's group assignments that change when its suffix is replaced by another "
@@ -28,13 +29,12 @@ def draw(results: Results) -> Figure | None:
     figure, (axis,) = style.axes(1, 2.4 + 1.9 * len(cells), 4.4)
     width = 0.8 / len(balances)
     for number, balance in enumerate(balances):
-        own = frame[frame["balance"] == balance]
+        own = only(frame, balance=balance)
         places = [cells.index(cell) + (number - (len(balances) - 1) / 2) * width
                   for cell in own["cell"]]  # fmt: skip
         axis.bar(
             places, 100 * own["changed"], 0.92 * width, label=SAYS.get(balance, balance), capsize=3,
-            yerr=style.spread(own, "changed", "changed_low", "changed_high", 100),
-            color=LOOK.get(balance, style.PURPLE),
+            yerr=style.spread(own, "changed"), color=LOOK.get(balance, style.PURPLE),
         )  # fmt: skip
         for place, row in zip(places, own.itertuples(), strict=True):
             top = 100 * max(row.changed, row.changed_high)

@@ -1,19 +1,27 @@
-"""What a mask costs on longer texts than its routers were trained on."""
+"""What a mask costs on longer texts than its routers were trained on, and where in them."""
 
 from __future__ import annotations
 
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import lengths
+from analysis import lengths, positions
 from analysis.figures import style
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Change of the perplexity against full attention at the same length, on plays, with 95% "
     "intervals over documents, and the share of distant pairs kept. Dashed: the paper's Mistral 7B "
     "on books, routers trained at 1,024 tokens, without intervals; it does not say what share of "
     "the pairs it keeps there."
+)
+POSITIONS = (
+    "Plays of 8,192 tokens, by position. Left: what a mask costs there against full attention, "
+    "with 95% intervals over documents. Right: how far the groups of the keys there are from those "
+    "of the first thousand tokens (total variation, mean over routers)."
 )
 LOOKS = {
     "long_paper": "paper",
@@ -30,28 +38,47 @@ def draw(results: Results) -> Figure | None:
     if frame["context"].nunique() < 2:
         return None
     figure, (cost, kept) = style.axes(2, 9.2, 3.6)
-    for name, role in LOOKS.items():
-        own = frame[frame["method"] == lengths.LINES[name]]
-        if own.empty:
-            continue
-        look = style.look(role)
-        at = own["trained_at"].iloc[0]
-        label = lengths.LINES[name] + (f", trained at {style.short(int(at))}" if at else "")
-        cost.errorbar(own["context"], 100 * own["change"], label=label, **look, **style.BAR,
-                      yerr=style.spread(own, "change", "low", "high", 100))  # fmt: skip
-        kept.plot(own["context"], 100 * own["distant_density"], **look, markersize=5.5)
-    rows = table("long_context")["rows"]
+    shown = frame.assign(kept=100 * frame["distant_density"], label=[
+        f"{row['method']}, trained at {style.short(int(row['trained_at']))}"
+        if pd.notna(row["trained_at"]) else row["method"] for _, row in frame.iterrows()
+    ])  # fmt: skip
+    lines(cost, kept, shown, "context", "kept")
+    rows = printed("long_context")
     cost.plot([row["context"] for row in rows],
               [100 * (row["ppl_topk2"] / row["ppl_full"] - 1) for row in rows], linestyle="--",
               marker="D", markerfacecolor="white", color=style.GREY, markersize=5.5,
               label="the paper's, 2 of 4 groups")  # fmt: skip
-    cost.axhline(0, color=style.INK, linewidth=1.2)
-    cost.set_ylabel("change of perplexity (%)")
-    kept.set_ylabel("distant pairs kept (%)")
-    kept.set_ylim(0, 100)
+    kept.set(ylabel="distant pairs kept (%)", ylim=(0, 100))
     for axis in (cost, kept):
         style.lengths(axis, [row["context"] for row in rows])
-        axis.set_xlabel("tokens of the text")
-    style.legend(figure, [cost, kept], 2)
+    return finish(figure, cost, kept, "tokens of the text")
+
+
+def by_position(results: Results) -> Figure | None:
+    """Cost and drift against the position; None where nothing was read so."""
+    frame = positions.table(results)
+    if frame.empty:
+        return None
+    figure, (cost, moved) = style.axes(2, 9.2, 3.6)
+    lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
+    moved.set(ylabel="keys in other groups (%)", ylim=(0, None))
+    return finish(figure, cost, moved, "first position of the stretch")
+
+
+def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> None:
+    """A line an experiment: what it costs, and another column of it."""
+    for name, role in LOOKS.items():
+        own, look = only(rows, method=lengths.LINES[name]).sort_values(x), style.look(role)
+        if len(own):
+            style.bars(cost, own[x], own, label=own["label"].iloc[0], **look)
+            beside.plot(own[x], own[column], **look, markersize=5.5)
+
+
+def finish(figure: Figure, cost: Axes, beside: Axes, x: str) -> Figure:
+    """Words on the axes, a legend, and what was read."""
+    cost.axhline(0, color=style.INK, linewidth=1.2)
+    cost.set(xlabel=x, ylabel="change of perplexity (%)")
+    beside.set_xlabel(x)
+    style.legend(figure, [cost, beside], 2)
     style.title(figure, "SmolLM2-135M, four plays, one seed; against its full attention")
     return figure

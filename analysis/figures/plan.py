@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Counted, not measured: memory of one process by part. Left: routers of the experiment "
@@ -33,7 +34,7 @@ def draw(results: Results) -> Figure | None:
         return None
     frame = pd.read_csv(path)
     frame = frame[~frame["model"].str.startswith("small-")]  # made here, too small to be seen
-    rows = frame[frame["scale"] == SCALE].sort_values("parameters", ascending=False)
+    rows = only(frame, scale=SCALE).sort_values("parameters", ascending=False)
     if rows.empty:
         return None
     figure, axes = style.axes(2, 11.0, 1.6 + 0.34 * len(rows))
@@ -58,5 +59,4 @@ def _panel(axis: Axes, rows: pd.DataFrame, phase: str) -> None:
     axis.axvline(LIMIT, color=style.INK, linestyle="--", linewidth=1.2, label=f"{LIMIT} GiB")
     axis.set_yticks(range(len(rows)), rows["model"])
     axis.grid(axis="y", visible=False)
-    axis.set_xlim(right=1.1 * max(LIMIT, left.max()))
-    axis.set_xlabel("GiB of a process")
+    axis.set(xlim=(None, 1.1 * max(LIMIT, left.max())), xlabel="GiB of a process")

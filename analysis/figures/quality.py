@@ -11,6 +11,7 @@ from analysis.cells import ROLES, labels
 from analysis.comparisons import Family, Headline, headline, headlines, point, quality
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 from analysis.tables import plural
 
 CAPTION = (
@@ -51,19 +52,23 @@ def of(results: Results, known: Headline) -> Figure:
         look = style.look(line["role"].iloc[0], number)
         # One and two of four groups are masks of their own, with nothing between.
         look = look | {"linestyle": ""} if "paper" in line["role"].iloc[0] else look
-        _line(axis, line, names[cell], look)
+        style.bars(axis, 100 * line["distant_density"], line, label=names[cell], **look)
     axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
-    above = point(results, known.pretrained, known.family) if known.pretrained else None
+    above = point(results, known.pretrained, known.family)
     if above is not None:
         axis.axhline(100 * above["change"], color=style.INK, linestyle="--", linewidth=1.3,
                      label="pretrained model, full attention")  # fmt: skip
-    style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
-    axis.set_xlim(left=0)
-    axis.set_xlabel("distant pairs kept (%)")
-    axis.set_ylabel(f"change of perplexity (%{style.scale(axis)})")
-    style.legend(figure, [axis], 2)
+    finish(figure, axis, frame)
     style.title(figure, _title(known, frame))
     return figure
+
+
+def finish(figure: Figure, axis: Axes, rows: pd.DataFrame) -> None:
+    """Changes against pairs kept: axes that fit the rows, and a legend."""
+    style.changes(axis, 100 * rows["low"].min(), 100 * rows["change"].max())
+    axis.set(xlim=(0, None), xlabel="distant pairs kept (%)",
+             ylabel=f"change of perplexity (%{style.scale(axis)})")  # fmt: skip
+    style.legend(figure, [axis], 2)
 
 
 def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd.DataFrame]]:
@@ -78,7 +83,7 @@ def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd
     cells = cells.assign(place=cells["role"].map(order).fillna(len(order)))
     found = []
     for cell in cells.sort_values("place", kind="stable")["cell"][:most]:
-        own = frame[frame["cell"] == cell]
+        own = only(frame, cell=cell)
         leaks = own["balance"] == "sinkhorn"
         own = own[leaks if own["role"].isin(("paper", "paper_adapted")).all() else ~leaks]
         found.append((cell, own.sort_values("distant_density")))
@@ -88,13 +93,6 @@ def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd
 def counted_against(results: Results, known: Headline) -> str:
     """What changes are counted against, in words."""
     return ROLES[results.cells[known.family.against].role]
-
-
-def _line(axis: Axes, line: pd.DataFrame, label: str, look: dict[str, str]) -> None:
-    axis.errorbar(
-        100 * line["distant_density"], 100 * line["change"],
-        style.spread(line, "change", "low", "high", 100), label=label, **style.BAR, **look,
-    )  # fmt: skip
 
 
 def _title(known: Headline, frame: pd.DataFrame) -> str:
@@ -108,11 +106,11 @@ def _title(known: Headline, frame: pd.DataFrame) -> str:
 
 def kinds(results: Results) -> Figure | None:
     """A row a kind of text, None where only one was read."""
-    known, frame = headline(results), quality(results)
+    known = headline(results)
     if known is None:
         return None
-    own = frame[(frame["cell"] == known.cell) & (frame["against"] == known.family.against)]
-    own = own[(own["condition"] == "hard") & own["final"].astype(bool)]
+    own = only(quality(results), cell=known.cell, against=known.family.against, condition="hard",
+               final=True)  # fmt: skip
     texts = own[["reading", "texts"]].drop_duplicates("texts").to_dict("records")
     if len(texts) < 2:
         return None
@@ -134,8 +132,8 @@ def _kind(axis: Axes, results: Results, family: Family, known: Headline, place: 
     frame = family.of(quality(results))
     middle = known.rows(known.family.of(quality(results)))["budget"].iloc[1:2]
     budget = middle.iloc[0] if len(middle) else frame["budget"].iloc[0]
-    marks = [(cell, rows[rows["budget"] == budget]) for cell, rows in lines(frame, known, 5)]
-    above = point(results, known.pretrained, family) if known.pretrained else None
+    marks = [(cell, only(rows, budget=budget)) for cell, rows in lines(frame, known, 5)]
+    above = point(results, known.pretrained, family)
     if above is not None:
         marks.append((known.pretrained, pd.DataFrame([above])))
     names = labels(results.cells[cell] for cell, _ in marks)
@@ -144,6 +142,5 @@ def _kind(axis: Axes, results: Results, family: Family, known: Headline, place: 
         look = style.look(results.cells[cell].role, number) | {"linestyle": ""}
         axis.errorbar(
             100 * rows["change"], [place + 0.13 * (number - (len(shown) - 1) / 2)] * len(rows),
-            xerr=style.spread(rows, "change", "low", "high", 100), label=names[cell],
-            **style.BAR, **look,
+            xerr=style.spread(rows), label=names[cell], **style.BAR, **look,
         )  # fmt: skip

@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 
 from analysis.cells import labels
 from analysis.figures import style
-from analysis.figures.quality import _line
+from analysis.figures.quality import finish
 from analysis.results import Results
 from analysis.rivals import ABOUT, CONTROLS, OURS, rows
+from analysis.rows import only
 from analysis.tables import plural
 
 CAPTION = (
@@ -34,26 +35,19 @@ def draw(results: Results) -> Figure | None:
     if not frame["role"].isin(list(ABOUT)).any():
         return None
     middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]
-    order = frame[frame["budget"] == middle].sort_values("change").drop_duplicates("role")
+    order = only(frame, budget=middle).sort_values("change").drop_duplicates("role")
     ours = order["role"].isin(MINE)
     best = order[ours | order["role"].isin(FROZEN)]
     best = best[best["role"].isin(MINE) | (best["role"].isin(FROZEN).cumsum() <= RIVALS)]
     figure, (axis,) = style.axes(1, 8.0, 5.4)
     names = labels((results.cells[cell] for cell in best["cell"]), OURS)
-    rivals = [cell for cell, role in zip(best["cell"], best["role"], strict=True)
-              if role not in MINE]  # fmt: skip
+    free = iter(REST)
     for cell, role in zip(best["cell"], best["role"], strict=True):
-        line = frame[frame["cell"] == cell].sort_values("distant_density")
-        look = (style.look(role) if role in MINE
-                else {**REST[rivals.index(cell)], "linestyle": "--"})  # fmt: skip
-        _line(axis, line, names[cell], look)
+        line = only(frame, cell=cell).sort_values("distant_density")
+        look = style.look(role) if role in MINE else {**next(free), "linestyle": "--"}
+        style.bars(axis, 100 * line["distant_density"], line, label=names[cell], **look)
     axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
-    drawn = frame[frame["cell"].isin(best["cell"])]
-    style.changes(axis, 100 * drawn["low"].min(), 100 * drawn["change"].max())
-    axis.set_xlim(left=0)
-    axis.set_xlabel("distant pairs kept (%)")
-    axis.set_ylabel(f"change of perplexity (%{style.scale(axis)})")
-    style.legend(figure, [axis], 2)
+    finish(figure, axis, frame[frame["cell"].isin(best["cell"])])
     first = frame.iloc[0]
     style.title(figure, f"{first['model']}, {plural(first['documents'], 'unseen book')}, "
                         f"{first['context']:,} tokens")  # fmt: skip

@@ -8,6 +8,7 @@ from analysis import ruler
 from analysis.cells import ROLES
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
@@ -21,25 +22,22 @@ CAPTION = (
 
 def draw(results: Results) -> Figure | None:
     """Cost and answers found against length; None where nothing was read so."""
-    frame = ruler.table(results)
-    frame = frame[frame["task"] == ruler.EVERY]
+    frame = only(ruler.table(results), task=ruler.EVERY)
     if frame.empty:
         return None
     figure, (cost, found) = style.axes(2, 9.2, 3.9)
     frame = frame[frame["against"].map(lambda name: results.cells[name].role) != "ours"]
-    shown = frame[frame["role"].isin(ruler.SHOWN)].drop_duplicates(["role", "length"])
+    shown = only(frame, role=ruler.SHOWN).drop_duplicates(["role", "length"])
     roles = [each for each in ruler.SHOWN if each in set(shown["role"])][: style.MOST - 2]
-    shown = shown[shown["role"].isin(roles)]
+    shown = only(shown, role=roles)
     for number, role in enumerate(roles):
-        own = shown[shown["role"] == role].sort_values("length")
+        own = only(shown, role=role).sort_values("length")
         look = style.look(role, number)
         label = f"{ROLES[role]} ({own['distant_density'].mean():.0%})"
-        cost.errorbar(own["length"], own["nats"], style.spread(own, "nats", "low", "high"),
-                      label=label, **look, **style.BAR)  # fmt: skip
+        style.bars(cost, own["length"], own, "nats", 1, label=label, **look)
         ends = own.assign(low=own["base_found"] + own["points_low"],
                           high=own["base_found"] + own["points_high"])  # fmt: skip
-        found.errorbar(own["length"], own["found"], style.spread(ends, "found", "low", "high"),
-                       **look, **style.BAR)  # fmt: skip
+        style.bars(found, own["length"], ends, "found", 1, **look)
     full = shown.drop_duplicates(["against", "length"]).sort_values("length")
     for base, own in full.groupby("against", sort=False):
         role = results.cells[str(base)].role
@@ -47,8 +45,7 @@ def draw(results: Results) -> Figure | None:
                    label=ROLES[role])  # fmt: skip
     cost.axhline(0, color=style.INK, linewidth=1.2)
     cost.set_ylabel("cost of the answer (nats per token)")
-    found.set_ylabel("answers found (%)")
-    found.set_ylim(bottom=0)
+    found.set(ylabel="answers found (%)", ylim=(0, None))
     for axis in (cost, found):
         style.lengths(axis, sorted(shown["length"].unique()))
         axis.set_xlabel("tokens of the prompt")

@@ -11,6 +11,7 @@ from analysis import contents
 from analysis.contents import CATEGORIES
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Share of each group's test tokens that have a part of speech (a row adds to 100%; textblob's "
@@ -24,12 +25,12 @@ def draw(results: Results) -> Figure | None:
     frame = contents.right(results)
     if frame.empty:
         return None
-    own = frame[frame["by"] == "groups"]
+    own = only(frame, by="groups")
     layers = sorted(own["layer"].unique())
     shown = list(dict.fromkeys([layers[0], layers[len(layers) // 2], layers[-1]]))
     figure, every = style.axes(len(shown), 1.6 + 3.1 * len(shown), 4.6)
     for axis, layer in zip(every, shown, strict=True):
-        panel(axis, shares(own[own["layer"] == layer]), f"layer {layer}")
+        panel(axis, shares(only(own, layer=layer)), f"layer {layer}")
     every[0].set_ylabel("group")
     return figure
 

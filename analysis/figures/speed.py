@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
-from analysis.paper import table
+from analysis.paper import printed
 from analysis.results import Results
+from analysis.rows import only, with_ends
 
 CAPTION = (
     "Attention alone, forward pass, one group a token, times as fast as full attention; the "
@@ -26,10 +27,7 @@ COLUMNS = 3
 
 def draw(results: Results) -> Figure | None:
     """A row of panels a machine and head layout, a panel a K; None without timings."""
-    frame = results.speed
-    if not frame.empty:
-        symmetric = (frame["k"] == 1) & (frame["probe"] == "symmetric")
-        frame = frame[symmetric & (frame["direction"] == "forward")]
+    frame = only(results.speed, k=1, probe="symmetric", direction="forward")
     if frame.empty:
         return None
     machines = [rows for _, rows in frame.groupby(MACHINE, sort=False)]
@@ -45,9 +43,8 @@ def draw(results: Results) -> Figure | None:
 def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
     """The panels of one machine: K from small to large."""
     first = rows.iloc[0]
-    heads = (
-        f"{first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of {first['head_dim']:.0f}"
-    )
+    heads = (f"{first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of "
+             f"{first['head_dim']:.0f}")  # fmt: skip
     axes[0].set_ylabel("times as fast as full attention")
     for axis, (groups, part) in zip(axes, rows.groupby("K"), strict=False):
         _panel(axis, part, int(groups))
@@ -61,16 +58,13 @@ def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
 
 
 def _panel(axis: Axes, rows: pd.DataFrame, groups: int) -> None:
-    full = rows["speedup"] * rows["median_s"]  # what full attention took beside it
-    rows = rows.assign(low=full / rows["high_s"], high=full / rows["low_s"])
+    rows = with_ends(rows)
     for method, (label, colour, marker) in LOOK.items():
-        line = rows[rows["method"] == method].sort_values("length")
+        line = only(rows, method=method).sort_values("length")
         if len(line):
-            axis.errorbar(
-                line["length"], line["speedup"], style.spread(line, "speedup", "low", "high"),
-                color=colour, marker=marker, label=label, zorder=3, **style.BAR,
-            )  # fmt: skip
-    ours = rows[(rows["method"] == "ours") & rows["bound"].notna()].sort_values("length")
+            style.bars(axis, line["length"], line, "speedup", 1, color=colour, marker=marker,
+                       label=label, zorder=3)  # fmt: skip
+    ours = only(rows[rows["bound"].notna()], method="ours").sort_values("length")
     axis.plot(ours["length"], ours["bound"], "--", color=style.INK, linewidth=1.2,
               label="1 / density: if a pair cost the same")  # fmt: skip
     _paper(axis, groups, rows["length"].max())
@@ -82,7 +76,7 @@ def _panel(axis: Axes, rows: pd.DataFrame, groups: int) -> None:
 
 def _paper(axis: Axes, groups: int, most: float) -> None:
     """Table 6 at the lengths that this panel covers."""
-    rows = [row for row in table("table6")["rows"] if row["context"] <= most]
+    rows = [row for row in printed("table6") if row["context"] <= most]
     if rows and groups in (4, 8):
         axis.plot([row["context"] for row in rows], [row[f"speedup_K{groups}"] for row in rows],
                   ":", color=style.GREY, marker="x", markersize=6,

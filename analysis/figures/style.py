@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from analysis.rows import ends_of
+
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, RED, GREY, INK = "#56B4E9", "#D55E00", "#7A7A7A", "#222222"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, "#7f4f24")
@@ -88,10 +90,23 @@ def legend(figure: Figure, every: Iterable[Axes], columns: int) -> None:
     )
 
 
-def spread(rows: pd.DataFrame, value: str, low: str, high: str, scale: float = 1) -> Any:
-    """What lies below and above a value, as matplotlib's error bars want it."""
+def spread(rows: pd.DataFrame, value: str = "change", scale: float = 100) -> Any:
+    """What lies below and above a value, in percent where it is a share, as matplotlib's error
+    bars want it."""
+    low, high = ends_of(rows, value)
     below, above = rows[value] - rows[low], rows[high] - rows[value]
     return [scale * each.astype(float).fillna(0).clip(lower=0) for each in (below, above)]
+
+
+def bars(axis: Axes, x: Iterable[float], rows: pd.DataFrame, value: str = "change",
+         scale: float = 100, **look: Any) -> None:  # fmt: skip
+    """Values with their intervals above x, in percent where they are shares."""
+    axis.errorbar(x, scale * rows[value].astype(float), spread(rows, value, scale), **BAR, **look)
+
+
+def band(axis: Axes, low: pd.Series, high: pd.Series, colour: str) -> None:
+    """What lies between two lines, each by its index."""
+    axis.fill_between(low.index, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def lengths(axis: Axes, values: Iterable[float]) -> None:
@@ -111,11 +126,11 @@ def speedups(axis: Axes) -> None:
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
-def changes(axis: Axes, low: float, high: float, threshold: float = 10.0) -> None:
+def changes(axis: Axes, low: float, high: float) -> None:
     """A vertical axis of changes in percent: linear near zero, and, where some are far off,
-    logarithmic beyond ``threshold``."""
-    if high > 3 * threshold:
-        axis.set_yscale("symlog", linthresh=threshold, linscale=1.5)
+    logarithmic beyond 10."""
+    if high > 30:
+        axis.set_yscale("symlog", linthresh=10, linscale=1.5)
         every = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500)
         ticks = [tick for tick in every if low - 3 <= tick <= 1.3 * high]
         axis.set_yticks(ticks)

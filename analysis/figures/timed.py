@@ -10,6 +10,7 @@ from analysis.comparisons import headline
 from analysis.figures import style
 from analysis.figures.quality import counted_against
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Change of perplexity at 2,048 tokens, against the time of attention at 16,384 tokens as a "
@@ -29,21 +30,21 @@ def draw(results: Results) -> Figure | None:
         return None
     figure, (axis,) = style.axes(1, 8.0, 5.0)
     for number, role in enumerate(each for each in ORDER if each in set(frame["role"])):
-        own = frame[frame["role"] == role].sort_values("time")
+        own = only(frame, role=role).sort_values("time")
         look = style.look(role, number) | ({"linestyle": ""} if role == "paper" else {})
         axis.errorbar(
-            100 * own["time"], 100 * own["change"],
-            style.spread(own, "change", "low", "high", 100),
-            style.spread(own, "time", "time_low", "time_high", 100),
+            100 * own["time"], 100 * own["change"], style.spread(own), style.spread(own, "time"),
             label=ROLES[role], **look, **style.BAR,
         )  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
     axis.plot([100], [0], color=style.INK, marker="D", markersize=7)
     style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
-    axis.set_xlim(0, 104)
     length = int(frame["length"].iloc[0])
-    axis.set_xlabel(f"time of attention at {length:,} tokens, groups at random (% of full)")
-    axis.set_ylabel(f"change of perplexity at 2,048 tokens\n(%{style.scale(axis)})")
+    axis.set(
+        xlim=(0, 104),
+        xlabel=f"time of attention at {length:,} tokens, groups at random (% of full)",
+        ylabel=f"change of perplexity at 2,048 tokens\n(%{style.scale(axis)})",
+    )
     style.legend(figure, [axis], 2)
     style.title(figure, "Quality of short texts against time of long ones")
     return figure

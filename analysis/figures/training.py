@@ -9,6 +9,7 @@ from analysis.cells import labels
 from analysis.comparisons import quality
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
@@ -23,8 +24,7 @@ def draw(results: Results) -> Figure | None:
     if frame.empty:
         return None
     trained = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
-    read = quality(results)
-    final = set(read[read["final"].astype(bool)]["cell"])  # before those of searches
+    final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)
     lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:2]
     figure, axes = style.axes(len(lengths), 1 + 5.5 * len(lengths), 5.0)
@@ -32,13 +32,11 @@ def draw(results: Results) -> Figure | None:
         own = [cell for cell in trained if (cell.steps or 0) == steps][: style.MOST]
         names = labels(own)
         for number, cell in enumerate(own):
-            course = frame[frame["cell"] == cell.name].groupby("step")["loss"]
+            course = only(frame, cell=cell.name).groupby("step")["loss"]
             colour, _, dashes = style.LOOKS.get(cell.role, (style.CYCLE[number], "", "-"))
             axis.plot(course.mean(), label=names[cell.name], color=colour, linestyle=dashes)
-            axis.fill_between(course.min().index, course.min(), course.max(),
-                              color=colour, alpha=0.15, linewidth=0)  # fmt: skip
-        axis.set_xlabel("training step")
-        axis.set_ylabel("loss (nats per token)")
+            style.band(axis, course.min(), course.max(), colour)
+        axis.set(xlabel="training step", ylabel="loss (nats per token)")
         axis.set_title(f"{steps} steps", loc="left")
         axis.legend(frameon=False)
     return figure

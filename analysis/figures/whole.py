@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from analysis.cells import ROLES
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import only
 
 CAPTION = (
     "The whole model with two groups per query (FocusConfig.recipe()), routing and n-gram keys and "
@@ -30,7 +31,7 @@ def draw(results: Results) -> Figure | None:
     phases = [name for name in TITLES if name in set(frame["phase"])]
     figure, axes = style.axes(len(phases), 1.0 + 4.6 * len(phases), 4.6, share=True)
     for axis, phase in zip(axes, phases, strict=True):
-        _panel(axis, frame[frame["phase"] == phase].sort_values("length"))
+        _panel(axis, only(frame, phase=phase).sort_values("length"))
     for axis in axes:
         style.speedups(axis)  # once all that share the scale are drawn
     axes[0].set_ylabel("times as fast as the pretrained model")
@@ -41,12 +42,8 @@ def draw(results: Results) -> Figure | None:
 def _panel(axis: Axes, rows: pd.DataFrame) -> None:
     for number, (role, own) in enumerate(rows.groupby("role", sort=False)):
         look = style.look(str(role), number)
-        axis.errorbar(
-            own["length"], own["speedup"],
-            style.spread(own, "speedup", "speedup_low", "speedup_high"),
-            color=look["color"], marker=look["marker"], label=NAMES.get(str(role), str(role)),
-            zorder=3, **style.BAR,
-        )  # fmt: skip
+        style.bars(axis, own["length"], own, "speedup", 1, color=look["color"], zorder=3,
+                   marker=look["marker"], label=NAMES.get(str(role), str(role)))  # fmt: skip
         if "bound" in own and own["bound"].notna().any():
             axis.plot(own["length"], own["bound"], "--", color=look["color"], linewidth=1.2,
                       label=f"bound by pairs kept, {SHORT.get(str(role), role)}",

@@ -8,6 +8,7 @@ from analysis import lengths
 from analysis.comparisons import MAIN_READING, Headline, headline, quality, versus
 from analysis.pages.words import NOTHING, percent
 from analysis.results import Results
+from analysis.rows import only
 
 LONGEST = "long_8192"  # the reading of the longest texts
 SHORT = 512  # tokens
@@ -27,9 +28,8 @@ def failed(results: Results) -> str:
 
 def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
     """The paper's own mask on the headline's texts, against the model that it was trained on."""
-    own = known.family.others(frame)
-    own = own[(own["role"] == "paper") & (own["balance"] == "sinkhorn")]
-    own = own[own["against"] == known.pretrained].set_index("top_k")
+    own = only(known.family.others(frame), role="paper", balance="sinkhorn",
+               against=known.pretrained).set_index("top_k")  # fmt: skip
     if not {1, 2} <= set(own.index):
         return None
     return (f"**The paper's setup.** On the pretrained model two of four groups cost "
@@ -48,11 +48,11 @@ def on_adapted(results: Results) -> str:
 
 def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
     """Trained groups beside a wider window at the largest budget that both were read at."""
-    ours, window = known.rows(frame), frame[frame["role"] == "window"]
+    ours, window = known.rows(frame), only(frame, role="window")
     shared = sorted(set(ours["budget"]) & set(window["budget"]), key=float)
     if not shared:
         return None
-    own, theirs = (each[each["budget"] == shared[-1]].iloc[0] for each in (ours, window))
+    own, theirs = (only(each, budget=shared[-1]).iloc[0] for each in (ours, window))
     if own["change"] <= theirs["change"]:
         return None
     return (f"**More groups without calibration.** At {own['distant_density']:.0%} of the distant "
@@ -63,7 +63,7 @@ def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
 def longer(results: Results) -> list[str]:
     """What groups alone cost on the longest texts, and what calibration and more steps leave."""
     frame = lengths.table(results)
-    own = frame[frame["context"] == frame["context"].max()].set_index("cell")
+    own = only(frame, context=frame["context"].max()).set_index("cell")
     if not {"long_recipe", "long_longer_allocated"} <= set(own.index):
         return []
     one, other = own.loc["long_recipe"], own.loc["long_longer_allocated"]

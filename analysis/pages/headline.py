@@ -11,6 +11,7 @@ from analysis.cells import ROLES
 from analysis.comparisons import SAME, Headline, headline, quality, versus
 from analysis.pages.words import NONE, NOTHING, percent
 from analysis.results import Results
+from analysis.rows import only, row_of
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
@@ -24,8 +25,6 @@ BASES = {
 TEXTS = {"unseen": "unseen books"}
 TIMED = {"ours": "recipe", "allocated": "calibrated"}
 PHASES = {"forward": "forward pass over", "generation": "generation after"}
-HEAD = """| | distant pairs | against {} | against pretrained | forward | rows |
-| --- | ---: | ---: | ---: | ---: | ---: |"""
 
 
 def sentence(results: Results) -> str:
@@ -59,17 +58,18 @@ def table(results: Results) -> str:
         return NOTHING
     frame = known.family.of(quality(results))
     own, middle = known.rows(frame), default_row(results, known)
-    other = frame[(frame["budget"] == middle["budget"]) & (frame["role"] != "ours")]
+    same = only(frame, budget=middle["budget"])
     beside = better(results, known, middle)
     if len(beside):
-        own = pd.concat([own[own["budget"] == middle["budget"]], beside])
-    paper = frame[frame["role"].isin(PAPER) & (frame["top_k"] == 2)]
-    paper = paper[paper["balance"] == "sinkhorn"].sort_values("role", ascending=False)
-    window, random = (other[other["role"] == role] for role in ("window", "random"))
-    rest = pd.concat([window, paper.head(1), random])
-    rows = pd.concat([own, rest]).head(MOST_ROWS)
-    lines = [_row(results, known, row) for _, row in rows.iterrows()]
-    return "\n".join([HEAD.format(middle["base_role"]), *lines])
+        own = pd.concat([only(own, budget=middle["budget"]), beside])
+    paper = only(frame, role=PAPER, top_k=2, balance="sinkhorn")
+    paper = paper.sort_values("role", ascending=False).head(1)
+    window, random = (only(same, role=role) for role in ("window", "random"))
+    rows = pd.concat([own, window, paper, random]).head(MOST_ROWS)
+    head = ["", "distant pairs", f"against {middle['base_role']}", "against pretrained", "forward",
+            "rows"]  # fmt: skip
+    cells = [_row(results, known, row) for _, row in rows.iterrows()]
+    return "\n".join(tables.markdown(head, cells))
 
 
 def budgets(results: Results) -> str:
@@ -77,19 +77,15 @@ def budgets(results: Results) -> str:
     known = headline(results)
     if known is None:
         return NOTHING
-    frame = known.family.of(quality(results))
-    frame = frame[frame["role"].isin(("ours", *ADDED))]
-    names = " | ".join(ROLES[role] for role in ("ours", *ADDED))
-    lines = [f"| groups per query | distant pairs | {names} |",
-             f"| ---: | ---: {'| ---: ' * (1 + len(ADDED))}|"]  # fmt: skip
+    roles = ("ours", *ADDED)
+    frame, rows = only(known.family.of(quality(results)), role=roles), []
     for top_k, own in frame.groupby("top_k"):
         kept = own["distant_density"].agg(["min", "max"])
         ends = dict.fromkeys(f"{each:.0%}" for each in kept)  # one where both are the same
-        cells = [own[own["role"] == role] for role in ("ours", *ADDED)]
-        told = [percent(each.iloc[0]) if len(each) else NONE for each in cells]
-        lines.append(f"| {top_k:.0f} | {' to '.join(ends)} | "
-                     f"{' | '.join(told)} |")  # fmt: skip
-    return "\n".join(lines)
+        costs = [percent(row_of(own, role=role)) for role in roles]
+        rows.append([f"{top_k:.0f}", " to ".join(ends), *costs])
+    head = ["groups per query", "distant pairs", *(ROLES[role] for role in roles)]
+    return "\n".join(tables.markdown(head, rows, "r" * len(head)))
 
 
 def is_recipe(rows: pd.DataFrame) -> pd.Series:
@@ -117,8 +113,7 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
 def and_more(results: Results, known: Headline, row: pd.Series) -> str:
     """The same cell with more pairs, where it was read with more."""
     own = known.family.of(quality(results))
-    own = own[(own["cell"] == row["cell"])].sort_values("distant_density")
-    most = own.iloc[-1]
+    most = only(own, cell=row["cell"]).sort_values("distant_density").iloc[-1]
     if most["distant_density"] <= row["distant_density"]:
         return ""
     return f", and **{percent(most)}** with {most['distant_density']:.1%}"
@@ -132,14 +127,13 @@ def unless(row: pd.Series, seeds: str) -> str:
 
 def better(results: Results, known: Headline, default: pd.Series) -> pd.DataFrame:
     """What was added to the recipe, on the headline's texts and at its default budget, by role."""
-    own = known.family.of(quality(results))
-    own = own[own["role"].isin(ADDED) & (own["budget"] == default["budget"])]
+    own = only(known.family.of(quality(results)), role=ADDED, budget=default["budget"])
     place = own["role"].map(list(ADDED).index)
     return own.assign(place=place).sort_values("place").set_index("role", drop=False)
 
 
-def _row(results: Results, known: Headline, row: pd.Series) -> str:
-    """A line of the table."""
+def _row(results: Results, known: Headline, row: pd.Series) -> list[str]:
+    """Cells of a line of the table."""
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
     if row["role"] in ("ours", *ADDED, *PAPER):
@@ -147,10 +141,9 @@ def _row(results: Results, known: Headline, row: pd.Series) -> str:
     name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
     beside = against_pretrained(results, known, row)
     fair = row["base_role"] == "pretrained" or starts_from(results, row["cell"], row["against"])
-    values = [name, f"{row['distant_density']:.1%}", percent(row) if fair else NONE,
-              NONE if beside is None else percent(beside), forward(results, row),
-              f"[{tables.plural(row['seeds'], 'seed')}]({row['evidence']})"]  # fmt: skip
-    return f"| {' | '.join(values)} |"
+    return [name, f"{row['distant_density']:.1%}", percent(row if fair else None), percent(beside),
+            forward(results, row),
+            f"[{tables.plural(row['seeds'], 'seed')}]({row['evidence']})"]  # fmt: skip
 
 
 def starts_from(results: Results, name: str, base: str) -> bool:
@@ -166,12 +159,11 @@ def starts_from(results: Results, name: str, base: str) -> bool:
 def forward(results: Results, row: pd.Series) -> str:
     """How many times as fast a forward pass by the same routers and mask is, at the length that
     was read and at the longest that was timed."""
-    frame = results.whole
-    own = frame[(frame["phase"] == "forward") & (frame["experiment"] == row["cell"])]
+    own = only(results.whole, phase="forward", experiment=row["cell"])
     if own.empty or not is_recipe(pd.DataFrame([row])).iloc[0]:
         return NONE
     ends = (int(row["context"]), own["length"].max())
-    own = own[own["length"].isin(ends)].sort_values("length")
+    own = only(own, length=ends).sort_values("length")
     told = [f"{each['speedup']:.1f}x at {int(each['length']):,} tokens"
             for _, each in own.iterrows()]  # fmt: skip
     return f"[{', '.join(told)}]({own['evidence'].iloc[0]})"
@@ -184,10 +176,9 @@ def speed(results: Results) -> str:
     if frame.empty:
         return NOTHING
     lengths = sorted({int(each) for each in frame["length"]})
-    lines = [f"| tokens | {' | '.join(f'{each:,}' for each in lengths)} |",
-             f"| --- {'| ---: ' * len(lengths)}|"]  # fmt: skip
+    rows = []
     for (phase, role), own in frame.groupby(["phase", "role"], sort=False):
         known = dict(zip(own["length"], own["speedup"], strict=True))
         told = [f"{known[each]:.2f}x" if each in known else NONE for each in lengths]
-        lines.append(f"| {PHASES[phase]} ({TIMED.get(role, role)}) | {' | '.join(told)} |")
-    return "\n".join(lines)
+        rows.append([f"{PHASES[phase]} ({TIMED.get(role, role)})", *told])
+    return "\n".join(tables.markdown(["tokens", *(f"{each:,}" for each in lengths)], rows))

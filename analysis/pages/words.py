@@ -9,7 +9,9 @@ NOTHING = "Not measured yet: `make reproduce` writes the result files that this 
 
 
 def percent(row: Any) -> str:
-    """A change with its interval."""
+    """A change with its interval; a dash where there is none."""
+    if row is None:
+        return NONE
     low, high = f"{100 * row['low']:.1f}", f"{100 * row['high']:.1f}"
     return f"{100 * row['change']:+.1f}% ({low} to {high})".replace("-", "−")
 

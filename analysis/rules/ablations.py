@@ -6,48 +6,41 @@ setting changes: whether it matters, and in which direction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from analysis import ablations, scope
 from analysis.ablations import DEFAULTS
-from analysis.paper import Claim, magnitude, table
+from analysis.paper import Claim, magnitude, printed
 from analysis.results import Results
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rows import only, row_of
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
 from analysis.rules.table7 import same_sign
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 TRAINED = {"centroid_ppl": "centroids", "finetuned_ppl": "joint",
            "dominance_centroid": "centroids", "dominance_full_ft": "joint"}  # fmt: skip
+SMALL = ("small here, too", "small in the paper alone", "small here")
 WHOLE = 768  # the paper's model dimension: its routing in all of it
 
 
 def pretrained() -> float:
     """The paper's perplexity of GPT-2 on PG-19."""
-    (found,) = (row["ppl"] for row in table("table1")["rows"] if row["method"] == "pretrained")
-    return float(found)
+    return theirs("table1", "ppl", method="pretrained")
 
 
-def row_of(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
+def with_value(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
     """The cell with this value, all else the default."""
-    frame = ablations.table(results)
-    own = frame[(frame["trained"] == trained) & (frame["setting"] == setting)]
-    own = own[own["value"].astype(float) == value]
-    return None if own.empty else own.iloc[0]
+    own = only(ablations.table(results), trained=trained, setting=setting)
+    return row_of(own.astype({"value": float}), value=value)
 
 
-def theirs(entry: str, key: str, names: dict[str, Any], column: str, value: Any) -> float:
-    """A figure of the paper's table."""
-    for row in table(entry)["rows"]:
-        if row[key] == value and all(row[name] == each for name, each in names.items()):
-            return float(magnitude(row[column]) or 0)
-    raise ValueError(f"{entry}: no row with {key} = {value}")
-
-
-def known(row: pd.Series, results: Results) -> dict[str, Any]:
-    """Evidence, command, n and scale."""
-    return facts({name: row[name] for name in ("evidence", "cell", "documents")}, results)
+def theirs(entry: str, column: str, **named: Any) -> float:
+    """A figure of the paper's, of the row that has these values."""
+    row, *_ = printed(entry, **named)
+    return float(magnitude(row[column]) or 0)
 
 
 @rule(
@@ -55,102 +48,100 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_ppl; where it is small, one wholly beyond the limit",
 )  # fmt: skip
-def setting_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
-                    value: str) -> Outcome | None:  # fmt: skip
+def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Perplexity under the training gate, with one setting changed."""
-    trained, default = TRAINED[claim.column], default_of(results, claim)
-    if default is None:
-        return None
-    names = {"parameter": parameter}
-    paper, base = (theirs("table9", "value", names, claim.column, each)
-                   for each in (claim.keys["value"], default))  # fmt: skip
-    return judged(claim, results, settings, row_of(results, trained, parameter,
-                  float(claim.keys["value"])), paper, base)  # fmt: skip
+    found = both(claim, results)
+    return None if found is None else judged(claim, results, limits, *found)
 
 
 @rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
       refuted="after as many steps, where the paper's change is large, an interval on the other "
       "side of zero or wholly within the limit same_ppl; where it is small, one beyond "
       "it")  # fmt: skip
-def pair_of_groups(claim: Claim, results: Results, settings: LedgerSettings,
-               value: str) -> Outcome | None:  # fmt: skip
+def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Two groups: the smallest window against the default of eight, others against the smallest."""
-    (narrow,) = (row["ppl"] for row in table("table9.notes")["rows"] if row["ppl"])
+    (narrow,) = (row["ppl"] for row in printed("table9.notes") if row["ppl"])
     if claim.column == "ppl":
         name, base = "two_groups", DEFAULTS["centroids"]
-        paper = narrow / theirs("table9", "value", {"parameter": "k"}, "centroid_ppl", 8) - 1
+        paper = narrow / theirs("table9", "centroid_ppl", parameter="k", value=8) - 1
     else:
-        name, base = f"two_groups_window-window{value}", "two_groups"
+        name, base = f"two_groups_window-window{claim.keys['window']}", "two_groups"
         paper = float(str(claim.paper)) / narrow
     cell, other = (results.cells.get(each) for each in (name, base))
     found = ablations.perplexity(results, cell, other) if cell and other else {}
     if not cell or not found:
         return None
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, cell)
-    limit = 100 * settings.tolerances.same_ppl
+    limit = 100 * limits.same_ppl
     verdict, why = beside(interval(row), 100 * paper, limit, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
-    return Outcome(verdict, why, **known(row, results))
+    return Outcome(verdict, why, **facts(row, results))
 
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
       "limit same_ppl")  # fmt: skip
-def dimensions(claim: Claim, results: Results, settings: LedgerSettings,
-               dimension: str) -> Outcome | None:  # fmt: skip
+def dimensions(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Perplexity with more dimensions to route in; the model's own for the paper's."""
-    default = results.cells.get(DEFAULTS["centroids"])
-    if default is None:
+    if DEFAULTS["centroids"] not in results.cells:
         return None
-    paper, base = (theirs("routing_dim", "R", {}, "ppl", each) for each in (int(dimension), 16))
-    own = ablations.table(results)
-    own = own[(own["trained"] == "centroids") & (own["setting"] == "routing_dim")]
-    value = float(own["value"].max()) if int(dimension) == WHOLE and len(own) else float(dimension)
-    return judged(claim, results, settings, row_of(results, "centroids", "routing_dim", value),
-                  paper, base)  # fmt: skip
+    dimension = claim.keys["R"]
+    paper, base = (theirs("routing_dim", "ppl", R=each) for each in (dimension, 16))
+    own = only(ablations.table(results), trained="centroids", setting="routing_dim")
+    value = float(own["value"].max()) if dimension == WHOLE and len(own) else float(dimension)
+    row = with_value(results, "centroids", "routing_dim", value)
+    return judged(claim, results, limits, row, paper, base)
 
 
-def default_of(results: Results, claim: Claim) -> Any:
-    """The paper's default of the claim's setting, where we ran ours."""
-    cell = results.cells.get(DEFAULTS[TRAINED[claim.column]])
-    field = ablations.SETTINGS.get(claim.keys["parameter"])
-    return None if cell is None or field is None else ablations.whole(cell)[field]
+def both(claim: Claim, results: Results) -> tuple[pd.Series | None, float, float] | None:
+    """Our row of a setting and value, the paper's figure, and the paper's at the default that we
+    ran; None where we did not."""
+    trained, parameter, value = TRAINED[claim.column], claim.keys["parameter"], claim.keys["value"]
+    cell, field = results.cells.get(DEFAULTS[trained]), ablations.SETTINGS.get(parameter)
+    if cell is None or field is None:
+        return None
+    paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
+                   for each in (value, ablations.whole(cell)[field]))  # fmt: skip
+    return with_value(results, trained, parameter, float(value)), paper, base
 
 
-def judged(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Series | None,
+def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series | None,
            paper: float, base: float) -> Outcome | None:  # fmt: skip
     """A change of perplexity beside the paper's, from ``base`` to ``paper``."""
     if row is None or pd.isna(row["change"]):
         return None
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    limit = settings.tolerances.same_ppl
+    limit = limits.same_ppl
     if row["value"] == row["default"]:
         verdict, why = same_sign(row, paper - pretrained(), few)
     else:
         verdict, why = beside(interval(row), 100 * (paper / base - 1), 100 * limit, few)
         why = (f"{changed(row)} against the default {row['default']:g}; the paper has "
                f"{paper / base - 1:+.1%}: {why}")  # fmt: skip
-    return Outcome(verdict, f"{why}; training gate", **known(row, results))
+    return Outcome(verdict, f"{why}; training gate", **facts(row, results))
 
 
-def beside(ours: dict[str, float], theirs: float, limit: float,
-           few: bool = False) -> tuple[str, str]:  # fmt: skip
+def beside(ours: Mapping[str, float], theirs: float, limit: float, few: bool = False,
+           words: tuple[str, str, str] = SMALL) -> tuple[str, str]:  # fmt: skip
     """A change with its interval beside one of the paper's: whether it is small there and here, or
     large in both with the same sign. A run of far fewer steps refutes neither."""
-    verdict, said = _beside(ours["low"], ours["high"], theirs, limit)
+    verdict, said = _beside(ours["low"], ours["high"], theirs, limit, words)
     if few and verdict == Verdict.NOT_REPRODUCED:
         return Verdict.INCONCLUSIVE, f"{said}, after far fewer steps"
     return verdict, said
 
 
-def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, str]:
+def _beside(
+    low: float, high: float, theirs: float, limit: float, words: tuple[str, str, str]
+) -> tuple[str, str]:
+    in_both, in_the_paper, here = words
     if abs(theirs) <= limit:
         if -limit <= low and high <= limit:
-            return Verdict.DIRECTION, "small here, too"
+            return Verdict.DIRECTION, in_both
         if low > limit or high < -limit:
-            return Verdict.NOT_REPRODUCED, "small in the paper alone"
+            return Verdict.NOT_REPRODUCED, in_the_paper
         return Verdict.INCONCLUSIVE, "the interval holds the limit"
     if -limit <= low and high <= limit:
-        return Verdict.NOT_REPRODUCED, "small here"
+        return Verdict.NOT_REPRODUCED, here
     if low <= 0 <= high:
         return Verdict.INCONCLUSIVE, "the interval holds zero"
     if (low > 0) == (theirs > 0):
@@ -164,29 +155,20 @@ def _beside(low: float, high: float, theirs: float, limit: float) -> tuple[str, 
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_share; where it is small, one wholly beyond it",
 )  # fmt: skip
-def groups_changed(claim: Claim, results: Results, settings: LedgerSettings, parameter: str,
-                   value: str) -> Outcome | None:  # fmt: skip
+def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Tokens in the largest group, with one setting changed."""
-    default = default_of(results, claim)
-    if default is None:
-        return None
-    row = row_of(results, TRAINED[claim.column], parameter, float(claim.keys["value"]))
+    row, paper, base = both(claim, results) or (None, 0.0, 0.0)
     if row is None or pd.isna(row["largest"]) or pd.isna(row["evidence"]):
         return None
-    limit, names = settings.tolerances.same_share, {"parameter": parameter}
-    paper, base = (theirs("table9", "value", names, claim.column, each)
-                   for each in (claim.keys["value"], default))  # fmt: skip
-    own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
+    limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     if row["value"] == row["default"]:
         near = abs(row["largest"] - paper) <= limit
         wrong = Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
-        return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **known(row, results))
-    apart = {"low": row["points_low"], "high": row["points_high"]}
-    verdict, why = beside(apart, paper - base, limit, few)
-    why = (f"{said}: {row['points']:+.0f} points ({row['points_low']:+.0f} to "
-           f"{row['points_high']:+.0f}) against the default; the paper "
+        return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **facts(row, results))
+    verdict, why = beside(interval(row, "points", 1), paper - base, limit, few)
+    why = (f"{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}: {why}")  # fmt: skip
-    return Outcome(verdict, why, **own, **known(row, results))
+    return Outcome(verdict, why, **own, **facts(row, results))

@@ -13,11 +13,12 @@ import pandas as pd
 from analysis import architectures, scope
 from analysis.architectures import TYPES
 from analysis.benchmarks import table as scores
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.benchmarks import TASKS, kept, known
-from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
+from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, points, rule
+from experiments.settings import Tolerances
 
 
 def no_worse(row: pd.Series, theirs: float, limit: float, few: bool) -> tuple[str, str]:
@@ -41,7 +42,7 @@ def no_worse(row: pd.Series, theirs: float, limit: float, few: bool) -> tuple[st
 
 def figures(model: str) -> tuple[float, float]:
     """The paper's perplexities of a model, pretrained and with Focus."""
-    (row,) = (each for each in table("table2")["rows"] if each["model"] == model)
+    (row,) = printed("table2", model=model)
     return float(row["ppl_pretrained"]), float(row["ppl_focus"])
 
 
@@ -59,8 +60,7 @@ def near_only(results: Results, model: str, limit: float) -> str:
     refuted="after as many steps, an interval above zero where the paper gains, or above the "
     "paper's cost (at least the limit same_ppl) where it loses",
 )  # fmt: skip
-def retrofit(claim: Claim, results: Results, settings: LedgerSettings,
-             model: str) -> Outcome | None:  # fmt: skip
+def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> Outcome | None:
     """Routers alone on a small model of the same attention type."""
     attention = claim.keys["attention"]
     condition = "soft" if model.startswith("gpt2") else "hard"
@@ -69,12 +69,12 @@ def retrofit(claim: Claim, results: Results, settings: LedgerSettings,
         return None
     before, after = figures(model)
     if not scope.differences(claim, results.cells[row["cell"]], row):
-        close = agree(float(row["ppl"]), after, settings.tolerances.same_ppl)
+        close = agree(float(row["ppl"]), after, limits.same_ppl)
         verdict = Verdict.REPRODUCED if close else Verdict.NOT_REPRODUCED
         why = f"{row['ppl']:.2f} against the paper's {after} in its own setting"
         return Outcome(verdict, why, ours=float(row["ppl"]), **facts(row, results),
                        same_setting=True)  # fmt: skip
-    few, limit = scope.fewer_steps(claim, results.cells[row["cell"]]), settings.tolerances.same_ppl
+    few, limit = scope.fewer_steps(claim, results.cells[row["cell"]]), limits.same_ppl
     verdict, why = no_worse(row, after / before - 1, limit, few)
     if unseen := near_only(results, row["model"], limit):
         verdict, why = Verdict.INCONCLUSIVE, f"{why}; {unseen}"
@@ -90,13 +90,12 @@ def retrofit(claim: Claim, results: Results, settings: LedgerSettings,
     refuted="a type on which the training gate costs more than the limit far_worse, the interval "
     "above it whole",
 )  # fmt: skip
-def every_type(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def every_type(results: Results, limits: Tolerances) -> Outcome | None:
     """The training gate on a small model of every attention type."""
     rows = {name: architectures.of(results, name, "soft") for name in TYPES}
     found = {name: row for name, row in rows.items() if row is not None}
     if len(found) < len(TYPES):
         return None
-    limits = settings.tolerances
     worst = max(found.values(), key=lambda row: row["change"])
     verdict = Verdict.INCONCLUSIVE
     if any(row["low"] > limits.far_worse for row in found.values()):
@@ -118,34 +117,28 @@ def every_type(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
     *(f"table2.{{model}}.{task}" for task in TASKS),
     refuted="an interval of the difference to the score without the mask below zero",
 )
-def score(claim: Claim, results: Results, settings: LedgerSettings, model: str) -> Outcome | None:
+def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Benchmarks on a model of the same attention type: SmolLM2 where it is that, else ours."""
-    frame = scores(results)
-    if frame.empty:
-        return None
-    own = frame[(frame["texts"] == TASKS[claim.column]) & (frame["shots"] == 0)]
+    own = only(scores(results), texts=TASKS[claim.column], shots=0)
     own = own[own["budget"] != "own"]
-    named = own[own["experiment"] == architectures.ROUTED]
+    named = only(own, experiment=architectures.ROUTED)
     same = named[[scope.same_model(claim, each) for each in named["model"]]]
     alike = named[[architectures.attention_of(each) == claim.keys["attention"]
                    for each in named["model"]]]  # fmt: skip
-    pretrained = own[own["role"] == "paper"] if claim.keys["attention"] == "GQA" else own.head(0)
+    pretrained = only(own, role="paper") if claim.keys["attention"] == "GQA" else own.head(0)
     rows = next((each for each in (same, pretrained, alike) if len(each)), own.head(0))
-    return None if rows.empty else kept(rows.iloc[0], results, settings)
+    return None if rows.empty else kept(rows.iloc[0], results, limits)
 
 
 @rule("table2.notes.benchmarks.worst_drop", refuted="an interval below the paper's worst drop")
-def worst_drop(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """The greatest drop of a zero-shot benchmark under the paper's setup, over all models."""
-    frame = scores(results)
-    if frame.empty:
-        return None
-    own = frame[frame["texts"].isin(list(TASKS.values())) & frame["role"].isin(["small", "paper"])]
-    own = own[(own["shots"] == 0) & (own["budget"] != "own")]
+    own = only(scores(results), texts=list(TASKS.values()), role=["small", "paper"], shots=0)
+    own = own[own["budget"] != "own"]
     if own.empty:
         return None
     worst, theirs = own.sort_values("points").iloc[0], float(str(claim.paper))
-    limit, verdict = settings.tolerances.same_score, Verdict.INCONCLUSIVE
+    limit, verdict = limits.same_score, Verdict.INCONCLUSIVE
     reached = own["exposed_questions_percent"].max()
     if (own["high"] < theirs).any():
         verdict = Verdict.NOT_REPRODUCED
@@ -153,8 +146,6 @@ def worst_drop(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
         verdict = Verdict.ARITHMETIC  # hardly a question can change
     elif (own["low"] >= -limit).all():
         verdict = Verdict.DIRECTION
-    why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {worst['points']:+.1f} "
-           f"points ({worst['low']:+.1f} to {worst['high']:+.1f}); masks reach at most "
-           f"{reached:.0f}% of the questions of one")  # fmt: skip
-    ours = {"ours": worst["points"], "low": worst["low"], "high": worst["high"]}
-    return Outcome(verdict, why, **ours, **known(worst, results))
+    why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {points(worst)}; masks "
+           f"reach at most {reached:.0f}% of the questions of one")  # fmt: skip
+    return Outcome(verdict, why, **interval(worst, "points", 1), **known(worst, results))

@@ -8,9 +8,10 @@ from analysis.benchmarks import EVERY, table
 from analysis.cells import WINDOW
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import only, row_of
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, rule
-from analysis.settings import LedgerSettings
+from analysis.rules.registry import Outcome, Verdict, interval, points, rule
+from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
 TASKS = {"hellaswag": "hellaswag", "arc_easy": "arc_easy", "piqa": "piqa",
@@ -30,13 +31,10 @@ def known(row: pd.Series, results: Results) -> dict[str, object]:
     }  # fmt: skip
 
 
-def zero_shot(results: Results, role: str | None = None) -> pd.DataFrame:
+def zero_shot(results: Results) -> pd.DataFrame:
     """Rows under masks with the paper's window, of prompts without worked examples."""
-    frame = table(results)
-    if frame.empty:
-        return frame
-    own = frame[(frame["shots"] == 0) & (frame["budget"] != "own") & (frame["window"] == WINDOW)]
-    return own if role is None else own[own["role"] == role]
+    own = only(table(results), shots=0, window=WINDOW)
+    return own[own["budget"] != "own"]
 
 
 @rule(
@@ -44,19 +42,16 @@ def zero_shot(results: Results, role: str | None = None) -> pd.DataFrame:
     *(f"table4.focus-k2.{task}" for task in NAMES),
     refuted="an interval of the difference to the pretrained model's score below zero",
 )
-def unchanged(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """The paper's setup on our model: scores with and without the mask, question by question."""
-    frame = zero_shot(results, "paper")
-    frame = frame[frame["texts"] == NAMES[claim.column]] if len(frame) else frame
-    if frame.empty:
-        return None
-    return kept(frame.iloc[0], results, settings)
+    row = row_of(zero_shot(results), role="paper", texts=NAMES[claim.column])
+    return None if row is None else kept(row, results, limits)
 
 
-def kept(row: pd.Series, results: Results, settings: LedgerSettings) -> Outcome:
+def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
     """Whether a score stays under a mask: by arithmetic, where it reaches too few questions for
     more points than same_score to change."""
-    if row["exposed_questions_percent"] <= settings.tolerances.same_score:
+    if row["exposed_questions_percent"] <= limits.same_score:
         verdict = Verdict.ARITHMETIC
     elif row["high"] < 0:
         verdict = Verdict.NOT_REPRODUCED
@@ -65,8 +60,7 @@ def kept(row: pd.Series, results: Results, settings: LedgerSettings) -> Outcome:
     else:
         verdict = Verdict.INCONCLUSIVE
     why = (f"{row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, difference "
-           f"{row['points']:+.1f} points ({row['low']:+.1f} to {row['high']:+.1f}); "
-           f"{row['changed_percent']:.0f}% of the answers changed. The mask reaches "
+           f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask reaches "
            f"{row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
     return Outcome(verdict, why, **known(row, results))
@@ -74,33 +68,26 @@ def kept(row: pd.Series, results: Results, settings: LedgerSettings) -> Outcome:
 
 @rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
       "together wholly above same_score")  # fmt: skip
-def after_examples(claim: Claim, results: Results, settings: LedgerSettings,
-                   role: str) -> Outcome | None:  # fmt: skip
+def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome | None:
     """Scores under a mask that worked examples put within its reach, question by question."""
     frame = table(results)
-    if frame.empty:
+    row, limit = row_of(frame[frame["shots"] > 0], role=role, texts=EVERY), limits.same_score
+    if row is None:
         return None
-    own = frame[(frame["role"] == role) & (frame["texts"] == EVERY) & (frame["shots"] > 0)]
-    if own.empty:
-        return None
-    row, limit = own.iloc[0], settings.tolerances.same_score
-    why = (f"{row['points']:+.1f} points ({row['low']:+.1f} to {row['high']:+.1f}) of "
-           f"{row['base_score']:.0f}% against {row['against']} (limit -{limit:.0f}); the mask "
-           f"reaches {row['exposed_questions_percent']:.0f}% of the questions and "
-           f"{row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
-    points = {"ours": row["points"], "low": row["low"], "high": row["high"]}
+    why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
+           f"-{limit:.0f}); the mask reaches {row['exposed_questions_percent']:.0f}% of the "
+           f"questions and {row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
     verdict = judged(-row["high"], -row["low"], limit)
-    return Outcome(verdict, why, **points, **known(row, results), same_setting=True)
+    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results),
+                   same_setting=True)  # fmt: skip
 
 
 @rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
-def unexposed(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def unexposed(results: Results) -> Outcome | None:
     """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
-    frame = zero_shot(results)
-    frame = frame[frame["texts"].isin(list(TASKS.values()))] if len(frame) else frame
-    if frame.empty:
+    own = only(zero_shot(results), texts=list(TASKS.values())).drop_duplicates("texts")
+    if own.empty:
         return None
-    own = frame.drop_duplicates("texts")
     reached = float((own["exposed_questions_percent"] * own["questions"]).sum()
                     / own["questions"].sum())  # fmt: skip
     verdict = Verdict.DIRECTION if reached < 50 else Verdict.NOT_REPRODUCED

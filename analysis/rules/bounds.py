@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import GPU_COMMAND
 from analysis.rules.table7 import GROUPS, paper_way, table7_row
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 HEADS = {"gpt2-124m": 12, "mistral-7b": 32}  # of the models of Table 7
 
@@ -22,13 +21,10 @@ def timed(results: Results, top_k: int, heads: int | None = None) -> pd.Series |
     Args:
         heads: only of as many heads, on a GPU.
     """
-    frame = results.speed
-    if frame.empty:
-        return None
+    frame = only(results.speed, K=GROUPS, k=top_k, method="ours", direction="forward",
+                 probe="symmetric")  # fmt: skip
     if heads is not None:
-        frame = frame[(frame["device"] != "cpu") & (frame["heads"] == heads)]
-    wanted = (frame["K"] == GROUPS) & (frame["k"] == top_k) & (frame["method"] == "ours")
-    frame = frame[wanted & (frame["direction"] == "forward") & (frame["probe"] == "symmetric")]
+        frame = only(frame[frame["device"] != "cpu"], heads=heads)
     return None if frame.empty else frame.sort_values("length").iloc[-1]
 
 
@@ -42,24 +38,21 @@ def said(row: pd.Series | None) -> str:
 
 @rule("table7.{model}.k1.speedup", "table7.{model}.k2.speedup",
       refuted="a measured speed-up below the paper's by more than its limit")  # fmt: skip
-def table7_speedup(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str
-) -> Outcome | None:
+def table7_speedup(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """The pairs that stay bound the speed-up: 1 / density, the paper's own percentage. Within the
     bound, a timing decides."""
-    percent, limits = table7_row(claim)["pairs_retained"], settings.tolerances
+    percent = table7_row(claim)["pairs_retained"]
     most, paper = 100 / (percent - 0.5), float(claim.paper)  # the percentage is rounded
     why = (f"{percent}% of pairs allow at most {most:.2f}x at the speed of a kernel that full "
            "attention has too, as the paper's two calls do")  # fmt: skip
     if paper > most * (1 + limits.rounding):
         why = f"above the bound of its own pairs: {why}{said(timed(results, claim.keys['k']))}"
-        return Outcome(
-            Verdict.CONTRADICTS, why, ours=most, evidence="analysis/paper.yaml", **COUNTED
-        )
-    row = timed(results, claim.keys["k"], HEADS[model])
+        known = {"ours": most, "evidence": "analysis/paper.yaml", **COUNTED}
+        return Outcome(Verdict.CONTRADICTS, why, **known)
+    row = timed(results, claim.keys["k"], HEADS[claim.keys["model"]])
     if row is None:
         return None
-    known: dict[str, Any] = {
+    known = {
         "ours": float(row["speedup"]), "n": int(row["repetitions"]), "evidence": row["evidence"],
         "command": GPU_COMMAND, "scale": f"{row['hardware']}; random tensors",
     }  # fmt: skip
@@ -72,19 +65,19 @@ def table7_speedup(
 
 @rule("audit.2", refuted="a mask of two of four groups whose pairs, or whose timing, allow the "
       "paper's 2x")  # fmt: skip
-def top2_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def top2_bound(results: Results) -> Outcome | None:
     """Density of hard top-2 of 4, the bound that it implies, and the measured ratio where there
     is one."""
     row, clock = paper_way(results, 2), timed(results, 2)
     if row is None:
         return None
     bound = 1 / float(row["density"])
-    theirs = [r for r in table("table7")["rows"] if r["k"] == 2]
+    theirs = printed("table7", k=2)
     claimed = min(float(r["speedup"]) for r in theirs)
-    limits = ", ".join(f"{r['pairs_retained']}% -> {100 / r['pairs_retained']:.2f}x"
+    bounds = ", ".join(f"{r['pairs_retained']}% -> {100 / r['pairs_retained']:.2f}x"
                        for r in theirs)  # fmt: skip
     why = (f"top-2 of 4 keeps {row['density']:.1%} of pairs: at most {bound:.2f}x with the kernel "
-           f"that full attention has too; the paper's own: {limits}{said(clock)}")  # fmt: skip
+           f"that full attention has too; the paper's own: {bounds}{said(clock)}")  # fmt: skip
     fast = clock is not None and clock["speedup"] >= claimed
     verdict = Verdict.NOT_REPRODUCED if fast or bound >= claimed else Verdict.ARITHMETIC
     return Outcome(verdict, why, ours=bound, **facts(row, results))

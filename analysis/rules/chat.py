@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from analysis import chat
-from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import columns, only
 from analysis.rules.headline import judged
 from analysis.rules.lora import BLOCKS, best
 from analysis.rules.registry import Outcome, facts, rule
-from analysis.settings import LedgerSettings
 
 ROUTED = "answers_paper"
 
 
 @rule("ours.chat.{before}", refuted="an interval of the difference wholly below zero: LoRA's "
       "answers are nearer")  # fmt: skip
-def further(claim: Claim, results: Results, settings: LedgerSettings,
-            before: str) -> Outcome | None:  # fmt: skip
+def further(results: Results, before: str) -> Outcome | None:
     """LoRA at its best rate against the paper's mask, by the same questions."""
     cell = best(results, BLOCKS["lora-r4"])
     if cell is None:
@@ -24,14 +22,12 @@ def further(claim: Claim, results: Results, settings: LedgerSettings,
     found = chat.apart(results, cell.name, ROUTED, int(before))
     if found is None:
         return None
-    frame = chat.table(results)
-    own, mask = (frame[(frame["cell"] == name) & (frame["before"] == int(before))].iloc[0]
+    own, mask = (only(chat.table(results), cell=name, before=int(before)).iloc[0]
                  for name in (cell.name, ROUTED))  # fmt: skip
     why = (
         f"{cell.name} {own['divergence']:.3f} nats per token from the untrained model's answers, "
         f"the paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
         f"{found.high:+.3f})"
     )
-    known = facts(own.rename({"questions": "documents"}), results)
-    known |= {"ours": found.value, "low": found.low, "high": found.high}
+    known = facts(own.rename({"questions": "documents"}), results) | columns(found, "ours")
     return Outcome(judged(-found.high, -found.low, 0.0), why, **known, same_setting=True)

@@ -11,60 +11,51 @@ from typing import Any
 import pandas as pd
 
 from analysis import contents, scope
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rules.registry import Outcome, Verdict, rule
-from analysis.settings import LedgerSettings
+from analysis.rows import columns, only
+from analysis.rules.registry import Outcome, Verdict, around, facts, points, rule
 from experiments import statistics
+from experiments.settings import Tolerances
 
 HALF = 50.0  # percent from which on a group is one of a category
 
 
 def chosen(results: Results, group: str) -> tuple[pd.Series, pd.DataFrame] | None:
     """The group of ours that stands for one of the paper's, and its test rows."""
-    (category,) = (row["category"] for row in table("groups")["rows"] if row["group"] == group)
-    best = contents.best(results, category)
+    (row,) = printed("groups", group=group)
+    best = contents.best(results, row["category"])
     if best is None:
         return None
-    own = contents.of_group(results, int(best["layer"]), int(best["group"]))
+    own = only(contents.right(results), by="groups", layer=best["layer"], group=best["group"])
     return None if len(own) < 2 else (best, own)
 
 
 def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
     """Evidence, command, n and scale."""
-    first = own.iloc[0]
-    cell = results.cells[first["cell"]]
-    return {"n": own["document"].nunique(), "evidence": first["evidence"],
-            "command": f"dvc repro read@{first['experiment']}",
-            "scale": scope.describe(results, cell, first["evidence"])}  # fmt: skip
-
-
-def few(claim: Claim, results: Results, own: pd.DataFrame) -> bool:
-    """Whether the routers trained for fewer steps than the paper's."""
-    cell = results.cells[own.iloc[0]["cell"]]
-    start = results.cells.get(cell.start or "")
-    return scope.fewer_steps(claim, start if start and not cell.steps else cell)
+    return facts({**own.iloc[0], "documents": own["document"].nunique()}, results)
 
 
 def refuted(claim: Claim, results: Results, own: pd.DataFrame) -> Verdict:
-    """What speaks against a claim refutes it after as many steps alone."""
-    return Verdict.INCONCLUSIVE if few(claim, results, own) else Verdict.NOT_REPRODUCED
+    """What speaks against a claim refutes it only where the routers trained for as many steps."""
+    cell = results.cells[own.iloc[0]["cell"]]
+    start = results.cells.get(cell.start or "")
+    few = scope.fewer_steps(claim, start if start and not cell.steps else cell)
+    return Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
 
 
 def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:
     """Percent of the group's test tokens that have its category."""
     by = own.groupby(["document", "sha"])[["hits", "members"]].sum()
     found = statistics.mean(100 * by["hits"] / by["members"], results.confidence)
-    return {"ours": found.value, "low": found.low, "high": found.high}
+    return columns(found, "ours")
 
 
 def against_others(results: Results, layer: int) -> tuple[bool, str]:
     """Whether a layer's groups say more of parts of speech than k-means and than chance."""
-    frame = contents.table(results)
-    own = frame[(frame["layer"] == layer) & frame["by"].isin(["kmeans", "permuted"])]
+    own = only(contents.table(results), layer=layer, by=["kmeans", "permuted"])
     words = "; ".join(f"{contents.WAYS[row['by']]} {row['purity']:.0f}%, so learnt groups "
-                      f"{row['ours_more']:+.0f} points ({row['ours_more_low']:+.0f} to "
-                      f"{row['ours_more_high']:+.0f})" for _, row in own.iterrows())  # fmt: skip
+                      f"{points(row, 'ours_more', 0)}" for _, row in own.iterrows())  # fmt: skip
     return bool((own["ours_more_low"] > 0).all()), words
 
 
@@ -72,8 +63,7 @@ def against_others(results: Results, layer: int) -> tuple[bool, str]:
     "groups.{group}.category",
     refuted="after as many steps, no group is mostly of this category on test documents",
 )
-def category(claim: Claim, results: Results, settings: LedgerSettings,
-             group: str) -> Outcome | None:  # fmt: skip
+def category(claim: Claim, results: Results, group: str) -> Outcome | None:
     """Whether a group holds mostly this category, and whether groups are needed to see it."""
     if contents.table(results).empty:
         return None
@@ -97,19 +87,14 @@ def category(claim: Claim, results: Results, settings: LedgerSettings,
 
 @rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit "
       "same_share from the paper's")  # fmt: skip
-def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -> Outcome | None:
+def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome | None:
     """How pure the purest group of that category is."""
     found = chosen(results, group)
     if found is None:
         return None
     best, own = found
     value, paper = purity(results, own), float(str(claim.paper))
-    limit = settings.tolerances.same_share
-    verdict = Verdict.INCONCLUSIVE
-    if paper - limit <= value["low"] and value["high"] <= paper + limit:
-        verdict = Verdict.DIRECTION
-    elif value["high"] < paper - limit or value["low"] > paper + limit:
-        verdict = refuted(claim, results, own)
+    verdict = around(value, paper, limits.same_share, refuted(claim, results, own))
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
            f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%")  # fmt: skip
     return Outcome(verdict, why, **value, **known(results, own))
@@ -119,8 +104,7 @@ def pure(claim: Claim, results: Results, settings: LedgerSettings, group: str) -
     "groups.{group}.top_tokens",
     refuted="after as many steps, none of the paper's tokens among the most frequent",
 )
-def tokens(claim: Claim, results: Results, settings: LedgerSettings,
-           group: str) -> Outcome | None:  # fmt: skip
+def tokens(claim: Claim, results: Results, group: str) -> Outcome | None:
     """How many of the paper's most frequent tokens are among ours, and how many groups of all
     layers have as many: the words are frequent everywhere."""
     found = chosen(results, group)
@@ -146,7 +130,7 @@ def shared_words(results: Results, words: list[str]) -> pd.Series:
     """How many of these words are among the most frequent tokens of each learnt group, by layer
     and group."""
     frame = contents.right(results)
-    own = frame[frame["by"] == "groups"].groupby(["layer", "group"])["top"]
+    own = only(frame, by="groups").groupby(["layer", "group"])["top"]
     return own.agg(lambda top: len(set(words) & set(" ".join(top.dropna()).lower().split())))
 
 
@@ -155,79 +139,54 @@ def shared_words(results: Results, words: list[str]) -> pd.Series:
     "groups.notes.assignment.largest_share",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )  # fmt: skip
-def even(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """How sure and how even groups are, the mean over layers."""
-    values = {"confidence": sure, "smallest_share": smallest, "largest_share": largest}
-    by_document, own = values[claim.column](results)
+    by_document, own = evenness(results, claim.column)
     if len(by_document) < 2:
         return None
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
-    paper, limit = factor * float(str(claim.paper)), settings.tolerances.same_share
-    low, high = factor * found.low, factor * found.high
-    verdict = Verdict.INCONCLUSIVE
-    if paper - limit <= low and high <= paper + limit:
-        verdict = Verdict.DIRECTION
-    elif low > paper + limit or high < paper - limit:
-        verdict = refuted(claim, results, own)
-    why = (f"{factor * found.value:.1f}% ({low:.1f} to {high:.1f}), the mean over layers; the "
-           f"paper {paper:g}%")  # fmt: skip
-    value = {"ours": found.value, "low": found.low, "high": found.high}
-    return Outcome(verdict, why, **value, **known(results, own))
+    percent, paper = columns(found, "ours", scale=factor), factor * float(str(claim.paper))
+    verdict = around(percent, paper, limits.same_share, refuted(claim, results, own))
+    why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
+           f"layers; the paper {paper:g}%")  # fmt: skip
+    return Outcome(verdict, why, **columns(found, "ours"), **known(results, own))
 
 
 @rule(
     "groups.notes.full-finetuning.persists",
     refuted="after as many steps, an interval wholly more than the limit same_share below",
 )
-def persists(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Whether groups that were trained with all weights hold parts of speech as well as those that
     were trained alone."""
     alone, tuned = (contents.right(results, name) for name in (contents.OWN, contents.TUNED))
     if alone.empty or tuned.empty:
         return None
-    before, after = (contents.by_document(own[own["by"] == "groups"]) for own in (alone, tuned))
+    before, after = (contents.by_document(only(own, by="groups")) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
-    limit, verdict = settings.tolerances.same_share, Verdict.INCONCLUSIVE
+    limit, verdict = limits.same_share, Verdict.INCONCLUSIVE
     if found.low > -limit:
         verdict = Verdict.DIRECTION
     elif found.high < -limit:
         verdict = refuted(claim, results, tuned)
     why = (f"{100 * after.mean():.0f}% of the tokens have their group's part of speech; "
-           f"{100 * before.mean():.0f}% where routers alone were trained, so {found.value:+.1f} "
-           f"points ({found.low:+.1f} to {found.high:+.1f})")  # fmt: skip
-    value = {"ours": found.value, "low": found.low, "high": found.high}
-    return Outcome(verdict, why, **value, **known(results, tuned))
+           f"{100 * before.mean():.0f}% where routers alone were trained, so "
+           f"{points(vars(found), 'value')}")  # fmt: skip
+    return Outcome(verdict, why, **columns(found, "ours"), **known(results, tuned))
 
 
-Series = tuple[pd.Series, pd.DataFrame]
-
-
-def sure(results: Results) -> Series:
-    """Mean confidence by document, of the default of the ablations."""
-    frame = results.groups
-    own = frame[frame["cell"] == "ablate"]
+def evenness(results: Results, column: str) -> tuple[pd.Series, pd.DataFrame]:
+    """By document, and the rows that tell: percent of the tokens in the smallest or the largest
+    group; the mean confidence, a share, of the default of the ablations."""
+    if column == "confidence":
+        own = only(results.readings["groups"], cell="ablate")
+        return own.groupby(["document", "sha"])["confidence"].mean(), own
+    own = contents.right(results)
     if own.empty:
         return pd.Series(dtype=float), own
-    return own.groupby(["document", "sha"])["confidence"].mean(), own
-
-
-def smallest(results: Results) -> Series:
-    """Percent of the tokens in the smallest group, by document."""
-    return _shares(results, "min")
-
-
-def largest(results: Results) -> Series:
-    """Percent of the tokens in the largest group, by document."""
-    return _shares(results, "max")
-
-
-def _shares(results: Results, which: str) -> Series:
-    frame = contents.right(results)
-    if frame.empty:
-        return pd.Series(dtype=float), frame
-    own = frame[frame["by"] == "groups"]
-    keys = ["document", "sha", "layer"]
-    total = own.groupby(keys)["members"].sum()
-    share = 100 * own.groupby(keys)["members"].agg(which) / total
+    own = only(own, by="groups")
+    by_layer = own.groupby(["document", "sha", "layer"])["members"]
+    least_or_most = by_layer.min() if column == "smallest_share" else by_layer.max()
+    share = 100 * least_or_most / by_layer.sum()
     return share.groupby(["document", "sha"]).mean(), own

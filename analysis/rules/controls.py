@@ -10,17 +10,17 @@ from analysis.comparisons import (
     PAIRED,
     SAME,
     Headline,
+    against_full,
     change,
     headline,
     in_common,
     quality,
     versus,
 )
-from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rivals import EQUAL
+from analysis.rows import only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
 
 FEWEST = 3  # seeds from which a spread says anything
 
@@ -41,9 +41,7 @@ def against_ours(results: Results, known: Headline) -> pd.DataFrame:
 
 @rule("audit.9", refuted="every mask that learnt no routing is worse than the trained routers by "
       "more than the interval, with no fewer pairs")  # fmt: skip
-def routing_against_chance(
-    claim: Claim, results: Results, settings: LedgerSettings
-) -> Outcome | None:
+def routing_against_chance(results: Results) -> Outcome | None:
     """Perplexity of each control relative to the trained routers at the same budget."""
     known = headline(results)
     others = against_ours(results, known) if known else pd.DataFrame()
@@ -74,25 +72,18 @@ def routing_against_chance(
 
 @rule("audit.10", refuted="at no budget do the seeds lie further apart than half the interval over "
       "documents")  # fmt: skip
-def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def spread_of_seeds(results: Results) -> Outcome | None:
     """Seeds against documents: from the best to the worst seed, beside half the interval over
     documents of their mean, at every reading, text and budget of experiments with three seeds."""
     frame = quality(results)
-    frame = frame[(frame["seeds"] >= FEWEST) & (frame["condition"] == "hard")]
-    frame = frame[frame["base_role"].isin(["adapted", "pretrained"])]
-    frame = frame.drop_duplicates(["cell", "reading", "texts", "budget"])
+    frame = against_full(frame[frame["seeds"] >= FEWEST])
     if frame.empty:
         return None
     found = frame.assign(**_spread(results, frame))
     found = found.assign(wider=found["spread"] > found["half"])
     share, first = float(found["wider"].mean()), found.loc[found["spread"].idxmax()]
-    verdict = (
-        Verdict.INCONCLUSIVE
-        if 0 < share <= 0.5
-        else Verdict.DIRECTION
-        if share
-        else Verdict.NOT_REPRODUCED
-    )
+    verdict = Verdict.DIRECTION if share > 0.5 else Verdict.INCONCLUSIVE
+    verdict = verdict if share else Verdict.NOT_REPRODUCED
     why = (
         f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
         f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
@@ -105,11 +96,11 @@ def spread_of_seeds(claim: Claim, results: Results, settings: LedgerSettings) ->
 
 def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
     """From the best to the worst seed, and half the interval over documents of the seeds' mean."""
-    spread, half, rows = [], [], results.rows
+    spread, half = [], []
     for row in frame.to_dict("records"):
-        own = rows[(rows[SAME] == [row[name] for name in SAME]).all(axis=1)]
-        base = rows[(rows["cell"] == row["against"]) & (rows["reading"] == row["reading"])]
-        base = base[(base["texts"] == row["texts"]) & (base["condition"] == "full")]
+        own = only(results.rows, **{name: row[name] for name in SAME})
+        base = only(results.rows, cell=row["against"], reading=row["reading"], texts=row["texts"],
+                    condition="full")  # fmt: skip
         own, base = in_common(own, base)
         seeds = [change(each, base, results.confidence)["change"]
                  for _, each in own.groupby("seed")]  # fmt: skip
@@ -122,18 +113,17 @@ def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
 
 @rule("audit.11", refuted="full attention trained alike is not better than the pretrained model, "
       "or gains less than the routers do")  # fmt: skip
-def any_training(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def any_training(results: Results) -> Outcome | None:
     """The adapted full model against the pretrained one on the headline's texts, beside the routers
     against the pretrained one."""
     known = headline(results)
     if known is None:
         return None
-    frame = known.family.others(quality(results)).pipe(lambda f: f[f["base_role"] == "pretrained"])
-    full = frame[(frame["cell"] == known.family.against) & (frame["condition"] == "full")]
-    ours = frame[(frame["cell"] == known.cell) & (frame["condition"] == "hard")]
-    if full.empty or ours.empty:
+    frame = only(known.family.others(quality(results)), base_role="pretrained")
+    row = row_of(frame, cell=known.family.against, condition="full")
+    best = row_of(frame.sort_values("change"), cell=known.cell, condition="hard")
+    if row is None or best is None:
         return None
-    row, best = full.iloc[0], ours.sort_values("change").iloc[0]
     why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {best['cell']} at "
            f"{best['distant_density']:.0%} of the distant pairs: {changed(best)}")  # fmt: skip
     verdict = Verdict.INCONCLUSIVE

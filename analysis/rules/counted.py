@@ -7,8 +7,9 @@ import pandas as pd
 
 from analysis.paper import Claim, magnitude
 from analysis.results import Results
+from analysis.rows import row_of
 from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 
 def _table(results: Results, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -24,22 +25,21 @@ def _table(results: Results, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
     "table2.notes.{row}.percent_of_model", "table7.{row}.k1.pairs_retained",
     refuted="another count than the printed one, which no figure of the paper has either",
 )  # fmt: skip
-def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) -> Outcome | None:
+def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """A printed figure against the count from the model's published shape, or from balance."""
     frame, known = _table(results, "parameters")
-    if frame.empty or (frame := frame[frame["claim"] == claim.id]).empty:
+    found = None if frame.empty else row_of(frame, claim=claim.id)
+    if found is None:
         return None
-    found, limit = frame.iloc[0], settings.tolerances.rounding
+    limit = limits.rounding
     ours, paper = float(found["ours"]), float(magnitude(claim.paper) or 0.0)
     percent = claim.column in ("percent_of_model", "pairs_retained")
     why = f"{found['how']}: {ours:.3g}%" if percent else f"{found['how']} = {ours:,.0f}"
     if agree(ours, paper, limit):
         return Outcome(Verdict.ARITHMETIC, why, ours=ours, **known)
     why = f"{why}, which the printed {claim.paper} is not"
-    also, larger = (
-        magnitude(found["also"]) if pd.notna(found["also"]) else None,
-        found["of_larger_whole"],
-    )
+    also, larger = (magnitude(found["also"]) if pd.notna(found["also"]) else None,
+                    found["of_larger_whole"])  # fmt: skip
     if also is not None and agree(ours, also, limit):
         why += f"; elsewhere the paper has {found['also']} for the same"
         return Outcome(Verdict.CONTRADICTS, why, ours=ours, **known)
@@ -50,7 +50,7 @@ def counted(claim: Claim, results: Results, settings: LedgerSettings, row: str) 
 
 
 @rule("audit.7", refuted="the same figure in all tables that have it, within rounding")
-def spread(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def spread(results: Results, limits: Tolerances) -> Outcome | None:
     """Smallest and largest figure of each quantity that the paper reports more than once."""
     frame, known = _table(results, "repeated")
     if frame.empty:
@@ -61,14 +61,12 @@ def spread(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome 
         low, high = min(values), max(values)
         worst = max(worst, high / low - 1)
         parts.append(f"{quantity}: {low:g} to {high:g} in {len(values)} tables")
-    verdict = (
-        Verdict.CONTRADICTS if worst > settings.tolerances.rounding else Verdict.NOT_REPRODUCED
-    )
+    verdict = Verdict.CONTRADICTS if worst > limits.rounding else Verdict.NOT_REPRODUCED
     return Outcome(verdict, "; ".join(parts), ours=100 * worst, n=len(parts), **known)
 
 
 @rule("audit.12", refuted="Focus level with the better LoRA, within rounding, or below it")
-def confound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def confound(results: Results, limits: Tolerances) -> Outcome | None:
     """Focus in the paper's Table 3, against the pretrained and against the adapted model."""
     frame, known = _table(results, "confound")
     if frame.empty or (frame := frame[frame["method"].str.startswith("focus")]).empty:
@@ -77,5 +75,5 @@ def confound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcom
     cost = float(row["against_adapted"])
     why = (f"{row['ppl']} is {row['against_pretrained']:+.1%} against the pretrained model and "
            f"{cost:+.1%} against full attention adapted on the same text by LoRA")  # fmt: skip
-    verdict = Verdict.ARITHMETIC if cost > settings.tolerances.rounding else Verdict.NOT_REPRODUCED
+    verdict = Verdict.ARITHMETIC if cost > limits.rounding else Verdict.NOT_REPRODUCED
     return Outcome(verdict, why, ours=100 * cost, **known)

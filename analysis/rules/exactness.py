@@ -7,14 +7,9 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.registry import Outcome, Verdict, rule
-from analysis.settings import LedgerSettings
-
-
-def cases(results: Results, method: str) -> pd.DataFrame:
-    """Cases of one method."""
-    frame = results.exactness
-    return frame[frame["method"] == method]
+from experiments.settings import Tolerances
 
 
 def _facts(frame: pd.DataFrame, results: Results) -> dict[str, object]:
@@ -28,10 +23,10 @@ def _facts(frame: pd.DataFrame, results: Results) -> dict[str, object]:
 
 @rule("decomposition.log-sum-exp.cosine", refuted="a case below the cosine that prints as 1.0000, "
       "or over its limit of error")  # fmt: skip
-def log_sum_exp(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def log_sum_exp(results: Results, limits: Tolerances) -> Outcome | None:
     """Two calls merged by log-sum-exp. The code is ours, since the paper's is not public, so it is
     the identity that holds or does not, not the paper's implementation."""
-    frame = cases(results, "log_sum_exp")
+    frame = only(results.table("exactness"), method="log_sum_exp")
     if frame.empty:
         return None
     worst, failed = float(frame["output_cosine"].min()), int((~frame["passed"].astype(bool)).sum())
@@ -39,27 +34,23 @@ def log_sum_exp(claim: Claim, results: Results, settings: LedgerSettings) -> Out
         f"two calls as we wrote them down: worst cosine of {len(frame)} cases {worst:.7f}, worst "
         f"relative error of an output {frame['output_error'].max():.2g}, {failed} over their limit"
     )
-    good = worst >= settings.tolerances.cosine and failed == 0
-    return Outcome(
-        Verdict.DIRECTION if good else Verdict.NOT_REPRODUCED,
-        why,
-        ours=worst,
-        **_facts(frame, results),
-    )
+    good = worst >= limits.cosine and failed == 0
+    verdict = Verdict.DIRECTION if good else Verdict.NOT_REPRODUCED
+    return Outcome(verdict, why, ours=worst, **_facts(frame, results))
 
 
 @rule("decomposition.subtraction.cosine", refuted="a median cosine that prints as 1.0000")
-def subtraction(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def subtraction(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Merging by subtraction in log space: the paper does not say for which tensors 0.79 holds,
     so only direction."""
-    frame = cases(results, "subtraction")
+    frame = only(results.table("exactness"), method="subtraction")
     if frame.empty:
         return None
     middle, paper = float(frame["output_cosine"].median()), float(claim.paper)
     why = f"median cosine of {len(frame)} cases {middle:.4f}, the paper has {paper}"
     known = {"ours": middle, **_facts(frame, results)}
-    if middle >= settings.tolerances.cosine:
+    if middle >= limits.cosine:
         return Outcome(Verdict.NOT_REPRODUCED, f"subtraction is exact here: {why}", **known)
-    near = abs(middle - paper) <= settings.tolerances.subtraction_cosine
+    near = abs(middle - paper) <= limits.subtraction_cosine
     note = "as far off as the paper says" if near else "inexact, though not by the paper's figure"
     return Outcome(Verdict.DIRECTION, f"{note}: {why}", **known)

@@ -6,67 +6,52 @@ import pandas as pd
 
 from analysis import finetuning, scope
 from analysis.finetuning import TEXTS
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.architectures import figures, no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
 from analysis.rules.table7 import same_sign
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
-MODELS = [row["model"] for row in table("table2")["rows"]]
+MODELS = [row["model"] for row in printed("table2")]
 
 
-def outcome(claim: Claim, results: Results, settings: LedgerSettings, row: pd.Series | None,
-            theirs: float) -> Outcome | None:  # fmt: skip
+def outcome(
+    claim: Claim, results: Results, limits: Tolerances, row: pd.Series | None
+) -> Outcome | None:
     """Focus against full attention, under the training gate, after as many steps."""
     if row is None:
         return None
+    (paper,) = printed(claim.id.split(".")[0], **claim.keys)
+    full = claim.column.replace("focus", "full_attention")
+    theirs = paper[claim.column] / paper[full] - 1
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = no_worse(row, theirs, settings.tolerances.same_ppl, few)
+    verdict, why = no_worse(row, theirs, limits.same_ppl, few)
     why = f"training gate against full attention, {row['texts']}: {why}"
     return Outcome(verdict, why, **interval(row), **facts(row, results))
-
-
-def paper(entry: str, key: str, value: str) -> tuple[float, float]:
-    """The paper's perplexities of a row, under full attention and with Focus."""
-    (row,) = (each for each in table(entry)["rows"] if each[key] == value)
-    names = [f"ppl_full_attention{end}" for end in ("_ft", "")]
-    full = next(float(row[name]) for name in names if name in row)
-    return full, float(next(row[name] for name in ("ppl_focus_ft", "ppl_focus") if name in row))
 
 
 REFUTED = ("after as many steps, an interval above zero where the paper gains, or above the "
            "paper's cost (at least the limit same_ppl) where it loses")  # fmt: skip
 
 
-@rule("table5.{model}.ppl_focus_ft", refuted=REFUTED)
-def model(claim: Claim, results: Results, settings: LedgerSettings, model: str) -> Outcome | None:
-    """Our model, on plays, for each of the paper's three."""
-    full, routed = paper("table5", "model", model)
-    row = finetuning.of(results, "fine-tuned", "focus", TEXTS["pg19"], "soft")
-    return outcome(claim, results, settings, row, routed / full - 1)
-
-
-@rule("domains.{text}.ppl_focus_ft", refuted=REFUTED)
-def domain(claim: Claim, results: Results, settings: LedgerSettings, text: str) -> Outcome | None:
-    """A text of the same kind."""
-    full, routed = paper("domains", "text", text)
+@rule("table5.{model}.ppl_focus_ft", "domains.{text}.ppl_focus_ft", refuted=REFUTED)
+def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19") -> Outcome | None:
+    """Our model on a text of the same kind: on plays for each of the paper's three models."""
     row = finetuning.of(results, "fine-tuned", "focus", TEXTS[text], "soft")
-    return outcome(claim, results, settings, row, routed / full - 1)
+    return outcome(claim, results, limits, row)
 
 
 @rule("from_scratch.mistral-7b.ppl_focus", refuted=REFUTED)
-def from_scratch(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def from_scratch(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """A small model with grouped queries, as Mistral has them."""
-    full, routed = paper("from_scratch", "about", "scratch")
     row = finetuning.of(results, "from scratch", "focus", "articles", "soft")
-    return outcome(claim, results, settings, row, routed / full - 1)
+    return outcome(claim, results, limits, row)
 
 
 @rule("table5.{model}.ppl_full_attention_ft", "domains.pg19.ppl_full_attention_ft",
       refuted="after as many steps, an interval above the model before")  # fmt: skip
-def gains(claim: Claim, results: Results, settings: LedgerSettings,
-          model: str = "gpt2-124m") -> Outcome | None:  # fmt: skip
+def gains(claim: Claim, results: Results, model: str = "gpt2-124m") -> Outcome | None:
     """Fine-tuning under full attention, against the model before, where the paper has both."""
     row = finetuning.of(results, "fine-tuned", "full", TEXTS["pg19"], "full")
     if row is None or model not in MODELS:

@@ -12,8 +12,9 @@ from analysis.copied import copied
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rivals import EQUAL
+from analysis.rows import only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 # Where each statement is read: experiment, reading, texts.
 PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "plays", "plays"),
@@ -42,17 +43,15 @@ def judged(low: float, high: float, limit: float) -> str:
     "zero against another one",
 )  # fmt: skip
 def cost(
-    claim: Claim, results: Results, settings: LedgerSettings, place: str, budget: str
+    claim: Claim, results: Results, limits: Tolerances, place: str, budget: str
 ) -> Outcome | None:
     """The recipe at a budget against a full model, or against the recipe alone."""
-    base, frame = claim.id.split(".")[2], quality(results)
-    block, reading, texts = PLACES[place]
-    wanted = (frame["experiment"] == block) & (frame["reading"] == reading)
-    wanted &= (frame["texts"] == texts) & (frame["base_role"] == ROLE.get(base, base))
-    own = frame[wanted & (frame["budget"] == budget) & (frame["condition"] == "hard")]
-    if own.empty:
+    base, (block, reading, texts) = claim.id.split(".")[2], PLACES[place]
+    row = row_of(quality(results), experiment=block, reading=reading, texts=texts, budget=budget,
+                 base_role=ROLE.get(base, base), condition="hard")  # fmt: skip
+    if row is None:
         return None
-    row, limit = own.iloc[0], settings.tolerances.same_ppl if base == "adapted" else 0.0
+    limit = limits.same_ppl if base == "adapted" else 0.0
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
            f"{int(row['seeds'])} seeds (limit {limit:+.0%})")  # fmt: skip
@@ -68,14 +67,13 @@ def cost(
 
 
 @rule("ours.copying", refuted="an interval of the share that is found again below the limit")
-def found_again(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def found_again(results: Results, limits: Tolerances) -> Outcome | None:
     """The recipe's default mask, of the first of its experiments that was read so."""
-    frame = copied(results)
-    own = frame[frame["role"] == "ours"]
-    own = own[own["budget"] == "0.125"] if (own["budget"] == "0.125").any() else own
+    own = only(copied(results), role="ours")
     if own.empty:
         return None
-    row, limit = own.iloc[0], settings.tolerances.copied
+    default = row_of(own, budget="0.125")
+    row, limit = own.iloc[0] if default is None else default, limits.copied
     why = (f"{row['cell']} at {row['distant_density']:.0%} of the distant pairs finds "
            f"{row['copied']:.0%} ({row['copied_low']:.0%} to {row['copied_high']:.0%}) of what "
            f"full attention gains from having read the passage (limit {limit:.0%})")  # fmt: skip
@@ -85,23 +83,21 @@ def found_again(claim: Claim, results: Results, settings: LedgerSettings) -> Out
 
 
 def _longest(results: Results, phase: str, what: str) -> pd.Series | None:
-    frame = results.whole
-    frame = frame[(frame["phase"] == phase) & frame["role"].isin(TIMED[what])]
+    frame = only(results.whole, phase=phase, role=TIMED[what])
     return None if frame.empty else frame.sort_values("length").iloc[-1]
 
 
 @rule("ours.whole.{phase}.{what}", refuted="an interval of the ratio of times below 1")
-def whole_model(
-    claim: Claim, results: Results, settings: LedgerSettings, phase: str, what: str
-) -> Outcome | None:
+def whole_model(results: Results, phase: str, what: str) -> Outcome | None:
     """Time of the whole model at the longest length, against the pretrained one."""
     row = _longest(results, phase, what)
     if row is None:
         return None
-    low, high = float(row["speedup_low"]), float(row["speedup_high"])
+    times = interval(row, "speedup", 1)
+    low, high = times["low"], times["high"]
     stage = "prefill" if phase == "forward" else "continuation"
     known: dict[str, Any] = {
-        "ours": float(row["speedup"]), "low": low, "high": high, "n": int(row["repetitions"]),
+        **times, "n": int(row["repetitions"]),
         "evidence": row["evidence"], "command": f"python -m experiments.stages.{stage}",
         "scale": f"{results.scale}; {row['device']}, {row['dtype']}",
     }  # fmt: skip

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from analysis import scope
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rules.registry import Outcome, Verdict, facts, rule
 from analysis.rules.table7 import hard, table7_row
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 
 def nats(rows: pd.DataFrame) -> float:
@@ -19,9 +19,9 @@ def nats(rows: pd.DataFrame) -> float:
     return float(np.log1p(rows["change"]).abs().max())
 
 
-def identity(rows: pd.DataFrame, settings: LedgerSettings) -> bool:
+def identity(rows: pd.DataFrame, limits: Tolerances) -> bool:
     """Whether every row keeps every pair and leaves the loss as it was."""
-    same = nats(rows) <= settings.tolerances.identity_nats
+    same = nats(rows) <= limits.identity_nats
     return bool(same and (rows["density"] == 1.0).all())
 
 
@@ -35,9 +35,7 @@ REFUTED = "a mask with k = 3 or 4 of K = 4 that drops a pair or changes the loss
 
 
 @rule("table7.{model}.k3.{column}", "table7.{model}.k4.{column}", refuted=REFUTED)
-def dense_rows(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str, column: str
-) -> Outcome | None:
+def dense_rows(claim: Claim, results: Results, limits: Tolerances, column: str) -> Outcome | None:
     """k = 3 and k = 4 of K = 4 keep every pair, whatever the model: what the paper reports must
     then be its pretrained model's."""
     rows = hard(results, claim.keys["k"])
@@ -51,7 +49,7 @@ def dense_rows(
     # Another model's perplexity says nothing beside the paper's.
     other = column == "ppl" and not scope.same_model(claim, str(row["model"]))
     known = {"ours": None if other else measured[column], **facts(row, results)}
-    if not identity(rows, settings):
+    if not identity(rows, limits):
         why = f"our k = {claim.keys['k']} of K = 4 is not the pretrained model: {said(rows)}"
         return Outcome(Verdict.NOT_REPRODUCED, why, **known)
     # Of a perplexity the paper's own change against pretrained tells what it must be.
@@ -66,24 +64,21 @@ def dense_rows(
 
 
 @rule("table2.notes.every-scale.topk3", "audit.1", "long_context.{row}.ppl_topk3", refuted=REFUTED)
-def top3_is_everything(
-    claim: Claim, results: Results, settings: LedgerSettings, row: str | None = None
-) -> Outcome | None:
+def top3_is_everything(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Top-3 of 4 groups is the pretrained model: density 1 and the same loss. At longer contexts
     the paper's figure is held against its own for full attention."""
     rows = hard(results, 3)
+    longer = printed("long_context", context=claim.keys.get("context"))
     if rows.empty:
         return None
-    known = facts(rows.iloc[0], results) | ({} if row else {"ours": nats(rows)})
-    if not identity(rows, settings):
+    known = facts(rows.iloc[0], results) | ({} if longer else {"ours": nats(rows)})
+    if not identity(rows, limits):
         return Outcome(Verdict.NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)
     why = f"hard top-3 of 4 masks nothing ({said(rows)}): two 3-subsets of 4 always meet, so "
-    if row is None:
-        return Outcome(
-            Verdict.ARITHMETIC, f"{why}the equality says nothing about the routing", **known
-        )
-    every = table("long_context")["rows"]
-    full = next(r["ppl_full"] for r in every if r["context"] == claim.keys["context"])
+    if not longer:
+        why += "the equality says nothing about the routing"
+        return Outcome(Verdict.ARITHMETIC, why, **known)
+    full = longer[0]["ppl_full"]
     why += f"the figure must be the paper's full attention's, {full}"
     if float(claim.paper) == float(full):
         return Outcome(Verdict.ARITHMETIC, why, **known)

@@ -12,11 +12,10 @@ import pandas as pd
 
 from analysis import forecast, ladder
 from analysis.forecast import Law
-from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, facts, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 ONE = "k1.symmetric.sinkhorn"
 MASKS = {"k1": ONE, "k2": "k2.symmetric.sinkhorn", "k3": "k3.multi_probe.sinkhorn"}
@@ -25,7 +24,7 @@ PLACE = "next rung"
 
 @rule("ours.ladder.grows", refuted="an interval of the slope wholly below zero: larger models lose "
       "less")  # fmt: skip
-def grows(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def grows(results: Results) -> Outcome | None:
     """The slope of the law of one group of four."""
     law, rungs = forecast.gap(results, ONE), ladder.of(results, "ladder", ONE)
     if law is None:
@@ -41,8 +40,7 @@ def grows(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome |
 
 @rule("ours.ladder.135m.{what}", refuted="an interval of what the model shows wholly outside the "
       "forecast's interval")  # fmt: skip
-def forecasts(claim: Claim, results: Results, settings: LedgerSettings,
-              what: str) -> Outcome | None:  # fmt: skip
+def forecasts(results: Results, limits: Tolerances, what: str) -> Outcome | None:
     """What the next rung shows beside what the ladder said of it, in percent."""
     budget = MASKS.get(what)
     law = forecast.gap(results, budget) if budget else forecast.density(results)
@@ -53,7 +51,7 @@ def forecasts(claim: Claim, results: Results, settings: LedgerSettings,
     ends = ("change" if budget else "density", "low", "high")
     value, low, high = (100 * float(seen.iloc[0][end]) for end in ends)
     known = facts(read.iloc[0], results) | {"ours": value, "low": low, "high": high}
-    verdict, why = held(law, low, high, 100 * settings.tolerances.far_worse)
+    verdict, why = held(law, low, high, 100 * limits.far_worse)
     seen_words = f"{value:.1f}% ({low:.1f} to {high:.1f})"
     return Outcome(verdict, f"{seen_words}; {why}; {differing(read)}", **known, same_setting=True)
 

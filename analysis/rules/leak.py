@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import tables
-from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 
 def _said(frame: pd.DataFrame) -> str:
@@ -21,30 +21,21 @@ def _said(frame: pd.DataFrame) -> str:
 
 @rule("audit.5", refuted="no more assignments change under Sinkhorn than the limit leak_share, "
       "or more than that under the causal balance")  # fmt: skip
-def suffix_changes_the_past(
-    claim: Claim, results: Results, settings: LedgerSettings
-) -> Outcome | None:
+def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome | None:
     """Share of earlier assignments that a new suffix changes: Sinkhorn against the causal balance;
     our figure is the first cell's, the others stand in the text."""
-    frame = tables.leak(results)
-    if frame.empty:
-        return None
-    sinkhorn, causal = (frame[frame["balance"] == name] for name in ("sinkhorn", "causal"))
+    sinkhorn, causal = (only(tables.leak(results), balance=name)
+                        for name in ("sinkhorn", "causal"))  # fmt: skip
     if sinkhorn.empty or causal.empty:
         return None
-    first, limit = sinkhorn.iloc[0], settings.tolerances.leak_share
+    first, limit = sinkhorn.iloc[0], limits.leak_share
     known = interval(first, "changed") | facts(first, results)
     why = f"Earlier assignments changed - {_said(pd.concat([sinkhorn, causal]))}"
+    verdict, said = Verdict.INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}"
     if (causal["changed"] > limit).any():
-        return Outcome(
-            Verdict.NOT_REPRODUCED, f"The causal balance changes the past too. {why}", **known
-        )
-    if (sinkhorn["changed_low"] > limit).all():
-        return Outcome(
-            Verdict.DIRECTION, f"Sinkhorn leaks, the causal balance does not. {why}", **known
-        )
-    if (sinkhorn["changed"] <= limit).all():
-        return Outcome(Verdict.NOT_REPRODUCED, f"Sinkhorn changes nothing either. {why}", **known)
-    return Outcome(
-        Verdict.INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}. {why}", **known
-    )
+        verdict, said = Verdict.NOT_REPRODUCED, "The causal balance changes the past too"
+    elif (sinkhorn["changed_low"] > limit).all():
+        verdict, said = Verdict.DIRECTION, "Sinkhorn leaks, the causal balance does not"
+    elif (sinkhorn["changed"] <= limit).all():
+        verdict, said = Verdict.NOT_REPRODUCED, "Sinkhorn changes nothing either"
+    return Outcome(verdict, f"{said}. {why}", **known)

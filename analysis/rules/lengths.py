@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from analysis import lengths, scope
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import row_of
 from analysis.rules.architectures import no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 
 @rule("long_context.{row}.ppl_topk2", refuted="after as many steps, an interval above the paper's "
       "cost at that length")  # fmt: skip
-def longer(claim: Claim, results: Results, settings: LedgerSettings, row: str) -> Outcome | None:
+def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """What two of four groups cost against full attention at one length."""
-    frame, context = lengths.table(results), claim.keys["context"]
-    own = frame[(frame["method"] == lengths.LINES["long_paper"]) & (frame["context"] == context)]
-    if own.empty:
+    context = claim.keys["context"]
+    found = row_of(lengths.table(results), method=lengths.LINES["long_paper"], context=context)
+    if found is None:
         return None
-    found = own.iloc[0]
-    (theirs,) = (each for each in table("long_context")["rows"] if each["context"] == context)
+    (theirs,) = printed("long_context", context=context)
     few = scope.fewer_steps(claim, results.cells[str(results.cells[found["cell"]].start)])
     cost = theirs["ppl_topk2"] / theirs["ppl_full"] - 1
-    verdict, why = no_worse(found, cost, settings.tolerances.same_ppl, few)
+    verdict, why = no_worse(found, cost, limits.same_ppl, few)
     why = f"at {context} tokens, trained at {found['trained_at']}, against full attention: {why}"
     return Outcome(verdict, why, **interval(found), **facts(found, results))

@@ -6,21 +6,20 @@ a rate of Table 4 stands beside the one of ours with the nearest product.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from analysis import scope
 from analysis.benchmarks import table as scores
 from analysis.cells import Cell
 from analysis.comparisons import quality
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import only, row_of
 from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
 from analysis.rules.table7 import paper_way
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 BLOCKS = {"lora-r4": "lora4", "lora-r16": "lora16"}
 RATES = ("1e-5", "5e-5", "1e-4")
@@ -29,8 +28,7 @@ CHOSEN_ON = "search"  # validation documents
 
 def best(results: Results, block: str) -> Cell | None:
     """The cell of an experiment that costs least on validation documents."""
-    rows = results.rows
-    own = rows[(rows["experiment"] == block) & (rows["reading"] == CHOSEN_ON)]
+    own = only(results.rows, experiment=block, reading=CHOSEN_ON)
     if own.empty:
         return None
     return results.cells[str(own.groupby("cell")["nll"].sum().idxmin())]
@@ -51,15 +49,13 @@ def against_pretrained(results: Results, cell: Cell | None) -> pd.Series | None:
     """A cell's perplexity under full attention, or a training gate, on test documents."""
     if cell is None:
         return None
-    frame = quality(results)
-    own = frame[(frame["cell"] == cell.name) & (frame["base_role"] == "pretrained")]
-    own = own[own["final"].astype(bool) & own["condition"].isin(["full", "soft"])]
-    return None if own.empty else own.iloc[0]
+    return row_of(quality(results), cell=cell.name, base_role="pretrained", final=True,
+                  condition=["full", "soft"])  # fmt: skip
 
 
 def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     """The paper's figure of a row, and of what it is held against."""
-    rows = {each["method"]: each for each in table(entry)["rows"]}
+    rows = {each["method"]: each for each in printed(entry)}
     if entry == "table4":
         return float(rows[row][column]), float(rows["instruct"][column])
     if column == "ppl":
@@ -71,17 +67,16 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
     "table3.{method}.ppl", "table4.{method}.ppl",
     refuted="an interval on the other side of the pretrained model than the paper's",
 )  # fmt: skip
-def lora_perplexity(claim: Claim, results: Results, settings: LedgerSettings,
-                    method: str) -> Outcome | None:  # fmt: skip
+def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """What was trained against the model before, on test documents."""
-    entry = claim.id.split(".")[0]
+    entry, method, _ = claim.id.split(".")
     if method == "instruct":
         return None
     row = against_pretrained(results, cell_of(claim, results))
     if row is None:
         return None
     ours, theirs = figures(entry, method, "ppl")
-    limit = 100 * settings.tolerances.same_ppl
+    limit = 100 * limits.same_ppl
     verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     gains, harm = row["high"] < 0, ours / theirs - 1 > -limit / 100
@@ -116,21 +111,17 @@ def told(cell: Cell) -> str:
     refuted="an interval of the difference to the model before on the other side of zero, or "
     "beyond the limit same_score where the paper's difference is small",
 )
-def lora_score(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """A benchmark after LoRA, question by question beside the model before."""
     entry, method, column = claim.id.split(".")
-    cell, frame = cell_of(claim, results), scores(results)
-    if cell is None or frame.empty:
+    cell = cell_of(claim, results)
+    row = row_of(scores(results), cell=cell.name, texts=NAMES[column]) if cell else None
+    if cell is None or row is None:
         return None
-    own = frame[(frame["cell"] == cell.name) & (frame["texts"] == NAMES[column])]
-    if own.empty:
-        return None
-    row, (ours, theirs) = own.iloc[0], figures(entry, method, column)
-    points: dict[str, Any] = {"ours": row["points"], "low": row["low"], "high": row["high"]}
-    verdict, said = beside(points, ours - theirs, settings.tolerances.same_score)
+    ours, theirs = figures(entry, method, column)
+    verdict, said = beside(interval(row, "points", 1), ours - theirs, limits.same_score)
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
-    why = (f"{row['score']:.0f}%, {row['points']:+.1f} points ({row['low']:+.1f} to "
-           f"{row['high']:+.1f}) against the model before; the paper "
+    why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{ours - theirs:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why + told(cell), **known(row, results))

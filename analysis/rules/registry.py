@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import ends_of
 from analysis.settings import LedgerSettings
 
 
@@ -64,8 +66,8 @@ class Rule:
     """A judge of claims.
 
     Attributes:
-        judge: gets (claim, results, settings, **parts of the id) and returns None where it has no
-            result file to judge from.
+        judge: gets what it asks for by name, of the claim, the results, the limits (tolerances) and
+            the parts of the id; returns None where it has no result file to judge from.
         refuted: the outcome that would refute the claim. Every judge can reach it, from result
             files alone.
     """
@@ -79,8 +81,7 @@ RULES: list[Rule] = []
 
 
 def rule(*patterns: str, refuted: str) -> Callable[[Judge], Judge]:
-    """Register a judge for claim ids; `{name}` in a pattern stands for one part and is passed by
-    name."""
+    """Register a judge for claim ids; `{name}` in a pattern stands for one part of the id."""
 
     def register(judge: Judge) -> Judge:
         for pattern in patterns:
@@ -93,15 +94,18 @@ def rule(*patterns: str, refuted: str) -> Callable[[Judge], Judge]:
 
 
 def matching(claim_id: str) -> list[tuple[Rule, dict[str, str]]]:
-    """The rules that judge this id, with the parts of the id that they asked for."""
+    """The rules that judge this id, with the parts of the id by the names in their patterns."""
     found = [(each, each.pattern.fullmatch(claim_id)) for each in RULES]
     return [(each, match.groupdict()) for each, match in found if match]
 
 
 def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
     """The first outcome that a rule can give, None where no rule has a result file."""
+    known = {"claim": claim, "results": results, "limits": settings.tolerances}
     for each, parts in matching(claim.id):
-        if (outcome := each.judge(claim, results, settings, **parts)) is not None:
+        asked = inspect.signature(each.judge).parameters
+        given = {name: value for name, value in (known | parts).items() if name in asked}
+        if (outcome := each.judge(**given)) is not None:
             return _without_weight(outcome)
     return None
 
@@ -122,6 +126,16 @@ def agree(ours: float, paper: float, relative: float) -> bool:
     return abs(ours - paper) <= relative * abs(paper)
 
 
+def around(ours: Mapping[str, float], paper: float, limit: float, beyond: Verdict) -> Verdict:
+    """What an interval says of the paper's figure: ``beyond`` where it lies wholly further from it
+    than the limit."""
+    if paper - limit <= ours["low"] and ours["high"] <= paper + limit:
+        return Verdict.DIRECTION
+    if ours["high"] < paper - limit or ours["low"] > paper + limit:
+        return beyond
+    return Verdict.INCONCLUSIVE
+
+
 def facts(row: Mapping[str, Any], results: Results) -> dict[str, Any]:
     """Evidence, command, n and scale of a row of a table of cells, as an Outcome takes them."""
     evidence, cell = str(row["evidence"]), str(row["cell"])
@@ -139,11 +153,17 @@ def changed(row: Mapping[str, Any]) -> str:
     return f"{row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
 
 
-def interval(row: Mapping[str, Any], share: str = "") -> dict[str, float]:
-    """A change, or a share by its name, in percent with its interval, as an Outcome takes it."""
-    names = (share, f"{share}_low", f"{share}_high") if share else ("change", "low", "high")
-    return {end: 100 * float(row[name]) for end, name in zip(ENDS, names, strict=True)}
+def points(row: Any, value: str = "points", digits: int = 1) -> str:
+    """A difference in points with its interval, in words."""
+    more, low, high = (f"{row[name]:+.{digits}f}" for name in (value, *ends_of(row, value)))
+    return f"{more} points ({low} to {high})"
 
 
-ENDS = ("ours", "low", "high")
+def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, float]:
+    """A value with its interval, in percent where it is a share, as an Outcome takes it."""
+    low, high = ends_of(row, value)
+    named = {"ours": value, "low": low, "high": high}
+    return {end: scale * float(row[name]) for end, name in named.items()}
+
+
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

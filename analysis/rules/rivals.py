@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from analysis.cells import ROLES
 from analysis.comparisons import quality
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
+from analysis.rows import only, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 # The paper's name of a method, and the experiment that stands for it here.
 STANDS_FOR = {
@@ -29,17 +30,15 @@ STANDS_FOR = {
     refuted="where the paper's rival harms the pretrained model, an interval against full "
     "attention below zero or wholly within the limit same_ppl",
 )
-def rival(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """What a rival changes, against the model that it runs on."""
-    method, frame = claim.id.split(".")[1], rows(results)
-    own = frame[frame["experiment"] == STANDS_FOR[method]]
-    own = own[own["budget"].isin([BUDGET, "own"])]
-    if own.empty:
+    (entry, method, _), frame = claim.id.split("."), rows(results)
+    row = row_of(frame, experiment=STANDS_FOR[method], budget=[BUDGET, "own"])
+    if row is None:
         return None
-    row = own.iloc[0]
-    printed = {each["method"]: each["ppl"] for each in table(claim.id.split(".")[0])["rows"]}
-    theirs = printed[method] / printed["pretrained"] - 1
-    limit = 100 * settings.tolerances.same_ppl
+    papers = {each["method"]: each["ppl"] for each in printed(entry)}
+    theirs = papers[method] / papers["pretrained"] - 1
+    limit = 100 * limits.same_ppl
     verdict, said = beside(interval(row), 100 * theirs, limit)
     if theirs < 0 and verdict == Verdict.NOT_REPRODUCED:
         # Our model was adapted before; what the paper's gain owes to training, nobody knows.
@@ -52,14 +51,13 @@ def rival(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome |
 
 @rule("audit.8", refuted="every rival on the frozen model, oracles aside, costs more than "
       "far_worse by more than its interval")  # fmt: skip
-def others_do_it(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def others_do_it(results: Results, limits: Tolerances) -> Outcome | None:
     """Rivals that score no pair in full and keep a part of them, against full attention."""
-    own = rows(results)
     partly = [role for role, about in ABOUT.items() if not about.every and role != "performer"]
-    own = own[own["role"].isin(partly) & (own["budget"] == BUDGET)].sort_values("change")
+    own = only(rows(results), role=partly, budget=BUDGET).sort_values("change")
     if own.empty:
         return None
-    best, limit = own.iloc[0], settings.tolerances.far_worse
+    best, limit = own.iloc[0], limits.far_worse
     verdict = Verdict.INCONCLUSIVE
     if best["high"] <= limit:
         verdict = Verdict.DIRECTION
@@ -74,13 +72,10 @@ def others_do_it(claim: Claim, results: Results, settings: LedgerSettings) -> Ou
 
 @rule("ours.rivals", refuted="one rival, oracles aside, with no more pairs than ours reads better "
       "by more than the interval")  # fmt: skip
-def none_is_better(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def none_is_better(results: Results) -> Outcome | None:
     """Rivals against the recipe at its own budget."""
-    frame = against_ours(results)
-    if frame.empty:
-        return None
-    every = [role for role, about in ABOUT.items() if about.every]
-    own = frame[(frame["budget"] == BUDGET) & ~frame["role"].isin(every)].sort_values("change")
+    others = [role for role, about in ABOUT.items() if not about.every]
+    own = only(against_ours(results), budget=BUDGET, role=others).sort_values("change")
     if own.empty:
         return None
     equal = own["distant_density"] <= own["base_distant_density"] + EQUAL
@@ -98,17 +93,13 @@ def none_is_better(claim: Claim, results: Results, settings: LedgerSettings) -> 
 
 
 @rule("ours.masked", refuted="an interval wholly above same_ppl")
-def adapted_under_the_mask(
-    claim: Claim, results: Results, settings: LedgerSettings
-) -> Outcome | None:
+def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome | None:
     """LoRA under the mask against as much LoRA under full attention."""
-    frame = quality(results)
-    own = frame[(frame["role"] == "masked") & (frame["against"] == "adapted_again")]
-    own = own[(own["condition"] == "hard") & own["final"].astype(bool)]
-    own = own[own["texts"] == "unseen"]
-    if own.empty:
+    row = row_of(quality(results), role="masked", against="adapted_again", condition="hard",
+                 final=True, texts="unseen")  # fmt: skip
+    if row is None:
         return None
-    row, limit = own.iloc[0], settings.tolerances.same_ppl
+    limit = limits.same_ppl
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs; {int(row['seeds'])} seed(s) (limit {limit:+.0%})")  # fmt: skip

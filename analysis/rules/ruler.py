@@ -8,24 +8,23 @@ from typing import Any
 import pandas as pd
 
 from analysis import ruler
-from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, facts, rule
-from analysis.settings import LedgerSettings
+from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
+from experiments.settings import Tolerances
 
 FULL, RECIPE = "ruler_adapted", "ruler_recipe"
 
 
 @rule("ours.answers.{experiment}", refuted="at one length an interval of the answers lost wholly "
       "above same_score")  # fmt: skip
-def answers_found(claim: Claim, results: Results, settings: LedgerSettings,
-                  experiment: str) -> Outcome | None:  # fmt: skip
+def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outcome | None:
     """Answers under a mask against the adapted model, judged by the worst of all lengths."""
     own = asked(results, experiment, FULL)
     if own.empty:
         return None
-    row, limit = own.sort_values("points_high").iloc[0], settings.tolerances.same_score
+    row, limit = own.sort_values("points_high").iloc[0], limits.same_score
     verdict = worst(judged(-each["points_high"], -each["points_low"], limit)
                     for _, each in own.iterrows())  # fmt: skip
     why = f"{points(own)} (limit -{limit:.0f})"
@@ -34,8 +33,7 @@ def answers_found(claim: Claim, results: Results, settings: LedgerSettings,
 
 @rule("ours.ruler.{control}", refuted="at one length an interval of the difference wholly above "
       "zero: the control finds more")  # fmt: skip
-def beyond_control(claim: Claim, results: Results, settings: LedgerSettings,
-                   control: str) -> Outcome | None:  # fmt: skip
+def beyond_control(results: Results, control: str) -> Outcome | None:
     """Answers under another mask against the recipe's, judged by its best of all lengths."""
     own = asked(results, control, RECIPE)
     if own.empty:
@@ -56,9 +54,8 @@ def worst(verdicts: Iterable[str]) -> str:
 
 def asked(results: Results, experiment: str, against: str) -> pd.DataFrame:
     """Rows of all tasks together, a length each."""
-    frame = ruler.table(results)
-    own = frame[(frame["experiment"] == f"ruler_{experiment}") & (frame["against"] == against)]
-    return own[own["task"] == ruler.EVERY]
+    return only(ruler.table(results), experiment=f"ruler_{experiment}", against=against,
+                task=ruler.EVERY)  # fmt: skip
 
 
 def points(rows: pd.DataFrame) -> str:
@@ -72,6 +69,4 @@ def points(rows: pd.DataFrame) -> str:
 
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
     """Of one row, as an Outcome takes it."""
-    told = facts(row.rename({"questions": "documents"}), results)
-    names = {"ours": "points", "low": "points_low", "high": "points_high"}
-    return told | {name: float(row[column]) for name, column in names.items()}
+    return facts(row.rename({"questions": "documents"}), results) | interval(row, "points", 1)

@@ -8,8 +8,9 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import Outcome, Verdict, agree, rule
-from analysis.settings import LedgerSettings
+from analysis.rows import only, row_of, with_ends
+from analysis.rules.registry import Outcome, Verdict, agree, interval, rule
+from experiments.settings import Tolerances
 
 PAPER_GPU = "H100"
 GPU_COMMAND = "python -m tests.gpu.run"
@@ -23,13 +24,8 @@ MILLION = 2**20
 def timings(results: Results, gpu: bool) -> pd.DataFrame:
     """Forward timings of one group a token on GPUs, or on this machine's CPU, the paper's
     decomposition first; speed-ups with an interval over repetitions."""
-    frame = results.speed
-    if frame.empty:
-        return frame
-    wanted = (frame["k"] == 1) & (frame["direction"] == "forward") & frame["method"].isin(METHODS)
-    frame = frame[wanted & ((frame["device"] != "cpu") == gpu)].dropna(subset=["speedup"])
-    full = frame["speedup"] * frame["median_s"]  # what full attention took beside it
-    frame = frame.assign(low=full / frame["high_s"], high=full / frame["low_s"])
+    frame = only(results.speed, k=1, direction="forward", method=METHODS)
+    frame = with_ends(frame[(frame["device"] != "cpu") == gpu].dropna(subset=["speedup"]))
     paper = frame["hardware"].astype(str).str.contains(PAPER_GPU)
     rank = frame["method"].map({name: i for i, name in enumerate(METHODS)})
     order = frame.assign(rank=rank, paper=paper)
@@ -39,8 +35,7 @@ def timings(results: Results, gpu: bool) -> pd.DataFrame:
 def _facts(row: pd.Series) -> dict[str, Any]:
     shape = f"H={int(row['heads'])}, Hk={int(row['key_heads'])}, D={int(row['head_dim'])}"
     return {
-        "ours": float(row["speedup"]), "low": float(row["low"]), "high": float(row["high"]),
-        "n": int(row["repetitions"]), "evidence": row["evidence"],
+        **interval(row, "speedup", 1), "n": int(row["repetitions"]), "evidence": row["evidence"],
         "command": "python -m experiments.stages.speed" if row["device"] == "cpu" else GPU_COMMAND,
         "scale": f"{row['hardware']}; {shape}, {row['dtype']}",
     }  # fmt: skip
@@ -48,30 +43,24 @@ def _facts(row: pd.Series) -> dict[str, Any]:
 
 @rule("table6.t{context}.speedup_K{groups}", refuted="on the paper's GPU another speed-up than its "
       "by more than the limit; on another GPU the other side of 1x")  # fmt: skip
-def speedup(
-    claim: Claim, results: Results, settings: LedgerSettings, context: str, groups: str
-) -> Outcome | None:
+def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> Outcome | None:
     """A cell of Table 6 on a GPU. A CPU says nothing about it."""
-    frame = timings(results, gpu=True)
-    if frame.empty:
+    row = row_of(timings(results, gpu=True), K=int(groups), length=claim.keys["context"])
+    if row is None:
         return None
-    frame = frame[(frame["K"] == int(groups)) & (frame["length"] == int(context))]
-    if frame.empty:
-        return None
-    row, paper = frame.iloc[0], float(claim.paper)
+    paper = float(claim.paper)
     why = (f"{NAMES[row['method']]} {row['speedup']:.2f}x ({row['low']:.2f} to {row['high']:.2f}) "
            f"on {row['hardware']}, bound {row['bound']:.2f}x")  # fmt: skip
     if row["paper"]:
-        good = agree(float(row["speedup"]), paper, settings.tolerances.speedup)
+        good = agree(float(row["speedup"]), paper, limits.speedup)
         verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **_facts(row), same_setting=True)
+    verdict, said = Verdict.NOT_REPRODUCED, "another GPU, the other side of 1x"
     if row["low"] <= 1 <= row["high"]:
-        return Outcome(Verdict.INCONCLUSIVE, f"the interval holds 1x: {why}", **_facts(row))
-    if (row["speedup"] > 1) == (paper > 1):
-        return Outcome(Verdict.DIRECTION, f"another GPU, the same side of 1x: {why}", **_facts(row))
-    return Outcome(
-        Verdict.NOT_REPRODUCED, f"another GPU, the other side of 1x: {why}", **_facts(row)
-    )
+        verdict, said = Verdict.INCONCLUSIVE, "the interval holds 1x"
+    elif (row["speedup"] > 1) == (paper > 1):
+        verdict, said = Verdict.DIRECTION, "another GPU, the same side of 1x"
+    return Outcome(verdict, f"{said}: {why}", **_facts(row))
 
 
 def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
@@ -79,8 +68,8 @@ def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
     faster for good: a row, the lengths from there on, all of them in words, and whether any is
     slower."""
     first = frame.iloc[0]
-    same = (frame["hardware"] == first["hardware"]) & (frame["method"] == first["method"])
-    fastest = frame[same].sort_values("speedup").groupby("length").tail(1).set_index("length")
+    same = only(frame, hardware=first["hardware"], method=first["method"])
+    fastest = same.sort_values("speedup").groupby("length").tail(1).set_index("length")
     best = fastest["speedup"].sort_index()
     slower = best[best <= 1].index
     later = [int(t) for t in best.index if not len(slower) or t > slower.max()]
@@ -92,33 +81,27 @@ def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
 @rule("table6.notes.crossover.slowest_context_with_gain", "ours.speed.crossover",
       refuted="faster, or slower, at every length timed, though lengths on both sides of the "
       "paper's were")  # fmt: skip
-def crossover(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def crossover(claim: Claim, results: Results) -> Outcome | None:
     """The shortest timed length from which on the decomposition is faster than full attention: the
     paper's row on a GPU, the row of our own on this machine."""
-    frame = timings(results, gpu=not claim.id.startswith("ours."))
-    if frame.empty or (frame := frame[frame["K"].isin(PAPER_GROUPS)]).empty:
+    frame = only(timings(results, gpu=not claim.id.startswith("ours.")), K=PAPER_GROUPS)
+    if frame.empty:
         return None
     row, later, why, slower = crossing(frame)
     known = _facts(row) | {"ours": float(later[0]) if later else None, "low": None, "high": None}
     if later and slower:
-        return Outcome(
-            Verdict.DIRECTION, f"slower at first, faster from {later[0]} on: {why}", **known
-        )
+        why = f"slower at first, faster from {later[0]} on: {why}"
+        return Outcome(Verdict.DIRECTION, why, **known)
     lengths, paper = frame["length"], float(claim.paper or 16384)
-    often = "always" if later else "never"
     both = lengths.min() < paper <= lengths.max()
-    return Outcome(
-        Verdict.NOT_REPRODUCED if both else Verdict.INCONCLUSIVE, f"{often} faster: {why}", **known
-    )
+    verdict = Verdict.NOT_REPRODUCED if both else Verdict.INCONCLUSIVE
+    return Outcome(verdict, f"{'always' if later else 'never'} faster: {why}", **known)
 
 
 def full_at_a_million(results: Results) -> pd.Series | None:
     """Full attention at 1M tokens on a GPU, most heads first; None where not timed."""
-    frame = results.speed
-    if frame.empty:
-        return None
-    wanted = (frame["method"] == "full") & (frame["length"] == MILLION)
-    frame = frame[wanted & (frame["direction"] == "forward") & (frame["device"] != "cpu")]
+    frame = only(results.speed, method="full", length=MILLION, direction="forward")
+    frame = frame[frame["device"] != "cpu"]
     return None if frame.empty else frame.sort_values("heads").iloc[-1]
 
 
@@ -135,7 +118,7 @@ def _full_facts(row: pd.Series) -> dict[str, Any]:
 
 @rule("table6.notes.full-attention-at-1m.seconds", refuted="on the paper's GPU one head alone "
       "takes longer, or 32 heads take less, than the paper's time")  # fmt: skip
-def full_seconds(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def full_seconds(claim: Claim, results: Results) -> Outcome | None:
     """Time of full attention at 1M tokens: the paper does not say for how many heads, so only a
     time that no number of heads explains refutes it."""
     row = full_at_a_million(results)
@@ -152,23 +135,16 @@ def full_seconds(claim: Claim, results: Results, settings: LedgerSettings) -> Ou
 
 
 @rule("audit.3", refuted="a bound of the mask, or a measured speed-up, of 8.6x or more")
-def above_the_bound(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def above_the_bound(results: Results) -> Outcome | None:
     """8.6x against the bound of the mask at 1M tokens, with both sides' shape and TFLOP/s."""
-    full, frame = full_at_a_million(results), timings(results, gpu=True)
-    if full is None or frame.empty:
+    full, claimed = full_at_a_million(results), 8.6
+    row = row_of(timings(results, gpu=True), K=8, length=MILLION)
+    if full is None or row is None:
         return None
-    frame = frame[(frame["K"] == 8) & (frame["length"] == MILLION)]
-    if frame.empty:
-        return None
-    row, claimed = frame.iloc[0], 8.6
     bound = float(row["bound"])
     why = (f"bound of the mask at 1M tokens {bound:.2f}x, the paper has {claimed}x; full attention "
            f"takes {_said(full)}, against the paper's 1.5 s; {NAMES[row['method']]} "
            f"{row['speedup']:.2f}x")  # fmt: skip
     below = bound < claimed and row["speedup"] < claimed
-    return Outcome(
-        Verdict.ARITHMETIC if below else Verdict.NOT_REPRODUCED,
-        why,
-        ours=bound,
-        **_full_facts(full),
-    )
+    verdict = Verdict.ARITHMETIC if below else Verdict.NOT_REPRODUCED
+    return Outcome(verdict, why, ours=bound, **_full_facts(full))

@@ -15,8 +15,9 @@ import pandas as pd
 from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rules.registry import Outcome, Verdict, rule
-from analysis.settings import LedgerSettings
+from analysis.rows import row_of
+from analysis.rules.registry import Outcome, Verdict, around, interval, points, rule
+from experiments.settings import Tolerances
 
 ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank"}
 WORDS = {"drift": "centroids moved by {:.2f} of their norm",
@@ -26,13 +27,9 @@ PLAIN, SINKHORN = "plain softmax", "sinkhorn"
 SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 
-def row_of(results: Results, name: str, weights: bool) -> pd.Series | None:
+def trained(results: Results, name: str, weights: bool) -> pd.Series | None:
     """A mitigation by the paper's name."""
-    frame = stability.table(results)
-    if frame.empty:
-        return None
-    own = frame[(frame["name"] == name) & (frame["weights"] == weights)]
-    return None if own.empty else own.iloc[0]
+    return row_of(stability.table(results), name=name, weights=weights)
 
 
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
@@ -53,14 +50,13 @@ def few(claim: Claim, row: pd.Series, results: Results) -> bool:
     *(f"table8.{{method}}.{escape}" for escape in ESCAPES),
     refuted="what the paper says is blocked moves as under a plain softmax, or the other way round",
 )
-def escape(claim: Claim, results: Results, settings: LedgerSettings,
-           method: str) -> Outcome | None:  # fmt: skip
+def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
     """A movement under a mitigation, of that under a plain softmax."""
-    row, plain = (row_of(results, name, weights=True) for name in (method, PLAIN))
+    row, plain = (trained(results, name, weights=True) for name in (method, PLAIN))
     measure = ESCAPES[claim.column]
     if row is None or plain is None or pd.isna(row.get(measure)):
         return None
-    limit = settings.tolerances.blocked
+    limit = limits.blocked
     left = float(row[measure]) / max(float(plain[measure]), 1e-9)
     low, high = (float(row[f"{measure}_{end}"]) / max(float(plain[measure]), 1e-9)
                  for end in ("low", "high"))  # fmt: skip
@@ -88,7 +84,7 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
     """Why a measure says nothing of a mitigation; empty where it does."""
     if measure == "drift" and method in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
-    frozen = row_of(results, method, weights=False)
+    frozen = trained(results, method, weights=False)
     if measure == "shift" and frozen is not None and frozen["shift_high"] > limit:
         return (f"with frozen weights they move by {frozen['shift']:.2f}, too, so the measure "
                 "cannot show them blocked")  # fmt: skip
@@ -98,13 +94,12 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
 @rule("table8.{method}.outcome", refuted="another outcome after as many steps as the paper's; for "
       "Sinkhorn, groups that are uneven or unsettled, or hold parts of speech worse than "
       "k-means")  # fmt: skip
-def outcome(claim: Claim, results: Results, settings: LedgerSettings,
-            method: str) -> Outcome | None:  # fmt: skip
+def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
     """How the groups end."""
-    row, even = (row_of(results, name, weights=True) for name in (method, SINKHORN))
+    row, even = (trained(results, name, weights=True) for name in (method, SINKHORN))
     if row is None or even is None or pd.isna(row.get("largest")):
         return None
-    fewer, happens, verdict = few(claim, row, results), ends(row, even, settings), Verdict.DIRECTION
+    fewer, happens, verdict = few(claim, row, results), ends(row, even, limits), Verdict.DIRECTION
     words = (
         f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"
     )
@@ -120,9 +115,9 @@ def outcome(claim: Claim, results: Results, settings: LedgerSettings,
     return Outcome(verdict, why, **known(row, results))
 
 
-def ends(row: pd.Series, sinkhorn: pd.Series, settings: LedgerSettings) -> bool:
+def ends(row: pd.Series, sinkhorn: pd.Series, limits: Tolerances) -> bool:
     """Whether the groups of one mitigation end as the paper says, beside Sinkhorn's."""
-    limits, even = settings.tolerances, 100 / row["groups"]
+    even = 100 / row["groups"]
     balanced = row["largest_high"] < even + limits.same_share
     unsettled = row["agreement_high"] < sinkhorn["agreement_low"]
     return bool({
@@ -137,18 +132,14 @@ def ends(row: pd.Series, sinkhorn: pd.Series, settings: LedgerSettings) -> bool:
 
 def semantic(results: Results) -> tuple[str, str]:
     """Whether even, stable groups hold parts of speech better than k-means of hidden states."""
-    frame = contents.table(results)
-    own = frame[(frame["layer"] == "all") & (frame["by"] == "kmeans")] if len(frame) else frame
-    if own.empty:
+    row = row_of(contents.table(results), layer="all", by="kmeans")
+    if row is None:
         return Verdict.INCONCLUSIVE, "even and stable; what they hold was not read"
-    row = own.iloc[0]
-    more = (f"{row['ours_more']:+.0f} points ({row['ours_more_low']:+.0f} to "
-            f"{row['ours_more_high']:+.0f}) of tokens with their group's part of speech against "
+    more = (f"{points(row, 'ours_more', 0)} of tokens with their group's part of speech against "
             "k-means of hidden states")  # fmt: skip
     if row["ours_more_low"] > 0:
         return Verdict.DIRECTION, f"even, stable and semantic: {more}"
-    refuted = row["ours_more_high"] < 0
-    if not refuted:
+    if row["ours_more_high"] >= 0:
         return Verdict.INCONCLUSIVE, f"even and stable; semantic cannot be told: {more}"
     return Verdict.NOT_REPRODUCED, f"even and stable, but less semantic than a clustering: {more}"
 
@@ -161,28 +152,22 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SIN
     refuted="an interval wholly beyond the limit same_share from the paper's; without Sinkhorn, "
     "after as many steps",
 )  # fmt: skip
-def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
-                  method: str) -> Outcome | None:  # fmt: skip
+def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Tokens in the largest group at the end."""
-    row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))
+    method = METHODS[claim.keys["method"]]
+    row = trained(results, method, claim.column.endswith("full_ft"))
     if row is None or pd.isna(row.get("largest")):
         return None
-    limits, paper = settings.tolerances, float(str(claim.paper))
-    own = {"ours": row["largest"], "low": row["largest_low"], "high": row["largest_high"]}
-    near = paper - limits.same_share <= own["low"] and own["high"] <= paper + limits.same_share
-    far = own["low"] > paper + limits.same_share or own["high"] < paper - limits.same_share
+    own, paper = interval(row, "largest", 1), float(str(claim.paper))
+    late = method != SINKHORN and few(claim, row, results)
+    beyond = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
+    verdict = around(own, paper, limits.same_share, beyond)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
-        near, far = True, False  # a collapse is one
-    late = METHODS[method] != SINKHORN and few(claim, row, results)
-    verdict = Verdict.INCONCLUSIVE
-    if near:
-        verdict = Verdict.DIRECTION
-    elif far and not late:
-        verdict = Verdict.NOT_REPRODUCED
+        verdict = Verdict.DIRECTION  # a collapse is one
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
            f"({own['low']:.1f} to {own['high']:.1f}) after {row['steps']} steps; the paper "
            f"{paper:g}% (limit {limits.same_share:g} points)")  # fmt: skip
-    if METHODS[method] != SINKHORN:
+    if method != SINKHORN:
         why += "; it gives no weights of its losses: ours are 0.01"
     return Outcome(verdict, why, **own, **known(row, results) | {"n": int(row["documents"])})
 
@@ -192,21 +177,14 @@ def largest_group(claim: Claim, results: Results, settings: LedgerSettings,
     "dominance.{method}.stability_full_ft",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )
-def stays(claim: Claim, results: Results, settings: LedgerSettings,
-          method: str) -> Outcome | None:  # fmt: skip
+def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
     """Tokens that keep their group from one look to the next."""
-    row = row_of(results, METHODS[method], claim.column.endswith("full_ft"))
+    row = trained(results, METHODS[method], claim.column.endswith("full_ft"))
     if row is None or pd.isna(row.get("agreement")):
         return None
-    limit, paper = settings.tolerances.same_share / 100, float(str(claim.paper))
-    own = {"ours": row["agreement"], "low": row["agreement_low"], "high": row["agreement_high"]}
-    verdict = Verdict.INCONCLUSIVE
-    if paper - limit <= own["low"] and own["high"] <= paper + limit:
-        verdict = Verdict.DIRECTION
-    elif (own["low"] > paper + limit or own["high"] < paper - limit) and not few(
-        claim, row, results
-    ):
-        verdict = Verdict.NOT_REPRODUCED
+    own, paper = interval(row, "agreement", 1), float(str(claim.paper))
+    beyond = Verdict.INCONCLUSIVE if few(claim, row, results) else Verdict.NOT_REPRODUCED
+    verdict = around(own, paper, limits.same_share / 100, beyond)
     why = (f"{own['ours']:.1%} of the tokens keep their group over the last looks "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}")  # fmt: skip

@@ -10,20 +10,19 @@ import pandas as pd
 
 from analysis import scope
 from analysis.comparisons import change, quality
-from analysis.paper import Claim, table
+from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import only
 from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 GROUPS = 4  # K of Table 7
 
 
 def hard(results: Results, top_k: int) -> pd.DataFrame:
     """Hard masks of K = 4 with this k, queries and keys alike, against the pretrained model."""
-    frame = quality(results)
-    wanted = (frame["condition"] == "hard") & (frame["base_role"] == "pretrained")
-    wanted &= (frame["K"] == GROUPS) & (frame["top_k"] == top_k) & (frame["probe"] == "symmetric")
-    return frame[wanted & frame["ngram"].isin([0])]
+    return only(quality(results), condition="hard", base_role="pretrained", K=GROUPS, top_k=top_k,
+                probe="symmetric", ngram=0)  # fmt: skip
 
 
 def sinks(results: Results, row: Any) -> int:
@@ -34,8 +33,7 @@ def sinks(results: Results, row: Any) -> int:
 def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Series | None:
     """The row nearest to the paper: no sinks, one router a layer, sequence-wide Sinkhorn; Eq. 2
     first. With a claim: only of the model that it is about."""
-    frame = hard(results, top_k)
-    frame = frame[frame["balance"] == "sinkhorn"]
+    frame = only(hard(results, top_k), balance="sinkhorn")
     cells = [results.cells[name] for name in frame["cell"]]
     plain = [c.method.get("routers") in ("paper", "layer") and not c.method.get("sinks", 0)
              for c in cells]  # fmt: skip
@@ -50,7 +48,7 @@ def with_sinks(results: Results, row: pd.Series, far: float) -> str:
     few steps; empty where there is none: then a mask may be bad for want of training."""
     frame = hard(results, int(row["top_k"]))
     fine = frame[[sinks(results, each) > 0 for _, each in frame.iterrows()]]
-    fine = fine[(fine["high"] < far) & (fine["texts"] == row["texts"])]
+    fine = only(fine[fine["high"] < far], texts=row["texts"])
     if fine.empty:
         return ""
     best = fine.sort_values("change").iloc[0]
@@ -60,19 +58,16 @@ def with_sinks(results: Results, row: pd.Series, far: float) -> str:
 
 def table7_row(claim: Claim) -> dict[str, Any]:
     """The row of Table 7 that the claim belongs to."""
-    for row in table("table7")["rows"]:
-        if row["model"] == claim.keys["model"] and row["k"] == claim.keys["k"]:
-            return row
-    raise ValueError(f"{claim.id}: no such row in Table 7")
+    (row,) = printed("table7", **claim.keys)
+    return row
 
 
-def far_worse(row: pd.Series, far: float, few: bool, trained: str) -> tuple[str, str]:
-    """Whether a mask is far worse than the pretrained model, for a claim that says it is.
-
-    Args:
-        few: fewer training steps than the paper's; trained: words on why these are enough.
-    """
+def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tuple[str, str]:
+    """Whether a mask is far worse than the pretrained model, for a claim that says it is: after
+    fewer steps than the paper's only where others show that they are enough."""
     shift = f"{changed(row)} against pretrained"
+    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    trained = with_sinks(results, row, far)
     if row["high"] < far:
         return Verdict.NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
     if row["low"] < far:
@@ -91,10 +86,8 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
     if row["low"] > 0 and few:
         return Verdict.INCONCLUSIVE, f"above pretrained, after far fewer steps: {shift}"
     if (row["low"] > 0) == (paper > 0):
-        return (
-            Verdict.DIRECTION,
-            f"{'above' if paper > 0 else 'below'} pretrained here too: {shift}",
-        )
+        side = "above" if paper > 0 else "below"
+        return Verdict.DIRECTION, f"{side} pretrained here too: {shift}"
     return Verdict.NOT_REPRODUCED, f"the other side of pretrained than the paper's: {shift}"
 
 
@@ -104,15 +97,13 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
     refuted="in the paper's setting another perplexity; else top-1 not far worse than pretrained, "
     "or top-2 on the other side of it",
 )  # fmt: skip
-def sparse_perplexity(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str
-) -> Outcome | None:
+def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Perplexity of hard top-1 and top-2 on the paper's own models: the figure itself in its
     setting, else its direction."""
     row = paper_way(results, claim.keys["k"], claim)
     if row is None:
         return None
-    cell, theirs, limits = results.cells[row["cell"]], table7_row(claim), settings.tolerances
+    cell, theirs = results.cells[row["cell"]], table7_row(claim)
     ours = {"ours": float(row["ppl"])}
     if claim.column == "delta":  # in points of perplexity
         ours = {n: value / 100 * float(row["base_ppl"]) for n, value in interval(row).items()}
@@ -122,41 +113,33 @@ def sparse_perplexity(
         why = f"{row['ppl']:.2f} against the paper's {theirs['ppl']} in its own setting"
         verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **ours, **facts(row, results), same_setting=True)
-    few = scope.fewer_steps(claim, cell)
     if claim.keys["k"] == 1:
-        trained = with_sinks(results, row, limits.far_worse)
-        verdict, why = far_worse(row, limits.far_worse, few, trained)
+        verdict, why = far_worse(claim, results, row, limits.far_worse)
     else:
-        verdict, why = same_sign(row, float(theirs["delta"]), few)
+        verdict, why = same_sign(row, float(theirs["delta"]), scope.fewer_steps(claim, cell))
     return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **facts(row, results))
 
 
 @rule("ours.paper.k1", refuted="an interval below the limit of far worse")
-def one_group(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def one_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Top-1 in the paper's setup on the model that we run: one row for one measurement."""
     row = paper_way(results, 1)
     if row is None:
         return None
-    far = settings.tolerances.far_worse
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = far_worse(row, far, few, with_sinks(results, row, far))
+    verdict, why = far_worse(claim, results, row, limits.far_worse)
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
 @rule("ours.paper.k2", refuted="an interval above the limit of far worse, while as many steps are "
       "enough with sinks")  # fmt: skip
-def two_groups(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def two_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Top-2 in the paper's setup on the model that we run."""
     row = paper_way(results, 2)
     if row is None:
         return None
-    far = settings.tolerances.far_worse
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    against, why = far_worse(row, far, few, with_sinks(results, row, far))
-    verdict = {
-        Verdict.DIRECTION: Verdict.NOT_REPRODUCED,
-        Verdict.NOT_REPRODUCED: Verdict.DIRECTION,
-    }.get(against, against)
+    against, why = far_worse(claim, results, row, limits.far_worse)
+    turned = {Verdict.DIRECTION: Verdict.NOT_REPRODUCED, Verdict.NOT_REPRODUCED: Verdict.DIRECTION}
+    verdict = turned.get(against, against)
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
@@ -164,17 +147,15 @@ def two_groups(claim: Claim, results: Results, settings: LedgerSettings) -> Outc
     "table7.{model}.k2.pairs_retained", "ours.paper.k2.pairs",
     refuted="another share of the pairs than the paper's and than random groups keep",
 )  # fmt: skip
-def retained(
-    claim: Claim, results: Results, settings: LedgerSettings, model: str | None = None
-) -> Outcome | None:
+def retained(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """Share of distant pairs that hard top-2 keeps; the paper's 25-26% at k = 1 leave no room for
     a window, so its figures are of distant pairs."""
-    row = paper_way(results, 2, claim if model else None)
+    row = paper_way(results, 2, claim if claim.model else None)
     if row is None:
         return None
-    every = [r["pairs_retained"] for r in table("table7")["rows"] if r["k"] == 2]
-    theirs = [float(claim.paper)] if model else every
-    ours, close = 100 * float(row["distant_density"]), settings.tolerances.density_points
+    every = [row["pairs_retained"] for row in printed("table7", k=2)]
+    theirs = [float(claim.paper)] if claim.model else every
+    ours, close = 100 * float(row["distant_density"]), limits.density_points
     known = {"ours": ours, **facts(row, results)}
     said = ", ".join(f"{each:g}%" for each in theirs)
     why = (f"{ours:.1f}% of the distant pairs, {row['density']:.1%} of all (the paper: {said}; "
@@ -191,19 +172,17 @@ def retained(
 
 @rule("audit.6", refuted="soft and hard perplexity within the limit same_ppl of each other, "
       "the interval within it whole")  # fmt: skip
-def soft_against_hard(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def soft_against_hard(results: Results, limits: Tolerances) -> Outcome | None:
     """Hard top-2 against the soft gate of one router trained with Eq. 2, paired by document."""
     row = paper_way(results, 2)
     if row is None or results.cells[row["cell"]].method.get("gate") != "eq2":
         return None
-    frame = results.rows
-    own = frame[(frame["cell"] == row["cell"]) & (frame["reading"] == row["reading"])]
-    own = own[own["texts"] == row["texts"]]
-    soft = own[own["condition"] == "soft"]
+    own = only(results.rows, cell=row["cell"], reading=row["reading"], texts=row["texts"])
+    soft = only(own, condition="soft")
     if soft.empty:
         return None
-    gap = change(own[own["budget"] == row["budget"]], soft, results.confidence)
-    limit = settings.tolerances.same_ppl
+    gap = change(only(own, budget=row["budget"]), soft, results.confidence)
+    limit = limits.same_ppl
     why = f"one router, gate of Eq. 2: hard top-2 against soft {changed(gap)} (limit {limit:.0%})"
     verdict = Verdict.INCONCLUSIVE
     if gap["low"] > limit or gap["high"] < -limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis import information
-from analysis.figures.information import draw
+from analysis.figures.contents import told
 from tests.analysis.result_files import write_information
 
 GROUPS = "aabbccddaabbccdd"
@@ -15,7 +15,7 @@ OTHER = "abcdbcdacdabdabc"
 
 def test_the_mean_over_documents_of_each_label(results):
     assert information.table(results).empty
-    assert draw(results) is None
+    assert told(results) is None
     write_information(results.root, "held", GROUPS, GROUPS)
     frame = information.table(type(results)(results.base)).set_index(["about", "layer"])
     assert frame.loc[("speech", "all"), "information"] == pytest.approx(0.25)
@@ -31,4 +31,4 @@ def test_groups_of_another_training_are_the_same_under_other_names(results):
     own = frame[frame["layer"] == "all"].set_index("about")
     assert own.loc["held_again", "information"] == pytest.approx(1)
     assert own.loc["held_tuned", "information"] < 0.5
-    assert draw(results) is not None
+    assert told(results) is not None

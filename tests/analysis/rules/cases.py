@@ -209,10 +209,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "worst_drop": [
         ("table2.notes.benchmarks.worst_drop", answers(0, 0.1), DIRECTION, answers(9, 0.1)),
     ],
-    "model": [
+    "tuned": [
         ("table5.gpt2-large-774m.ppl_focus_ft", tuned(0.01), DIRECTION, tuned(0.1, steps=4000)),
-    ],
-    "domain": [
         ("domains.openwebtext.ppl_focus_ft", tuned(-0.03, texts="essays"), DIRECTION,
          tuned(0.03, texts="essays", steps=4000)),
     ],
