@@ -20,6 +20,7 @@ ROLES = {
     "heavy": "ours, with heavy hitters",
     "paper": "the paper's setup (model not adapted)",
     "paper_adapted": "the paper's setup, on the adapted model",
+    "sparq_groups": "ours, calibrated, then SparQ",
     "window": "wider window, n-gram keys",
     "heavy_window": "wider window, heavy hitters",
     "random": "random groups",

@@ -21,7 +21,8 @@ from analysis.rows import only, row_of
 
 READING, TEXTS = "rivals", "unseen"
 OURS = "recipe"
-BESIDE = ("allocated", "longer_allocated", "heavy", "longer", "longer_heavy", "masked")  # of ours
+BESIDE = ("allocated", "longer_allocated", "heavy", "longer", "longer_heavy", "masked",
+          "sparq_groups")  # fmt: skip
 BUDGET = "0.125"  # the recipe's own
 EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
 
@@ -68,6 +69,13 @@ ABOUT = {
     "oracle_heads": About("full attention's own weights", "every pair", every=True),
 }  # fmt: skip
 MINE = About("this repository", "each token with each centroid", "routers")
+SEARCHED = About("this repository, after arXiv:2312.04985",
+                 "16 of 64 components of a quarter of the pairs", "routers", generates=False)
+
+
+def about(role: str) -> About:
+    """What a rival is, or one of ours."""
+    return SEARCHED if role == "sparq_groups" else ABOUT.get(role, MINE)
 
 
 def rows(results: Results) -> pd.DataFrame:
@@ -110,17 +118,17 @@ def table(results: Results) -> pd.DataFrame:
     """A row a method and budget, the best first; changes in percent, with their intervals."""
     every, own, found = against_ours(results), rows(results), []
     for row in own.sort_values(["budget", "change"]).to_dict("records"):
-        about = ABOUT.get(row["role"], MINE)
+        own_kind = about(row["role"])
         known = row_of(every, cell=row["cell"], budget=row["budget"])
         found.append({
             "method": ROLES.get(row["role"], row["cell"]), "experiment": row["experiment"],
-            "source": about.source, "budget": row["budget"],
+            "source": own_kind.source, "budget": row["budget"],
             "distant_pairs_percent": 100 * row["distant_density"],
             **{name: 100 * row[name] for name in ("change", "low", "high")},
             **{f"{name}_against_ours": None if known is None else 100 * known[name]
                for name in ("change", "low", "high")},
             "seeds": row["seeds"], "documents": row["documents"],
-            "choice_computes": about.scores, "learns": about.learns, "generates": about.generates,
-            "evidence": row["evidence"],
+            "choice_computes": own_kind.scores, "learns": own_kind.learns,
+            "generates": own_kind.generates, "evidence": row["evidence"],
         })  # fmt: skip
     return pd.DataFrame(found)

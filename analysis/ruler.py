@@ -19,7 +19,7 @@ EVERY = "all tasks"
 # Roles, in README and, as far as an eye keeps lines apart, in the figure.
 SHOWN = (
     "ours", "ours_last", "sparq", "quest", "window", "allocated", "allocated_last",
-    "longer_allocated", "paper",
+    "longer_allocated", "sparq_groups", "heavy_window", "paper",
 )  # fmt: skip
 COLUMNS = [
     "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",

@@ -83,7 +83,7 @@ def kinds(results: Results) -> str:
 def costs(row: pd.Series) -> list[str]:
     """Name, pairs, what is computed to choose them, perplexity: cells of a row."""
     return [ROLES.get(row["role"], row["cell"]), f"{row['distant_density']:.1%}",
-            rivals.ABOUT.get(row["role"], rivals.MINE).scores, percent(row)]  # fmt: skip
+            rivals.about(row["role"]).scores, percent(row)]  # fmt: skip
 
 
 def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float | None]:

@@ -23,7 +23,8 @@ PLACES = {"headline": ("recipe", "final", "unseen"), "plays": ("plays_recipe", "
           "longer": ("longer", "final", "unseen"),
           "longer_heavy": ("longer_heavy", "final", "unseen"),
           "allocated": ("allocated", "final", "unseen"),
-          "longer_allocated": ("longer_allocated", "final", "unseen")}  # fmt: skip
+          "longer_allocated": ("longer_allocated", "final", "unseen"),
+          "searched": ("searched", "rivals", "unseen")}  # fmt: skip
 # What of results.whole each statement of speed is about: the recipe may have any routers.
 TIMED = {"recipe": ("ours", "untrained"), "allocated": ("allocated",)}
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
@@ -39,6 +40,7 @@ def judged(low: float, high: float, limit: float) -> str:
 @rule(
     "ours.{place}.adapted.{budget}", "ours.{place}.pretrained.{budget}",
     "ours.{place}.recipe.{budget}", "ours.{place}.heavy.{budget}",
+    "ours.{place}.allocated.{budget}", "ours.{place}.sparq.{budget}",
     refuted="an interval wholly above the limit: same_ppl against the adapted model, "
     "zero against another one",
 )  # fmt: skip
@@ -60,7 +62,7 @@ def cost(
     odd = (verdict == Verdict.REPRODUCED and more > EQUAL) or (
         verdict == Verdict.NOT_REPRODUCED and more < -EQUAL
     )
-    if odd and base in ("recipe", "heavy"):
+    if odd and base not in ("adapted", "pretrained"):
         verdict = Verdict.INCONCLUSIVE
         why += f"; but the other keeps {row['base_distant_density']:.1%}"
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)

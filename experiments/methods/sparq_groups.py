@@ -35,17 +35,15 @@ class Searching(FocusSettings):
     components: of a query that its approximate scores take.
     reallocate: whether the mass of searched keys that are left out goes to the mean value.
     top_k: groups that a query searches, of the routers of a start.
-    shared_at: mean number of groups by which heads share the budget (null: top_k).
     """
 
     components: Count = 16
     reallocate: bool = True
-    shared_at: Count | None = None
 
 
 class SparQGroups(SparQ, Focus):
-    """Each query head keeps the keys of the highest approximate weight in its groups; as many as
-    its share of the groups says that it needs."""
+    """Each query head keeps the keys of the highest approximate weight in its groups; every head
+    the same part of what it searches, so that those with more groups keep more."""
 
     name = "sparq_groups"
     takes_routers = True
@@ -62,8 +60,7 @@ class SparQGroups(SparQ, Focus):
     def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
         """As SparQ's; what the routers are shown is noted on the way."""
         self._layers: dict[int, LayerCall] = {}
-        own = self.config.replace(top_k=self.settings.shared_at or self.config.top_k)
-        self._shares = shares(attached(model).routers, own, budget)
+        self._shares = shares(attached(model).routers, self.config, budget)
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             layer: LayerCall = kwargs[KEYWORD]
