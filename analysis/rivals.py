@@ -69,8 +69,12 @@ ABOUT = {
     "oracle_heads": About("full attention's own weights", "every pair", every=True),
 }  # fmt: skip
 MINE = About("this repository", "each token with each centroid", "routers")
-SEARCHED = About("this repository, after arXiv:2312.04985",
-                 "16 of 64 components of a quarter of the pairs", "routers", generates=False)
+SEARCHED = About(
+    "this repository, after arXiv:2312.04985",
+    "16 of 64 components of a third of the pairs",
+    "routers",
+    generates=False,
+)
 
 
 def about(role: str) -> About:

@@ -15,7 +15,7 @@ from focus.architectures import AttentionLayer, attention_layers, without_weight
 from focus.fingerprint import fingerprint, same
 from focus.hub import FocusAdapter
 from focus.model import attach
-from focus.named import activate, adapter_of, brought, check_new, routers_of, state_of
+from focus.named import activate, adapter_of, check_new, on_device, routers_of, state_of
 from focus.state import DEFAULT, Adapter, FocusState, attached, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
@@ -61,7 +61,7 @@ def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
     """A :class:`focus.FocusAdapter` with copies of an adapter's tensors, to save or to push."""
     state, inner = attached(model), transformers_model(model)
     adapter = _adapter(state, name)
-    with brought(adapter.routers.values()):
+    with on_device(adapter.routers.values()):
         tensors = {key: _whole(tensor) for key, tensor in state_of(adapter.routers).items()}
     hashes, reason = fingerprint(inner)
     base = {

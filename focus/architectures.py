@@ -279,7 +279,7 @@ def _objection(layer: AttentionLayer, calls: list[_Call], token: object) -> str 
         if shape != (1, layer.key_heads, PROBE_TOKENS, width):
             return f"hands over a {name} of {tuple(shape)}, not {layer.key_heads} heads of {width}"
     if call.sliding and not layer.local and call.keywords.get("sliding_window") is None:
-        return "is given a mask that is not causal, and hands over no sliding window"
+        return "has a mask of its own (a sliding window, say) and hands over no size"
     if call.keywords.get(PROBE) is not token:
         return "does not pass further keywords on to the attention function"
     tensors = {name for name, value in call.keywords.items() if isinstance(value, Tensor)}

@@ -60,7 +60,7 @@ def adopt(cache: Any, index: int) -> FocusCacheLayer:
         raise ValueError(
             "past_key_values: this cache was filled in another mode, so the groups of its tokens "
             "are not known; fill it in hard mode, or continue in the mode that filled it (peft's "
-            "prefix tuning fills it, too: use prompt tuning or LoRA)"
+            "prefix tuning fills it, too: use LoRA)"
         )
     layers[index] = FocusCacheLayer(layer)
     return layers[index]

@@ -7,7 +7,6 @@ Shape suffixes: B batch, M new tokens, E model dimension.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from dataclasses import dataclass
 from types import FrameType
@@ -23,6 +22,7 @@ from focus.masks import refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
+CALL = nn.Module._call_impl.__code__
 CACHE = ("past_key_values", "layer_past")  # what attention modules call it
 
 
@@ -52,7 +52,8 @@ class ModelHook:
               kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
         """Forward pre-hook of the decoder."""
         self.state.check(module)
-        if getattr(module, "_is_replica", False) and not self.state.entered:
+        modes_seen = self.state.entered or self.state.trained is not None
+        if getattr(module, "_is_replica", False) and not modes_seen:
             raise ValueError(
                 "DataParallel: its threads do not see the mode that another has entered; use "
                 "DistributedDataParallel, or one device"
@@ -64,10 +65,10 @@ class ModelHook:
         if module.training and torch.is_grad_enabled() and mode != "soft":
             self.state.warn_without_gate(module, mode)
         if mode == "soft" and torch.is_grad_enabled():
-            self.state.check_trainable()
+            self.state.check_trainable(call.settings.config)
             given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
             if module.training and isinstance(given, Tensor):
-                self.state.warn_of_short(given.shape[1])
+                self.state.warn_of_short(given.shape[1], call.settings.config.window)
         if isinstance(kwargs.get("logits_to_keep"), int):
             # Gemma-4 drops queries ahead of the layers that share keys: masks then stand askew.
             kwargs = {**kwargs, "logits_to_keep": 0}
@@ -81,8 +82,8 @@ class ModelHook:
         if outer is not None and outer.hook is self and outer.module not in (self.decoder, module):
             return outer
         ids = args[0] if args else kwargs.get("input_ids")
-        call = Call(state.settings, ids, state.implementation, state.interleaved, self, module,
-                    outer)  # fmt: skip
+        settings = state.settings_of(module)
+        call = Call(settings, ids, state.implementation, state.interleaved, self, module, outer)
         set_running(call)
         return call
 
@@ -95,14 +96,17 @@ class ModelHook:
 
 
 def _executing(module: object) -> bool:
-    """Whether a module's forward is being run in this thread."""
+    """Whether a module is being run in this thread: its call is on the stack."""
     if torch.compiler.is_compiling():
         return True
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)  # type: ignore[attr-defined]
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not code:
+    while frame is not None:
+        code = frame.f_code  # torch.compile's copies keep the name
+        a_call = CALL.co_name in code.co_name and code.co_filename == CALL.co_filename
+        if a_call and frame.f_locals.get("self") is module:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 class LayerHook:

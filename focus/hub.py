@@ -4,6 +4,7 @@ Hugging Face hub."""
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ CARD_FILE = "README.md"
 # Where an adapter goes in a folder that is a model's or another library's.
 SUBFOLDER = "focus"
 FORMAT = 2
+MOVING = threading.Lock()
 # No such type is known to peft, which then refuses the adapter and does not load it wrongly.
 PEFT_TYPE = "FOCUS"
 
@@ -103,9 +105,10 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
             save_file({k: t.contiguous() for k, t in self.tensors.items()}, weights)
             config.write_text(json.dumps(self.description(), indent=2) + "\n")
             # Never one adapter's config beside another's weights, whatever happens in between.
-            (folder / CONFIG_FILE).unlink(missing_ok=True)
-            weights.replace(folder / WEIGHTS_FILE)
-            config.replace(folder / CONFIG_FILE)
+            with MOVING:
+                (folder / CONFIG_FILE).unlink(missing_ok=True)
+                weights.replace(folder / WEIGHTS_FILE)
+                config.replace(folder / CONFIG_FILE)
         finally:
             weights.unlink(missing_ok=True)
             config.unlink(missing_ok=True)

@@ -134,8 +134,7 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         raise ValueError(
             f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys: soft mode "
             "cannot continue from a key/value cache; pass the whole sequence with use_cache=False, "
-            "or generate in hard or full mode (peft's prefix tuning puts keys there: use prompt "
-            "tuning or LoRA)"
+            "or generate in hard or full mode (peft's prefix tuning puts keys there: use LoRA)"
         )
     balance = config.balance
     learn = router.training and torch.is_grad_enabled() and balance != "softmax"

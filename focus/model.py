@@ -106,7 +106,7 @@ def _around(inner: PreTrainedModel, decoder: nn.Module) -> list[nn.Module]:
 
 
 def _remove(state: FocusState, inner: PreTrainedModel) -> None:
-    for handle in (*state.handles, *state.training):
+    for handle in state.handles:
         handle.remove()
     for layer in state.layers.values():
         if hasattr(layer.module, "focus_router"):

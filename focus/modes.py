@@ -51,7 +51,6 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
     def __init__(self, model: nn.Module, name: Name, *, backend: str | None = None,
                  tap: Tap | None = None, **changes: Any) -> None:  # fmt: skip
         self.model, self.state = model, attached(model)
-        self.entered: list[Mode] = []
         if name not in MODES:
             raise ValueError(f"mode: must be one of {', '.join(MODES)}, got {name!r}")
         if backend is not None and backend not in BACKENDS:
@@ -68,18 +67,20 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         self.unused = False
         outer = self.state.mode
         inner = Mode(self.name, self.backend or outer.backend, self.tap or outer.tap,
-                     {**outer.changes, **self.changes})  # fmt: skip
-        self.entered.append(inner)
+                     {**outer.changes, **self.changes}, owner=self)  # fmt: skip
         now, own = modes.get({}), id(self.state)
         modes.set({**now, own: (*now.get(own, ()), inner)})
         return self.model
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        # A generator may leave in another context than it entered in, or before one within it.
-        inner, now, own = self.entered.pop(), dict(modes.get({})), id(self.state)
-        left = tuple(each for each in now.pop(own, ()) if each is not inner)
-        modes.set({**now, own: left} if left else now)
+        # Generators may leave in any order, and in another context than they entered in.
+        now, own = dict(modes.get({})), id(self.state)
+        stack = list(now.pop(own, ()))
+        last = next((i for i in reversed(range(len(stack))) if stack[i].owner is self), None)
+        if last is not None:
+            del stack[last]
+        modes.set({**now, own: tuple(stack)} if stack else now)
 
     def __del__(self) -> None:
         if self.unused:

@@ -121,7 +121,7 @@ def activate(state: FocusState, name: str) -> None:
 
 
 @contextmanager
-def brought(routers: Iterable[Router]) -> Iterator[None]:
+def on_device(routers: Iterable[Router]) -> Iterator[None]:
     """The parameters of routers that accelerate has offloaded are there meanwhile."""
     with ExitStack() as stack:
         for router in routers:

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -28,12 +29,16 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Mode:
-    """What the ``with focus.mode(...)`` around a call say together: see :class:`focus.mode`."""
+    """What the ``with focus.mode(...)`` around a call say together: see :class:`focus.mode`.
+
+    owner: the object whose ``with`` it is.
+    """
 
     name: str = "hard"
     backend: str = "auto"
     tap: Tap | None = None
     changes: dict[str, Any] = field(default_factory=dict)
+    owner: object = field(default=None, compare=False)
 
 
 # By model, the outermost first; of this thread (or task) alone.
@@ -49,7 +54,10 @@ class FocusState:
         layers: every attention layer by index; local ones are not routed.
         implementation: the pretrained model's own attention implementation.
         last: what the last forward pass left behind.
+        trained: what the steps of a training by Trainer run in (:class:`focus.FocusCallback`).
     """
+
+    trained: Mode | None = None
 
     def __init__(self, config: FocusConfig, model: PreTrainedModel) -> None:
         self.config = config
@@ -57,7 +65,6 @@ class FocusState:
         self.active = DEFAULT
         self.layers: dict[int, AttentionLayer] = {}
         self.handles: list[Any] = []
-        self.training: list[Any] = []  # hooks of a training by Trainer
         self.implementation: str = model.get_decoder().config._attn_implementation
         if self.implementation == IMPLEMENTATION:  # built from an attached model's config
             self.implementation = "sdpa" if model._supports_sdpa else "eager"
@@ -67,7 +74,8 @@ class FocusState:
         self.told_short = False  # of one without a distant pair
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "last": None}  # what a pass has left is of this process
+        # what a pass has left, and a training under way, are of this process
+        return {**self.__dict__, "last": None, "trained": None}
 
     @property
     def entered(self) -> bool:
@@ -76,8 +84,17 @@ class FocusState:
 
     @property
     def settings(self) -> Settings:
-        """How a forward pass in this thread runs now."""
-        now = self.mode
+        """What the modes that this thread has entered say of a forward pass."""
+        return self._settings(self.mode)
+
+    def settings_of(self, module: nn.Module) -> Settings:
+        """How a forward pass of the decoder, or of a model around it, runs in this thread now."""
+        trained = self.trained
+        if trained is None or self.entered or not module.training or not torch.is_grad_enabled():
+            return self.settings
+        return self._settings(trained)
+
+    def _settings(self, now: Mode) -> Settings:
         config = self.config.replace(**now.changes) if now.changes else self.config
         return Settings(now.name, config, now.backend, now.tap)
 
@@ -116,8 +133,8 @@ class FocusState:
                 f"run; model.set_attn_implementation({IMPLEMENTATION!r}) sets it back"
             )
 
-    def check_trainable(self) -> None:
-        """Before a forward pass in soft mode with gradients.
+    def check_trainable(self, config: FocusConfig) -> None:
+        """Before a forward pass in soft mode with gradients, under this config.
 
         Raises:
             ValueError: the routers would not learn.
@@ -130,16 +147,15 @@ class FocusState:
                 "them, or train other adapters in hard mode"
             )
         learning = all(router.training for router in routers)
-        if not learning and self.settings.config.balance == "causal":
+        if not learning and config.balance == "causal":
             warnings.warn(
                 "the routers are in evaluation mode: a training step leaves their potentials as "
                 "they are, so groups are not kept from collapsing; call model.train() first",
                 stacklevel=2,
             )
 
-    def warn_of_short(self, tokens: int) -> None:
+    def warn_of_short(self, tokens: int, window: int) -> None:
         """Warns, once a model, of a training pass over texts without a pair that the gate sees."""
-        window = self.settings.config.window
         if 0 < tokens <= window and not self.told_short:
             self.told_short = True
             warnings.warn(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,9 @@ from focus.config import FocusConfig
 from focus.hub import FocusAdapter
 from focus.modes import mode
 from focus.named import take
-from focus.state import attached, transformers_model
+from focus.state import FocusState, Mode, attached
 
 Schedule = Callable[[int, int], Mapping[str, Any]]
-
-# What a forward pass under way has entered; of this thread alone.
-_entered: ContextVar[mode | None] = ContextVar("focus_trainer_entered", default=None)
 
 FOLDER = "focus"  # of a checkpoint; within it one by name, or Trainer would take it for peft's
 CHECKED = 1000  # steps of a schedule that are tried before the first
@@ -79,12 +75,10 @@ class FocusCallback(TrainerCallback):
     """Trains the routers in soft mode and evaluates in hard mode.
 
     ``Trainer(model, ..., callbacks=[FocusCallback(focus.recipe_schedule)])``. A forward pass runs
-    in soft mode while training has begun, the model is in training mode, gradients are on and no
+    in soft mode while training lasts, the model is in training mode, gradients are on and no
     ``focus.mode`` is entered; all others, evaluation and prediction among them, run as ever, in
-    hard mode.
-
-    The mode is entered by a hook on the model and not between the Trainer's events: none of those
-    follows an error within a step, and the threads of DataParallel would not see it.
+    hard mode. No event of the Trainer follows an error within a step: after one, training lasts
+    until the next, or :func:`focus.detach`.
 
     Each checkpoint gets a folder ``focus/default`` (or the adapter's name) as
     :func:`focus.save_adapter` writes it. Where the model is peft's, whose checkpoints hold peft's
@@ -109,7 +103,6 @@ class FocusCallback(TrainerCallback):
         self.schedule = schedule
         self.changes = changes
         self.now: dict[str, Any] = dict(changes)
-        self.handles: list[Any] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training starts, or goes on from a checkpoint.
@@ -118,26 +111,23 @@ class FocusCallback(TrainerCallback):
             ValueError: Focus is not attached, the schedule has fields that the config cannot have,
                 or the checkpoint has no routers.
         """
-        self._remove()
         model = kwargs["model"]
         focus_state = attached(model)
+        if focus_state.entered:
+            raise ValueError("focus.mode: is entered around Trainer.train(), where it would go "
+                             "before the callback's modes and schedule; leave it out")  # fmt: skip
         self._check_schedule(model, range(state.global_step, state.max_steps))
         if state.global_step and not isinstance(model, PreTrainedModel):
             given = args.resume_from_checkpoint
             there = Path(given) if isinstance(given, str) else checkpoint(args, state.global_step)
             restore(model, there)
-        inner = transformers_model(model)
-        for handle in focus_state.training:  # of a training that ended in an error
-            handle.remove()
-        self.handles = focus_state.training = [
-            inner.register_forward_pre_hook(self._enter, prepend=True),
-            inner.register_forward_hook(self._leave, always_call=True),
-        ]
+        self._begin_step(focus_state)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The fields of the step."""
         if self.schedule is not None:
             self.now = {**self.changes, **self.schedule(state.global_step, state.max_steps)}
+        self._begin_step(attached(kwargs["model"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was written."""
@@ -148,7 +138,7 @@ class FocusCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training is over."""
-        self._remove()
+        attached(kwargs["model"]).trained = None
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
         if best and not isinstance(kwargs["model"], PreTrainedModel):
             try:
@@ -164,21 +154,6 @@ class FocusCallback(TrainerCallback):
             with mode(model, "soft", **{**self.changes, **self.schedule(step, steps.stop)}):
                 pass
 
-    def _remove(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        self._leave(module, None, None)  # torch does not, after a KeyboardInterrupt
-        if not (module.training and torch.is_grad_enabled()) or attached(module).entered:
-            return
-        entered = mode(module, "soft", **self.now)
-        entered.__enter__()
-        _entered.set(entered)
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        entered = _entered.get()
-        if entered is not None:
-            _entered.set(None)
-            entered.__exit__(None, None, None)
+    def _begin_step(self, state: FocusState) -> None:
+        changes = {field: value for field, value in self.now.items() if value is not None}
+        state.trained = Mode("soft", changes=changes)

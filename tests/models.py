@@ -126,7 +126,7 @@ UNSUPPORTED = {
     "bidirectional": "bidirectional",
     "gpt2-upcast": r"set_attn_implementation\('sdpa'\) first",
     "llama4": "chunked_attention",
-    "phimoe": "hands over no sliding window",
+    "phimoe": "hands over no size",
 }
 SUPPORTED = tuple(name for name in _CONFIGS if name not in UNSUPPORTED)
 

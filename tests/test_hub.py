@@ -244,12 +244,17 @@ def test_a_run_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_threads_may_save_into_one_folder(tmp_path: Path) -> None:
-    adapter = describe(focus.attach(build("llama"), FocusConfig(num_groups=4, window=16), seed=0))
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: adapter.write(tmp_path / "own"), range(40)))
-    found = FocusAdapter.from_pretrained(tmp_path / "own")
-    assert all(torch.equal(found.tensors[name], each) for name, each in adapter.tensors.items())
-    assert len(list((tmp_path / "own").iterdir())) == 3
+    """Each of another adapter; what lies there is one of them, whole."""
+    configs = [FocusConfig(num_groups=4, window=window) for window in (16, 17, 18, 19)]
+    every = [describe(focus.attach(build("llama"), config, seed=config.window))
+             for config in configs]  # fmt: skip
+    for _ in range(10):
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda one: one.write(tmp_path / "own"), every * 2))
+        found = FocusAdapter.from_pretrained(tmp_path / "own")
+        wanted = every[found.config.window - 16].tensors
+        assert all(torch.equal(found.tensors[name], each) for name, each in wanted.items())
+        assert len(list((tmp_path / "own").iterdir())) == 3
 
 
 def test_a_damaged_fingerprint_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 import focus
 from focus import FocusConfig
@@ -196,3 +197,18 @@ def test_a_bidirectional_pass_is_refused(mode: str) -> None:
         logits(model, ids, is_causal=False)
     with focus.mode(model, "full"):
         assert torch.equal(logits(model, ids, is_causal=False), plain)
+
+
+class Own(LlamaAttention):
+    """In a file that has no eager attention of its own."""
+
+
+def test_full_mode_finds_the_eager_attention_of_a_parent_class() -> None:
+    model, ids = tiny("tiny-llama"), token_ids(1, 40)
+    model.set_attn_implementation("eager")
+    plain = logits(model, ids)
+    for layer in model.model.layers:
+        layer.self_attn.__class__ = Own
+    focus.attach(model, CONFIG, seed=0)
+    with focus.mode(model, "full"):
+        assert torch.equal(logits(model, ids), plain)

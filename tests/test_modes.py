@@ -1,8 +1,11 @@
 """Modes: what holds in a thread, and for how long."""
 
 import contextvars
+import gc
+import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -123,9 +126,24 @@ def test_modes_that_overlap_are_left_one_by_one() -> None:
     assert not model.focus_state.entered
 
 
-def test_a_call_that_python_refuses_says_no_more() -> None:
+def test_one_object_may_be_entered_in_two_threads() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(TypeError, match="name"):
-            focus.mode(model)
+    shared, both = focus.mode(model, "soft"), threading.Barrier(2)
+
+    def enter(_: int) -> tuple[str, bool]:
+        with shared:
+            both.wait()
+        both.wait()
+        return model.focus_state.mode.name, model.focus_state.entered
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(enter, range(2))) == [("hard", False)] * 2
+
+
+def test_a_call_that_python_refuses_says_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ignored = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), []
+    monkeypatch.setattr("sys.unraisablehook", ignored.append)
+    with pytest.raises(TypeError, match="name"):
+        focus.mode(model)
+    gc.collect()
+    assert not ignored

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 import focus
 from focus import FocusConfig
 from focus.adapter import adapter_state
+from focus.call import KEYWORD
 from focus.state import attached
 from focus.trainer import FocusCallback
 from tests.models import build, token_ids
@@ -28,10 +29,10 @@ class Watch:
         self.model = model
         self.seen: list[tuple[str, float, bool]] = []
         self.training: list[FocusConfig] = []
-        model.get_decoder().register_forward_pre_hook(self)
+        model.get_decoder().register_forward_pre_hook(self, with_kwargs=True)
 
-    def __call__(self, module: Any, args: Any) -> None:
-        settings = attached(self.model).settings
+    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
+        settings = kwargs[KEYWORD].settings
         self.seen.append((settings.mode, settings.config.temperature, module.training))
         if module.training:
             self.training.append(settings.config)
@@ -191,9 +192,13 @@ def test_an_error_in_a_step_leaves_no_mode(tmp_path: Path) -> None:
     assert {seen[0] for seen in watch.seen} == {"hard"}
 
 
-def interrupted(error: type[BaseException]) -> Any:
+def failing_at(step: int, error: type[BaseException]) -> Any:
+    seen: list[int] = []
+
     def stop(*_: Any) -> None:
-        raise error
+        seen.append(1)
+        if len(seen) > step:
+            raise error
 
     return stop
 
@@ -202,24 +207,34 @@ def interrupted(error: type[BaseException]) -> Any:
 def test_a_training_that_failed_leaves_nothing_to_the_next(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
-    model = focus.attach(build("llama"), CONFIG, seed=0)
+    config = FocusConfig.recipe(num_groups=4, window=8)
+    model = focus.attach(build("llama"), config, seed=0)
     options = {"max_steps": 4, "eval_strategy": "no"}
-    handle = model.lm_head.register_forward_hook(interrupted(error))
+    handle = model.lm_head.register_forward_hook(failing_at(3, error))
     with pytest.raises(error):
         trainer_of(model, tmp_path, FocusCallback(focus.recipe_schedule), **options).train()
     handle.remove()
-    found = logits(model.eval())
-    assert torch.equal(found, logits(model))  # the first pass after it, too, is hard
     watch = Watch(model.train())
     for name in ("full", "hard"):
         with focus.mode(model, name):
+            assert attached(model).settings.config == config
             model(token_ids(1, 24))
     assert [seen[0] for seen in watch.seen] == ["full", "hard"]
+    assert watch.training == [config, config]
+    found = logits(model.eval())
+    assert torch.equal(found, logits(model))  # the first pass outside of any mode, too, is hard
     again = Watch(model)
     trainer_of(model, tmp_path, FocusCallback(focus.recipe_schedule), **options).train()
     wanted = [focus.recipe_schedule(step, 4)["temperature"] for step in range(4)]
     assert [seen[:2] for seen in again.seen] == [("soft", each) for each in wanted]
-    assert not attached(model).entered
+    assert attached(model).trained is None
+
+
+def test_a_mode_around_training_is_refused(tmp_path: Path) -> None:
+    model = focus.attach(build("llama"), CONFIG, seed=0)
+    trainer = trainer_of(model, tmp_path, FocusCallback(), eval_strategy="no")
+    with focus.mode(model, "soft"), pytest.raises(ValueError, match=r"^focus\.mode: is entered"):
+        trainer.train()
 
 
 def logits(model: PreTrainedModel) -> torch.Tensor:
@@ -230,13 +245,9 @@ def logits(model: PreTrainedModel) -> torch.Tensor:
 
 def test_other_settings_of_training(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG, seed=0)
-    gates = []
-    model.get_decoder().register_forward_pre_hook(
-        lambda *_: gates.append(attached(model).settings.config.gate)
-    )
-    callback = FocusCallback(gate="straight_through")
+    watch, callback = Watch(model), FocusCallback(gate="straight_through")
     trainer_of(model, tmp_path, callback, eval_strategy="no").train()
-    assert gates == ["straight_through"] * 3
+    assert [config.gate for config in watch.training] == ["straight_through"] * 3
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def table(results: Results) -> str:
     if len(beside):
         own = pd.concat([only(own, budget=middle["budget"]), beside])
     paper = only(frame, role=PAPER, top_k=2, balance="sinkhorn")
-    paper = paper.sort_values("role", ascending=False).head(1)
+    paper = paper.sort_values("role", key=lambda role: role.map(PAPER.index)).head(1)
     window, random = (only(same, role=role) for role in ("window", "random"))
     rows = pd.concat([own, window, paper, random]).head(MOST_ROWS)
     head = ["", "distant pairs", f"against {middle['base_role']}", "against pretrained", "forward",

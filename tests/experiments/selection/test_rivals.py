@@ -15,9 +15,12 @@ from experiments.methods.base import Method, built
 from experiments.methods.csa import STEPS, gains
 from experiments.methods.performer import by_features, orthogonal
 from experiments.methods.routing_transformer import lloyd, normed
+from experiments.methods.sparq_groups import shares
 from experiments.regimes.tensors import cast
 from experiments.selection.layer import Layer
 from experiments.settings import Distil
+from focus.config import FocusConfig
+from focus.routing import Router
 from tests.experiments.methods.reference import words
 from tests.experiments.selection.test_layer import layer
 from tests.models import tiny
@@ -118,9 +121,8 @@ SEARCHED = {"num_groups": 6, "probe": "multi_probe", "routers": "query_head", "n
 
 
 def test_sparq_in_every_group_is_sparq() -> None:
-    (model, method), (other, alone) = (
-        ready("sparq_groups", components=4, top_k=6, **SEARCHED), ready("sparq", components=4)
-    )  # fmt: skip
+    model, method = ready("sparq_groups", components=4, top_k=6, **SEARCHED)
+    other, alone = ready("sparq", components=4, reallocate=False)
     ids = words(1, 90)
     wanted = logits_of(other, alone, 0.2, ids)
     torch.testing.assert_close(logits_of(model, method, 0.2, ids), wanted, atol=1e-5, rtol=1e-5)
@@ -128,7 +130,7 @@ def test_sparq_in_every_group_is_sparq() -> None:
 
 def test_sparq_in_groups_keeps_what_the_hard_mask_does_or_less() -> None:
     """All of it, under a budget that leaves nothing out; else the heaviest, query by query."""
-    model, method = ready("sparq_groups", components=8, top_k=2, reallocate=False, **SEARCHED)
+    model, method = ready("sparq_groups", components=8, top_k=2, **SEARCHED)
     hard = built(methods.find("focus"), {**NEAR, "top_k": 2, **SEARCHED}, seed=1)
     ids = words(1, 90)
     with hard.applied(model, None) as counting, torch.no_grad():
@@ -143,6 +145,24 @@ def test_sparq_in_groups_keeps_what_the_hard_mask_does_or_less() -> None:
         cache = model(ids).past_key_values
         with pytest.raises(ValueError, match=r"^sparq_groups: .*cannot generate"):
             model(ids[:, :1], past_key_values=cache)
+
+
+def test_heads_that_search_more_keep_more() -> None:
+    config = FocusConfig.recipe(num_groups=4, top_k=2, heavy_hitters=0.1, allocated=True)
+    routers = {n: Router(config, 8, 1, 2) for n in (0, 3)}
+    routers[0].take(taken_at=torch.tensor([[1.0, 2, 3, 4], [1, 2, 2, 2]]))
+    routers[3].take(taken_at=torch.tensor([[3.0, 3, 4, 4], [1, 1, 2, 4]]))
+    found = shares(routers, config, 0.2)
+    searched = torch.tensor([2, 4, 0, 3]).double() / 4 + 0.1
+    torch.testing.assert_close(torch.cat(list(found.values())), 0.2 * searched / searched.mean())
+    assert float(torch.cat(list(shares(routers, config, 0.9).values())).max()) == 1.0
+
+
+@pytest.mark.parametrize("field", ["dense_every", "dense_last", "shared_layers"])
+def test_sparq_in_groups_knows_no_layers_apart(field: str) -> None:
+    kind = methods.find("sparq_groups")
+    with pytest.raises(ValueError, match=rf"^x: method sparq_groups knows no {field}"):
+        kind.check(kind.Settings(**SEARCHED, **{field: 2}), 0.2, "x")
 
 
 def test_magicpig_estimates_full_attention() -> None:
