@@ -17,7 +17,7 @@ from analysis.tables import markdown
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
 MOST = 12
 BEST = 7
-KINDS = ("sparq", "ours", "quest", "window", "moba")
+KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 
 def shown(results: Results) -> pd.DataFrame:
