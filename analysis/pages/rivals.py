@@ -15,8 +15,8 @@ from analysis.rows import only, row_of
 from analysis.tables import markdown
 
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
-MOST = 12
-BEST = 7
+MOST = 13
+BEST = 8
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 
