@@ -26,8 +26,8 @@ KINDS = (
     "95% intervals over seeds and documents, paired."
 )
 # Of the lines; then rivals, if there is room.
-FIRST = ("ours", "allocated", "longer_allocated", "paper_adapted", "paper", "window", "heavy",
-         "random")  # fmt: skip
+FIRST = ("ours", "allocated", "longer_allocated", "paper_adapted", "window", "heavy", "random",
+         "paper")  # fmt: skip
 TEXTS = {"unseen": "unseen books", "books": "development books"}
 
 
@@ -78,8 +78,6 @@ def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd
     cells = frame[["cell", "role"]].drop_duplicates()
     shown = cells["role"].isin(FIRST) | ~cells["role"].isin(ROLES)
     cells = cells[shown & ((cells["role"] != "ours") | (cells["cell"] == known.cell))]
-    if (cells["role"] == "paper_adapted").any():  # from where ours start, too
-        cells = cells[cells["role"] != "paper"]
     cells = cells.assign(place=cells["role"].map(order).fillna(len(order)))
     found = []
     for cell in cells.sort_values("place", kind="stable")["cell"][:most]:

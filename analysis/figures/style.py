@@ -24,8 +24,8 @@ OTHERS = (CYCLE[-1], "#999933", "#332288")  # beside the looks below
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
     "ours": (BLUE, "o", "-"), "allocated": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
-    "paper_adapted": (RED, "s", "-"),
     "ours_last": (BLUE, "X", "--"), "allocated_last": (GREEN, "v", "--"),
+    "paper_adapted": (RED, "P", "-"),
     "longer_allocated": (PURPLE, "D", "-"), "heavy": (SKY, "P", "-"),
     "longer_heavy": (SKY, "X", "--"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"),
     "pretrained": (INK, "D", "--"), "adapted": (INK, "D", "-"),
