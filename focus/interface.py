@@ -98,21 +98,17 @@ def attention(
 
 
 def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple[Tensor, Any]]:
+    name = "eager_attention_forward"  # in the file of the class, or of one that it comes from
     files = (sys.modules[kind.__module__] for kind in type(module).__mro__)
-    eager = next((file.eager_attention_forward for file in files
-                  if hasattr(file, "eager_attention_forward")), attention)  # fmt: skip
-    found: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-        implementation, eager
-    )
-    return found
+    eager = next((vars(file)[name] for file in files if name in vars(file)), attention)
+    return ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
     if kwargs.get("is_causal") is False:
-        raise ValueError("is_causal: a bidirectional pass was asked for, and Focus is causal; use "
-                         "focus.mode(model, 'full')")  # fmt: skip
+        raise ValueError("is_causal: Focus is causal; use focus.mode(model, 'full')")
     for name in ("position_bias", "s_aux"):
         if kwargs.get(name) is not None:
             raise ValueError(f"{name}: is part of this model's logits and not supported by Focus")
@@ -287,8 +283,7 @@ def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
 
 
 def _no_gradient(x: Inputs) -> bool:
-    tensors = (x.query, x.key, x.value)
-    return not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
+    return not (torch.is_grad_enabled() and any(t.requires_grad for t in (x.query, x.key, x.value)))
 
 
 def _refuse_to_continue(x: Inputs, layer: LayerCall) -> None:

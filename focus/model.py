@@ -27,7 +27,15 @@ from focus.hooks import LayerHook, ModelHook
 from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import activate, new_routers, refuse_sharded
-from focus.state import DEFAULT, Adapter, FocusState, attached, plain, transformers_model
+from focus.state import (
+    DEFAULT,
+    Adapter,
+    FocusState,
+    attached,
+    plain,
+    refuse_routers,
+    transformers_model,
+)
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -56,9 +64,7 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     inner = transformers_model(model)
     if "focus_state" in inner.__dict__:
         raise ValueError("model: Focus is attached already; call focus.detach(model) first")
-    if any("focus_router" in module._modules for module in inner.modules()):
-        raise ValueError("model: Focus is attached to a part of this model, or to a model around "
-                         "it; use that one, or call focus.detach on it first")  # fmt: skip
+    refuse_routers(inner)
     layers = attention_layers(inner)
     refuse_sharded(layers)
     probe(inner)

@@ -199,6 +199,14 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     )
 
 
+def refuse_routers(inner: PreTrainedModel) -> None:
+    """Raises ValueError where Focus is on a part of a model that it is not attached to itself, or
+    on a model around it."""
+    if any("focus_router" in module._modules for module in inner.modules()):
+        raise ValueError("model: Focus is attached to a part of this model, or to a model around "
+                         "it; use that one, or call focus.detach on it first")  # fmt: skip
+
+
 def attached(model: nn.Module) -> FocusState:
     """The model's Focus state.
 
@@ -208,8 +216,6 @@ def attached(model: nn.Module) -> FocusState:
     inner = transformers_model(model)
     state = inner.__dict__.get("focus_state")
     if not isinstance(state, FocusState):
-        if any("focus_router" in module._modules for module in inner.modules()):
-            raise ValueError("model: Focus is attached to a part of this model, or to a model "
-                             "around it; use that one")  # fmt: skip
+        refuse_routers(inner)
         raise ValueError("model: Focus is not attached; call focus.attach(model, config) first")
     return state

@@ -19,7 +19,7 @@ from focus.config import FocusConfig
 from focus.hub import FocusAdapter
 from focus.modes import mode
 from focus.named import take
-from focus.state import FocusState, Mode, attached
+from focus.state import Mode, attached
 
 Schedule = Callable[[int, int], Mapping[str, Any]]
 
@@ -102,7 +102,6 @@ class FocusCallback(TrainerCallback):
                              f"{schedule!r}")  # fmt: skip
         self.schedule = schedule
         self.changes = changes
-        self.now: dict[str, Any] = dict(changes)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training starts, or goes on from a checkpoint.
@@ -112,8 +111,7 @@ class FocusCallback(TrainerCallback):
                 or the checkpoint has no routers.
         """
         model = kwargs["model"]
-        focus_state = attached(model)
-        if focus_state.entered:
+        if attached(model).entered:
             raise ValueError("focus.mode: is entered around Trainer.train(), where it would go "
                              "before the callback's modes and schedule; leave it out")  # fmt: skip
         self._check_schedule(model, range(state.global_step, state.max_steps))
@@ -121,13 +119,14 @@ class FocusCallback(TrainerCallback):
             given = args.resume_from_checkpoint
             there = Path(given) if isinstance(given, str) else checkpoint(args, state.global_step)
             restore(model, there)
-        self._begin_step(focus_state)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The fields of the step."""
+        """The mode of the step."""
+        changes = dict(self.changes)
         if self.schedule is not None:
-            self.now = {**self.changes, **self.schedule(state.global_step, state.max_steps)}
-        self._begin_step(attached(kwargs["model"]))
+            changes |= self.schedule(state.global_step, state.max_steps)
+        given = {field: value for field, value in changes.items() if value is not None}
+        attached(kwargs["model"]).trained = Mode("soft", changes=given)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was written."""
@@ -153,7 +152,3 @@ class FocusCallback(TrainerCallback):
         for step in dict.fromkeys([*steps[::every], steps[-1]]):
             with mode(model, "soft", **{**self.changes, **self.schedule(step, steps.stop)}):
                 pass
-
-    def _begin_step(self, state: FocusState) -> None:
-        changes = {field: value for field, value in self.now.items() if value is not None}
-        state.trained = Mode("soft", changes=changes)
