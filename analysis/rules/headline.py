@@ -47,7 +47,7 @@ def judged(low: float, high: float, limit: float) -> str:
 def cost(
     claim: Claim, results: Results, limits: Tolerances, place: str, budget: str
 ) -> Outcome | None:
-    """The recipe at a budget against a full model, or against the recipe alone."""
+    """A mask at a budget against a full model, or against another mask."""
     base, (block, reading, texts) = claim.id.split(".")[2], PLACES[place]
     row = row_of(quality(results), experiment=block, reading=reading, texts=texts, budget=budget,
                  base_role=ROLE.get(base, base), condition="hard")  # fmt: skip
