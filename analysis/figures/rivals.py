@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.cells import labels
@@ -31,7 +32,7 @@ REST = [{"color": colour, "marker": each} for colour, each in zip(COLOURS, "sPXv
 def draw(results: Results) -> Figure | None:
     """None where no rival was read beside ours."""
     frame = rows(results)
-    frame = frame[frame["budget"] != "own"]
+    frame = frame[pd.to_numeric(frame["budget"], errors="coerce").notna()]  # no mask by name
     if not frame["role"].isin(list(ABOUT)).any():
         return None
     middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]

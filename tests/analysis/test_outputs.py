@@ -230,6 +230,15 @@ def test_scores_are_paired_by_question_and_by_length_where_the_task_has_that(res
     assert row["nats"] == pytest.approx(-0.5)
 
 
+def test_a_mask_by_name_has_no_place_among_rivals_budgets(filled):
+    beside = {"reading": "rivals", "against": ["adapted"]}
+    write_masks(filled.root, "six", {"k6.multi_probe.causal": -0.1}, regime=ROUTERS,
+                method=RECIPE | {"allocated": True, "heavy_hitters": 0.02}, **beside)  # fmt: skip
+    results = type(filled)(filled.base)
+    assert "k6.multi_probe.causal" in set(tables.TABLES["rivals"](results)["budget"])
+    assert figures.FIGURES["rivals"].draw(results) is not None
+
+
 def test_readme_names_rivals_and_ours_the_best_first(filled):
     text = rivals.beside(filled)
     assert text.count("ours: trained groups") == text.count("Quest") == 1
