@@ -17,7 +17,6 @@ from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.call import running
 from focus.config import FocusConfig
-from focus.groups import Memberships
 from focus.ngrams import NgramIndex
 from focus.routing import Prepared, Router
 from focus.unrouted import Unrouted
@@ -48,7 +47,15 @@ class FocusCacheLayer(CacheLayerMixin):
     @property
     def seen(self) -> int:
         """Tokens so far."""
-        return 0 if self.past is None else self.past.seen
+        holder = self.past if self.unrouted is None else self.unrouted
+        return 0 if holder is None else holder.seen
+
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+        if self.unrouted is not None:
+            return len(self.unrouted.key)
+        return 0 if self.past is None else self.past.batch
 
     @property
     def is_initialized(self) -> bool:  # type: ignore[override]
@@ -58,12 +65,17 @@ class FocusCacheLayer(CacheLayerMixin):
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
         """All keys in order, (B, Hk, T, D); zeros for padding."""
-        return None if self.past is None else self.past.ordered()[0]
+        return self._ordered()[0]
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
         """All values in order, likewise."""
-        return None if self.past is None else self.past.ordered()[1]
+        return self._ordered()[1]
+
+    def _ordered(self) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        if self.unrouted is not None:
+            return self.unrouted.key, self.unrouted.value
+        return (None, None) if self.past is None else self.past.ordered()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any,
                **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -88,30 +100,25 @@ class FocusCacheLayer(CacheLayerMixin):
                 self._ready = router.prepared()
         return self._ready
 
-    def defers(self, hidden: Tensor, router: Router, config: FocusConfig) -> Memberships | None:
-        """Memberships in none, where these tokens (B, M, E) need no groups yet: they are noted."""
-        if self.unrouted is None or self.seen + hidden.shape[1] > config.window:
-            return None
-        self.unrouted.extend(hidden, self.seen)
-        return self.unrouted.groups(hidden, router, config)
+    def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,
+              real: Tensor | None) -> None:  # fmt: skip
+        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`."""
+        self._continued(rule).begin(key, value, key_groups, real)
+
+    def begin_unrouted(self, rule: Rule, hidden: Tensor, key: Tensor, value: Tensor) -> None:
+        """Likewise, where the window holds all of them: see :class:`Unrouted`."""
+        self.check(rule)
+        self.past, self._ready, self.unrouted = None, None, Unrouted(rule, hidden, key, value)
 
     def catch_up(self, router: Router, config: FocusConfig) -> None:
         """Finds the groups of the tokens so far, where that was put off."""
-        if self.unrouted is None or self.past is None:
+        held = self.unrouted
+        if held is None:
             return
-        self.unrouted.crop(self.seen)
-        found = router(self.unrouted.joined(), mask=config, ready=self.ready(router))
-        self.past.regroup(found.of_keys)
-        self.unrouted = None
-
-    def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,
-              real: Tensor | None, hidden: Tensor | None = None) -> None:  # fmt: skip
-        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`.
-        hidden: (B, M, E), where their groups are to be found when somebody asks."""
-        self._continued(rule).begin(key, value, key_groups, real)
-        if hidden is not None:
-            self.unrouted = Unrouted()
-            self.unrouted.extend(hidden, 0)
+        found = router(held.hidden, mask=config, ready=self.ready(router))
+        past = Past(held.rule)
+        past.begin(held.key, held.value, found.of_keys, None)
+        self.past, self.unrouted = past, None
 
     def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
                key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
@@ -126,7 +133,7 @@ class FocusCacheLayer(CacheLayerMixin):
     def _continued(self, rule: Rule) -> Past:
         self.check(rule)
         if self.past is None or self.past.seen == 0:
-            self.past, self._ready, self.unrouted = Past(rule), None, None
+            self.past, self._ready = Past(rule), None
         self.past.rule, self.past.record = rule, self.record_past
         return self.past
 
@@ -136,9 +143,10 @@ class FocusCacheLayer(CacheLayerMixin):
         Raises:
             ValueError: they were.
         """
-        if self.past is None or not self.past.seen or self.past.rule == rule:
+        holder = self.past if self.unrouted is None else self.unrouted
+        if holder is None or not holder.seen or holder.rule == rule:
             return
-        before, now = self.past.rule.of_keys, rule.of_keys
+        before, now = holder.rule.of_keys, rule.of_keys
         if before == now:
             return
         both = zip(rule._fields, before, now, strict=True)
@@ -221,19 +229,24 @@ class FocusCacheLayer(CacheLayerMixin):
                 f"tokens_to_remove: must be negative or 0, got {tokens_to_remove}; give minus the "
                 "number of tokens to remove"
             )
-        if self.past is None or tokens_to_remove == 0:
-            return
-        self.past.crop(-tokens_to_remove)
+        left = max(0, self.seen + tokens_to_remove)
+        if self.unrouted is not None and left:
+            self.unrouted.crop(left)
+        elif self.unrouted is not None:
+            self.unrouted = None
+        elif self.past is not None and tokens_to_remove:
+            self.past.crop(-tokens_to_remove)
         if self.ngrams is not None:
             self.ngrams.crop(self.seen)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Puts the sequences in another order (beam search)."""
-        if self.past is None or self.seen == 0:
+        if self.seen == 0:
             return
-        self.past.select(beam_idx)
         if self.unrouted is not None:
             self.unrouted.select(beam_idx)
+        elif self.past is not None:
+            self.past.select(beam_idx)
         if self.ngrams is not None:
             self.ngrams.select(beam_idx)
 
@@ -244,8 +257,8 @@ class FocusCacheLayer(CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats every sequence."""
-        if self.past is not None and self.seen:
-            rows = torch.arange(self.past.batch, device="cpu").repeat_interleave(repeats)
+        if self.seen:
+            rows = torch.arange(self.batch, device="cpu").repeat_interleave(repeats)
             self.reorder_cache(rows)
 
     def reset(self) -> None:

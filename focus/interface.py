@@ -34,7 +34,7 @@ from focus.hooks import LayerCall
 from focus.masks import read_mask, refuse_four_dimensions
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
-from focus.unrouted import unasked
+from focus.unrouted import Unrouted
 
 
 class Inputs(NamedTuple):
@@ -160,12 +160,11 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys, and no cache "
             "that Focus knows holds the others; pass the whole sequence with use_cache=False"
         )
-    of_model = x.limit is not None or x.softcap is not None
-    whole = x.query.shape[2] <= config.window and settings.backend == "auto"
-    if layer.cache is not None and config.balance == "sinkhorn":
-        whole = False  # which is told of sequences that are too short for it
-    if whole and x.real is None and not of_model and not x.dropout:
+    # Sinkhorn is told of sequences that are too short for it.
+    refused = layer.cache is not None and config.balance == "sinkhorn"
+    if not refused and x.real is None and _window_holds(x, layer, x.query.shape[2]):
         return _whole(x, layer, router)
+    of_model = x.limit is not None or x.softcap is not None
     found = _route(layer, router, x.real)
     further = _further_keys(x, layer, x.real)
     layer.call.record.layers[layer.index] = LayerRecord(
@@ -199,22 +198,36 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     )  # fmt: skip
 
 
+def _window_holds(x: Inputs, layer: LayerCall, tokens: int) -> bool:
+    """Whether every pair of so many tokens is kept, and torch's own attention knows all there is
+    to it."""
+    settings = layer.call.settings
+    near = tokens <= min(settings.config.window, x.limit or tokens)
+    return near and settings.backend == "auto" and x.softcap is None and not x.dropout
+
+
 def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """:func:`hard` where the window holds every pair: there is nothing to route, unless more tokens
     follow."""
-    config, cache = layer.call.settings.config, layer.cache
-    found: Callable[[], Memberships] | None = None
-    pairs = len(x.query) * x.query.shape[2] * (x.query.shape[2] + 1) // 2
+    cache, tokens = layer.cache, x.query.shape[2]
     if cache is not None:
         _further_keys(x, layer, None)
-        none = unasked(layer.hidden, router, config)
-        cache.begin(_rule(x, config, router), x.key, x.value, none.of_keys, None, layer.hidden)
-        found, pairs = partial(_route, layer, router, None), pairs * none.query.shape[1]
-    layer.call.record.layers[layer.index] = LayerRecord(
-        found, partial(PairCounts, pairs, pairs, 0, 0)
-    )
+        cache.begin_unrouted(_rule(x, layer.call.settings.config, router), layer.hidden, x.key,
+                             x.value)  # fmt: skip
+    _record_whole(x, layer, router, tokens * (tokens + 1) // 2)
     return scaled_dot_product_attention(
         x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+    )
+
+
+def _record_whole(x: Inputs, layer: LayerCall, router: Router, pairs: int) -> None:
+    """Pairs of a sequence, all of them kept; groups, should somebody ask where a cache needs
+    them."""
+    found = None if layer.cache is None else partial(_route, layer, router, None)
+    routings = 1 if layer.cache is None else router.query_routings
+    every = len(x.query) * pairs * routings
+    layer.call.record.layers[layer.index] = LayerRecord(
+        found, partial(PairCounts, every, every, 0, 0)
     )
 
 
@@ -227,18 +240,25 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     rule = _rule(x, config, router)
     cache.check(rule)
     real = cache.new_real(x.real)
-    find = partial(_route, layer, router, None, cache.ready(router))
-    late = cache.defers(layer.hidden, router, config)
-    if late is None:
-        cache.catch_up(router, config)
-    found = find() if late is None else late
+    held = cache.unrouted
+    if held is not None and real is None and _goes_on(x, layer, held):
+        _further_keys(x, layer, None)
+        _record_whole(x, layer, router, held.seen + 1)
+        return held.attend(x.query, layer.hidden, x.key, x.value, x.scale)
+    cache.catch_up(router, config)
+    found = _route(layer, router, None, cache.ready(router))
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
     )  # fmt: skip
-    told = found if late is None else find
-    layer.call.record.layers[layer.index] = LayerRecord(told, partial(_counted, kept))
+    layer.call.record.layers[layer.index] = LayerRecord(found, partial(_counted, kept))
     return out
+
+
+def _goes_on(x: Inputs, layer: LayerCall, held: Unrouted) -> bool:
+    """Whether the window holds a new token and all before it, too."""
+    plain = x.query.shape[2] == 1 and x.key.dtype == held.key.dtype and _no_gradient(x)
+    return plain and _window_holds(x, layer, held.seen + 1)
 
 
 def _counted(kept: Kept) -> PairCounts:

@@ -85,7 +85,13 @@ class Router(nn.Module):
                       heavy_bias=torch.full((heads,), -1.0, device=device))  # fmt: skip
         if config.allocated:
             alike = torch.arange(1, config.num_groups + 1, dtype=torch.float32, device=device)
-            self.take(taken_at=alike.repeat(heads * max(1, sides - 1), 1))
+            self.take(taken_at=alike.repeat(self.query_routings, 1))
+
+    @property
+    def query_routings(self) -> int:
+        """Hq."""
+        sides, heads, _, _ = self.centroids.shape
+        return heads * max(1, sides - 1)
 
     def groups_of_queries(self, config: FocusConfig) -> tuple[int, int]:
         """The fewest and the most groups that any routing's queries look into, with that of the

@@ -1,65 +1,63 @@
-"""Tokens of a cache whose groups nobody has asked for yet.
+"""Tokens of a cache while the window holds them all.
 
-Shape suffixes: B batch, M new tokens, T tokens so far, E model dimension.
+Nobody asks for their groups yet, and every query sees every key: torch's own attention is all it
+takes, as in the pretrained model. Once the window leaves a token behind, one call routes them all.
+
+Shape suffixes: B batch, H query heads, Hk key heads, M new tokens, T tokens so far, E model
+dimension, D head dimension.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from focus.config import FocusConfig
-from focus.groups import Memberships
-from focus.routing import Router
-
-
-def unasked(hidden: Tensor, router: Router, config: FocusConfig) -> Memberships:
-    """Memberships of tokens (B, M, E) in no group, in the place of those that the window makes
-    needless."""
-    batch, tokens, _ = hidden.shape
-    sides, heads, _, _ = router.centroids.shape
-    size = batch, heads * max(1, sides - 1), tokens, config.all_groups
-    query = torch.zeros(size, dtype=torch.bool, device=hidden.device)
-    return Memberships(query, query[:, :heads] if config.separate_keys else None)
+from focus.attention.rule import Rule
 
 
 class Unrouted:
-    """Hidden states of a cache's tokens, from its first on, while the window holds them all: until
-    it leaves one behind nobody asks for groups, and then one call finds those of all."""
+    """The first tokens of one layer, from their hidden states (B, M, E), keys and values
+    (B, Hk, M, D); they may belong to a graph or be used again by the model."""
 
-    def __init__(self) -> None:
-        self.parts: list[Tensor] = []  # (B, M, E) each
-        self.count = 0
-        self.none: Memberships | None = None
+    def __init__(self, rule: Rule, hidden: Tensor, key: Tensor, value: Tensor) -> None:
+        self.rule = rule
+        self._hidden = [hidden.detach().clone()]
+        self.key, self.value = key.detach().clone(), value.detach().clone()
 
-    def groups(self, hidden: Tensor, router: Router, config: FocusConfig) -> Memberships:
-        """Of tokens (B, M, E), in the place of their groups: the last ones again where they fit."""
-        none = self.none
-        if none is None or none.query.shape[::2] != hidden.shape[:2]:
-            self.none = none = unasked(hidden, router, config)
-        return none
+    @property
+    def seen(self) -> int:
+        """Tokens so far."""
+        return self.key.shape[2]
 
-    def extend(self, hidden: Tensor, seen: int) -> None:
-        """Tokens that follow the first ``seen``; of a pass that failed, some may be here."""
-        if seen < self.count:
-            self.crop(seen)
-        own = hidden.detach() if hidden.requires_grad else hidden
-        self.parts.append(own.clone())  # the model may use its memory again
-        self.count += hidden.shape[1]
+    @property
+    def hidden(self) -> Tensor:
+        """All hidden states, (B, T, E)."""
+        if len(self._hidden) > 1:
+            self._hidden = [torch.cat(self._hidden, 1)]
+        return self._hidden[0]
 
-    def joined(self) -> Tensor:
-        """All, (B, T, E)."""
-        if len(self.parts) > 1:
-            self.parts = [torch.cat(self.parts, 1)]
-        return self.parts[0]
+    def attend(self, query: Tensor, hidden: Tensor, key: Tensor, value: Tensor,
+               scale: float) -> Tensor:  # fmt: skip
+        """Appends one token and attends from its query (B, H, 1, D) to all so far; where it fails,
+        they are as before."""
+        keys, values = torch.cat([self.key, key], 2), torch.cat([self.value, value], 2)
+        out = scaled_dot_product_attention(query, keys, values, scale=scale, enable_gqa=True)
+        self._hidden.append(hidden.clone())
+        self.key, self.value = keys, values
+        return out
 
     def crop(self, seen: int) -> None:
         """Forgets all but the first ``seen`` tokens."""
-        if seen < self.count:
-            self.parts, self.count = [self.joined()[:, :seen]] if seen else [], seen
+        self._hidden = [self.hidden[:, :seen]]
+        self.key, self.value = self.key[:, :, :seen], self.value[:, :, :seen]
 
     def select(self, index: Tensor) -> None:
-        """Keeps the sequences named."""
-        if self.parts:
-            own = self.joined()
-            self.parts = [own.index_select(0, index.to(own.device))]
+        """Keeps the sequences named, in that order; one may be named several times."""
+        self._hidden, self.key, self.value = (
+            [_rows(self.hidden, index)], _rows(self.key, index), _rows(self.value, index)
+        )  # fmt: skip
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    return tensor.index_select(0, index.to(tensor.device))

@@ -77,33 +77,16 @@ class Past:
             hidden = ~self.real[:, None, start:, None]
             # 0 * NaN is NaN: what stands in padding must not reach a real row.
             key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
-        rows, bits, _ = self.filed()
+        rows, bits, sinks = self.filed()
         own = slice(start - self.first, self.seen - self.first)
         rows[:, :, own, 0], rows[:, :, own, 1] = key, value
         position = torch.arange(start, self.seen, device=key.device)
-        groups = self._listed(groups, position)
+        if self.real is not None:
+            groups = groups & self.real[:, None, start:, None]
+        if sinks.shape[1]:
+            groups = groups & (position[:, None] != sinks[:, None, :]).all(-1)[:, None, :, None]
         bits[:, :, own] = pack(groups)
         self._list(groups, position)
-
-    def regroup(self, groups: Tensor) -> None:
-        """The groups (B, R, T, K) of all tokens, which were filed in none while the window held
-        them all."""
-        if self.prompt is not None:
-            self.prompt = *self.prompt[:2], groups
-            return
-        self._thaw()
-        bits = self.filed()[1]
-        position = torch.arange(self.first, self.seen, device=bits.device)
-        bits[:, :, : len(position)] = pack(self._listed(groups[:, :, self.first :], position))
-
-    def _listed(self, groups: Tensor, position: Tensor) -> Tensor:
-        """Groups of tokens at these positions, without those of padding and sinks."""
-        if self.real is not None:
-            groups = groups & self.real[:, None, position, None]
-        sinks = self.filed()[2]
-        if not sinks.shape[1]:
-            return groups
-        return groups & (position[:, None] != sinks[:, None, :]).all(-1)[:, None, :, None]
 
     def make_room(self, key: Tensor, groups: Tensor, real: Tensor | None) -> int:
         """Readies buffers for the tokens of :meth:`append` and counts them as seen, so that only
