@@ -1,4 +1,4 @@
-"""How far answers are from the untrained model's: by LoRA, and under a mask (alignment)."""
+"""How far answers are from the original model's: by LoRA, and under a mask (alignment)."""
 
 from __future__ import annotations
 

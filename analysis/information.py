@@ -16,7 +16,7 @@ from experiments import statistics
 # Experiments of params.yaml: whose groups, and what they are held against.
 OWN, RECIPE = "held", "held_recipe"
 LABELS = {"token": "the token itself", "speech": "its part of speech",
-          "frequency": "how frequent it is", "position": "its place"}  # fmt: skip
+          "frequency": "how frequent it is", "position": "its position"}  # fmt: skip
 OTHERS = {"held_again": "groups of another seed", "held_tuned": "groups trained with all weights"}
 NAMES = {**LABELS, **OTHERS}
 KEYS = ["document", "sha", "layer"]

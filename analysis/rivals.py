@@ -51,12 +51,12 @@ class About(NamedTuple):
 ABOUT = {
     "longformer": About("arXiv:2004.05150", "nothing"),
     "streaming": About("arXiv:2309.17453", "nothing"),
-    "routing_transformer": About("arXiv:2003.05997", "each token with each centroid",
+    "routing_transformer": About("arXiv:2003.05997", "each token with its layer's centroids",
                                  "centroids, by k-means"),
     "performer": About("arXiv:2009.14794", "every pair, by features: no mask"),
-    "sparq": About("arXiv:2312.04985", "16 of 64 components of every pair"),
+    "sparq": About("arXiv:2312.04985", "every pair, 16 of 64 dimensions"),
     "magicpig": About("arXiv:2410.16179", "hash codes of every pair"),
-    "heavy_window": About("this repository", "each token with a map", "nothing"),
+    "heavy_window": About("this repository", "a linear map of each token", "nothing"),
     "trained_window": About("this repository", "nothing", "LoRA of the routers' size"),
     "quest": About("arXiv:2406.10774", "two products per page of 16 keys"),
     "moba": About("arXiv:2502.13189", "one product per block of 64 keys"),
@@ -68,10 +68,10 @@ ABOUT = {
     "csa": About("github.com/jnormore/csa", "every pair", "shares of heads", every=True),
     "oracle_heads": About("full attention's own weights", "every pair", every=True),
 }  # fmt: skip
-MINE = About("this repository", "each token with each centroid", "routers")
+MINE = About("this repository", "each token with its layer's centroids", "routers")
 SEARCHED = About(
     "this repository, after arXiv:2312.04985",
-    "16 of 64 components of 36% of the pairs",
+    "36% of the pairs, 16 of 64 dimensions; and centroids",
     "routers",
     generates=False,
 )

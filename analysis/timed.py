@@ -14,6 +14,7 @@ COLUMNS = ["role", "method", "K", "k", "budget", "length", "time", "time_low", "
            "density", "cell", "change", "low", "high", "distant_density", "documents", "seeds",
            "evidence", "read"]  # fmt: skip
 RECIPE_GROUPS = 18
+PAPER = "paper_adapted"  # on the model that ours start from
 
 
 @cache
@@ -31,7 +32,7 @@ def table(results: Results) -> pd.DataFrame:
             own = only(own, budget=mask["budget"])
         else:
             own = only(own, K=mask["K"], top_k=mask["k"])
-            own = own[(own["balance"] == "sinkhorn") | (own["role"] != "paper")]
+            own = own[(own["balance"] == "sinkhorn") | (own["role"] != PAPER)]
         for read in own.drop_duplicates("role").to_dict("records"):
             told = {name: read[name] for name in COLUMNS if name in read and name not in mask}
             rows.append({**mask, **told, "read": read["evidence"]})
@@ -43,7 +44,7 @@ def roles_of(mask: dict[str, object]) -> tuple[str, ...]:
     if mask["method"] == "window":
         return ("window",)
     if mask["K"] != RECIPE_GROUPS:
-        return ("paper",)
+        return (PAPER,)
     if mask.get("allocated") is True:
         return ("allocated", "longer_allocated")
     return ("heavy",) if mask["heavy"] else ("ours",)

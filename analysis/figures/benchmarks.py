@@ -21,7 +21,7 @@ CAPTION = (
 LINES = (
     ("the paper's setup", "paper", ("answers_paper", "answers_paper_window")),
     ("the window alone", "window", ("answers_longformer", "answers_window")),
-    ("ours: trained groups", "ours", ("answers",)),
+    ("ours (recipe)", "ours", ("answers",)),
 )
 
 

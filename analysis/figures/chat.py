@@ -13,7 +13,7 @@ from analysis.results import Results
 from analysis.rows import only
 
 CAPTION = (
-    "How far a model's answers are from the untrained model's, against its perplexity on plays. "
+    "How far a model's answers are from the original model's, against its perplexity on plays. "
     "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
     "tokens of a play. Points of LoRA: learning rates. Dotted: models "
     "that were adapted to books, whose perplexity on plays was not read. Bars: 95% intervals over "
@@ -36,7 +36,9 @@ def draw(results: Results) -> Figure | None:
             line(axis, own.sort_values("rate"), *LINES.get(str(block), (ROLES[role], role)))
         for _, row in only(every[every["gain"].isna()], before=before).iterrows():
             look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
-            axis.axhline(row["divergence"], label=f"{ROLES[row['role']]} (to books)", **look)
+            axis.axhline(
+                row["divergence"], label=f"{ROLES[row['role']]} (adapted to books)", **look
+            )
         axis.axhline(0, color=style.INK, linewidth=1.2)
         axis.set_xlabel("change of perplexity on plays (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")

@@ -18,8 +18,8 @@ CAPTION = (
     "interval over documents. K-means need not fill its groups evenly; the learnt groups must."
 )
 INFORMATION = (
-    "What a token's group (K = 8, the paper's setup) tells of the token, of its place, and of its "
-    "group under other routers: adjusted mutual information, where 0 is chance and 1 that each "
+    "What a token's group (K = 8, the paper's setup) tells of the token, of its position, and of "
+    "its group under other routers: adjusted mutual information, where 0 is chance and 1 that each "
     "tells the other. Bands: 95% interval over test documents."
 )
 

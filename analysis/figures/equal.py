@@ -41,7 +41,7 @@ def draw(results: Results) -> Figure | None:
     best = frame.groupby("cell")["change"].mean().sort_values().index
     figure, (axis,) = style.axes(1, 8.0, 1.7 + 0.42 * len(best))
     dots(axis, frame, list(best), [names[cell] for cell in best])
-    axis.set_xlabel(f"change of perplexity against: {counted_against(results, known)} (%)")
+    axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
     return figure
 
@@ -59,7 +59,7 @@ def searches(results: Results) -> Figure | None:
         cells = list(dict.fromkeys(own["cell"]))
         base = results.cells[against]
         dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells])
-        axis.set_xlabel(f"change of perplexity against: {ROLES.get(base.role, against)} (%)")
+        axis.set_xlabel(f"change of perplexity against {ROLES.get(base.role, against)} (%)")
         axis.set_title(f"{texts}, {int(own['documents'].max())} documents", loc="left")
     style.legend(figure, every, 2)
     return figure

@@ -14,12 +14,12 @@ from analysis.rows import only
 CAPTION = (
     "The paper's setup with one setting changed that the paper leaves alone (routers alone "
     "trained, SmolLM2, plays, 24 steps). Above: change of perplexity against the default, with 95% "
-    "intervals over seeds and documents. Below: distant pairs that the hard mask keeps. Dense: one "
-    "layer in so many keeps full attention. Shared: so many layers use the groups of the first."
+    "intervals over seeds and documents. Below: distant pairs that the hard mask keeps. Shared: "
+    "so many layers use the groups of the first of them."
 )
 TITLES = {
     "sinks": "sinks", "gate": "training gate", "routers": "routers",
-    "dense_every": "dense: one layer in", "shared_layers": "layers that share groups",
+    "dense_every": "full attention: one layer in", "shared_layers": "layers sharing groups",
 }  # fmt: skip
 CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
               "hard_": ("hard mask", style.RED, "s", 0.08)}  # fmt: skip

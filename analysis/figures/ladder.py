@@ -48,7 +48,7 @@ def draw(results: Results) -> Figure | None:
     top = 1.5 * gaps.get_ylim()[1]
     style.changes(gaps, LOWEST, top)
     gaps.set_yticks([tick for tick in CHANGES if tick <= top])
-    gaps.set(ylim=(LOWEST, top), ylabel="change of perplexity (%, logarithmic beyond 10)")
+    gaps.set(ylim=(LOWEST, top), ylabel="change of perplexity\n(%, logarithmic beyond 10)")
     density(share, results)
     for axis in (gaps, share):
         axis.set_xscale("log")

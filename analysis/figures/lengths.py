@@ -80,5 +80,8 @@ def finish(figure: Figure, cost: Axes, beside: Axes, x: str) -> Figure:
     cost.set(xlabel=x, ylabel="change of perplexity (%)")
     beside.set_xlabel(x)
     style.legend(figure, [cost, beside], 2)
-    style.title(figure, "SmolLM2-135M, four plays, one seed; against its full attention")
+    style.title(
+        figure,
+        "SmolLM2-135M, four plays, one seed; each against the same model with full attention",
+    )
     return figure

@@ -28,7 +28,7 @@ KINDS = (
 # Of the lines; then rivals, if there is room.
 FIRST = ("ours", "allocated", "longer_allocated", "paper_adapted", "window", "heavy", "random",
          "paper")  # fmt: skip
-TEXTS = {"unseen": "unseen books", "books": "development books"}
+TEXTS = {"unseen": "held-out books", "books": "development books"}
 
 
 def draw(results: Results) -> Figure | None:
@@ -120,7 +120,7 @@ def kinds(results: Results) -> Figure | None:
     named = [TEXTS.get(found["texts"], found["texts"]) for found in texts]
     axis.set_yticks(range(len(texts)), named)
     axis.invert_yaxis()
-    axis.set_xlabel(f"change of perplexity against: {counted_against(results, known)} (%)")
+    axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
     return figure
 

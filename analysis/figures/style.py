@@ -20,7 +20,7 @@ SKY, RED, GREY, INK = "#56B4E9", "#D55E00", "#7A7A7A", "#222222"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, "#7f4f24")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST = len(CYCLE)  # lines that an eye keeps apart
-OTHERS = (CYCLE[-1], "#999933", "#332288")  # beside the looks below
+OTHERS = ("#999933", "#AA4499", "#44AA99")  # beside the looks below
 # What always looks the same, by role; what has no look here takes the next one that is free.
 LOOKS = {
     "ours": (BLUE, "o", "-"), "allocated": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
@@ -28,6 +28,8 @@ LOOKS = {
     "paper_adapted": (RED, "P", "-"),
     "longer_allocated": (PURPLE, "D", "-"), "heavy": (SKY, "P", "-"),
     "longer_heavy": (SKY, "X", "--"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"),
+    "sparq": ("#332288", "X", "--"), "quest": (CYCLE[-1], "P", "--"),
+    "sparq_groups": (SKY, "s", "-"), "heavy_window": (ORANGE, "^", ":"),
     "pretrained": (INK, "D", "--"), "adapted": (INK, "D", "-"),
 }  # fmt: skip
 RC = {

@@ -20,7 +20,7 @@ CAPTION = (
     "the figure of the whole model has them. Bars: 95% intervals of the quality, the range over "
     "rounds of the time. Methods without a fast path here (SparQ, Quest and others) are left out."
 )
-ORDER = ("ours", "heavy", "allocated", "longer_allocated", "window", "paper")
+ORDER = ("ours", "heavy", "allocated", "longer_allocated", "window", timed.PAPER)
 
 
 def draw(results: Results) -> Figure | None:
@@ -31,7 +31,7 @@ def draw(results: Results) -> Figure | None:
     figure, (axis,) = style.axes(1, 8.0, 5.0)
     for number, role in enumerate(each for each in ORDER if each in set(frame["role"])):
         own = only(frame, role=role).sort_values("time")
-        look = style.look(role, number) | ({"linestyle": ""} if role == "paper" else {})
+        look = style.look(role, number) | ({"linestyle": ""} if role == timed.PAPER else {})
         axis.errorbar(
             100 * own["time"], 100 * own["change"], style.spread(own), style.spread(own, "time"),
             label=ROLES[role], **look, **style.BAR,

@@ -34,7 +34,7 @@ def draw(results: Results) -> Figure | None:
         _panel(axis, only(frame, phase=phase).sort_values("length"))
     for axis in axes:
         style.speedups(axis)  # once all that share the scale are drawn
-    axes[0].set_ylabel("times as fast as the pretrained model")
+    axes[0].set_ylabel("times as fast as the pretrained model (log scale)")
     style.legend(figure, axes, 2)
     return figure
 
@@ -46,7 +46,7 @@ def _panel(axis: Axes, rows: pd.DataFrame) -> None:
                    marker=look["marker"], label=NAMES.get(str(role), str(role)))  # fmt: skip
         if "bound" in own and own["bound"].notna().any():
             axis.plot(own["length"], own["bound"], "--", color=look["color"], linewidth=1.2,
-                      label=f"bound by pairs kept, {SHORT.get(str(role), role)}",
+                      label=f"upper bound by pairs kept, {SHORT.get(str(role), role)}",
                       zorder=2)  # fmt: skip
     axis.axhline(1, color=style.INK, linewidth=1.3, label="pretrained model", zorder=2)
     style.lengths(axis, rows["length"])

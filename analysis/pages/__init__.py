@@ -15,17 +15,23 @@ from analysis.rules import Verdict
 PAGES = ("README.md", "docs/rivals.md", "docs/train.md")
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
+WORDS = {
+    Verdict.REPRODUCED: "hold", Verdict.DIRECTION: "agree in direction at reduced scale",
+    Verdict.NOT_REPRODUCED: "are not reproduced",
+    Verdict.CONTRADICTS: "contradict the paper itself", Verdict.ARITHMETIC: "hold by arithmetic",
+    Verdict.INCONCLUSIVE: "are inconclusive", Verdict.NOT_RUN: "were not run",
+}  # fmt: skip
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 
 
 def ledger(rows: list[claims.Row]) -> str:
     """How many of the paper's figures have each verdict, and how many statements of ours."""
     papers = [row for row in rows if row["source"] not in (OURS, AUDIT)]
-    told = [f"- Of the paper's {len(papers)} figures in the [ledger](results/claims.md): "
+    told = [f"- Of the paper's {len(papers)} figures in the [ledger](results/claims.md) "
             f"{counted(papers)}.{caveats(papers)}"]  # fmt: skip
     for source, what in ((AUDIT, "doubts about the paper"), (OURS, "statements about ours")):
         own = [row for row in rows if row["source"] == source]
-        told.append(f"- Of {len(own)} {what}: {counted(own)}.")
+        told.append(f"- Of {len(own)} {what} {counted(own)}.")
     return "\n".join(told)
 
 
@@ -36,14 +42,14 @@ def caveats(rows: list[claims.Row]) -> str:
              for row in seen}  # fmt: skip
     short = sum(row["verdict"] == Verdict.INCONCLUSIVE and bool(SHORT.search(row["why"]))
                 for row in rows)  # fmt: skip
-    told = f" Of those reproduced, {len(apart)} are measurements of their own." if seen else ""
-    return told + (f" {short} of the inconclusive are runs too short to refute." if short else "")
+    told = f" The agreement rests on {len(apart)} separate measurements." if seen else ""
+    return told + (f" For {short} of the inconclusive our training was too short." if short else "")
 
 
 def counted(rows: list[claims.Row]) -> str:
     """Numbers of rows by verdict."""
-    return ", ".join(f"{count} {verdict}" for verdict, count in claims.totals(rows).items()
-                     if count)  # fmt: skip
+    told = [f"{count} {WORDS[verdict]}" for verdict, count in claims.totals(rows).items() if count]
+    return " and ".join([", ".join(told[:-1]), *told[-1:]] if len(told) > 1 else told)
 
 
 def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:

@@ -9,6 +9,7 @@ from analysis.comparisons import MAIN_READING, Headline, headline, quality, vers
 from analysis.pages.words import NOTHING, percent
 from analysis.results import Results
 from analysis.rows import only
+from analysis.tables import markdown
 
 LONGEST = "long_8192"  # the reading of the longest texts
 SHORT = 512  # tokens
@@ -32,10 +33,10 @@ def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
                against=known.pretrained).set_index("top_k")  # fmt: skip
     if not {1, 2} <= set(own.index):
         return None
-    return (f"**The paper's setup.** On the pretrained model two of four groups cost "
-            f"{percent(own.loc[2])}, and keep {own.loc[2, 'distant_density']:.0%} of the distant "
-            f"pairs. One group costs {own.loc[1, 'change']:+.0%}."
-            f"{on_adapted(results)}")  # fmt: skip
+    return (f"**The paper's setup.** Two of its four groups keep "
+            f"{own.loc[2, 'distant_density']:.0%} of the distant pairs and still cost "
+            f"{percent(own.loc[2])} on the pretrained model. One group costs "
+            f"{own.loc[1, 'change']:+.0%}.{on_adapted(results)}")  # fmt: skip
 
 
 def on_adapted(results: Results) -> str:
@@ -55,8 +56,8 @@ def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
     own, theirs = (only(each, budget=shared[-1]).iloc[0] for each in (ours, window))
     if own["change"] <= theirs["change"]:
         return None
-    return (f"**More groups without calibration.** At {own['distant_density']:.0%} of the distant "
-            f"pairs ours cost {percent(own)}, a wider window with n-gram keys "
+    return (f"**More groups, not calibrated.** At {own['distant_density']:.0%} of the distant "
+            f"pairs our groups cost {percent(own)}. A wider window with n-gram keys costs "
             f"{percent(theirs)}.")  # fmt: skip
 
 
@@ -67,9 +68,9 @@ def longer(results: Results) -> list[str]:
     if not {"long_recipe", "long_longer_allocated"} <= set(own.index):
         return []
     one, other = own.loc["long_recipe"], own.loc["long_longer_allocated"]
-    return [f"**Groups alone on long texts.** They lose the few tokens that nearly every query "
-            f"attends to. At {int(one['context']):,} tokens they cost {percent(one)}; "
-            f"calibrated, after 3x steps, {percent(other)} "
+    return [f"**Long texts, not calibrated.** Groups hide the few tokens that nearly every query "
+            f"attends to. At {int(one['context']):,} tokens that costs {percent(one)}. "
+            f"Calibrated, with 3x steps, it costs {percent(other)} "
             "([figure](results/figures/lengths.png))."]  # fmt: skip
 
 
@@ -78,16 +79,16 @@ def short(results: Results) -> str | None:
     own = results.whole
     own = own[own["length"] <= SHORT]
     ends = own.groupby("phase")["speedup"].agg(["min", "max"])
-    told = [f"{NAMES[phase]} is {low:.2f} to {high:.2f}"
+    told = [f"{NAMES[phase]} runs at {low:.2f} to {high:.2f} times"
             for phase, (low, high) in ends.iterrows() if low < 1]  # fmt: skip
     if not told:
         return None
-    return (f"**Short texts.** Up to {SHORT} tokens {', '.join(told)} times as fast as the "
-            "pretrained model's ([figure](results/figures/whole.png)).")  # fmt: skip
+    return (f"**Short texts.** Up to {SHORT} tokens {', '.join(told)} the speed of the pretrained "
+            "model ([figure](results/figures/whole.png)).")  # fmt: skip
 
 
 def sharing(results: Results) -> str:
-    """What it changes that heads share their groups, beside heavy hitters for every head."""
+    """What groups per head change, beside heavy hitters for every head: a row each measurement."""
     pairs = [("allocated", "heavy_untrained", MAIN_READING),
              ("long_longer_allocated", "long_longer_heavy", LONGEST)]  # fmt: skip
     if not {name for pair in pairs for name in pair[:2]} <= set(results.cells):
@@ -96,6 +97,7 @@ def sharing(results: Results) -> str:
     for *names, reading in pairs:
         one, other = (results.cells[name] for name in names)
         rows = [row for row in versus(results, one, other) if row["reading"] == reading]
-        told += [f"{percent(row)} at {int(row['context']):,} tokens and "
-                 f"{row['distant_density']:.0%} of the distant pairs" for row in rows]  # fmt: skip
-    return f"Against heavy hitters alone it changes perplexity by {'; by '.join(told)}."
+        told += [[f"{int(row['context']):,}", f"{row['distant_density']:.0%}", percent(row)]
+                 for row in rows]  # fmt: skip
+    head = ["tokens", "distant pairs", "groups per head, against the same number for all"]
+    return "\n".join(markdown(head, told, "rrr"))

@@ -19,12 +19,12 @@ MOST_ROWS = 5
 ADDED = ("allocated", "longer_allocated")  # roles: the recipe, and more
 PAPER = ("paper_adapted", "paper")  # on the model that ours start from, or else as it has it
 BASES = {
-    "adapted": "full attention adapted to the same texts",
+    "adapted": "the same model with full attention, adapted by LoRA to other books",
     "pretrained": "the pretrained model",
 }
-TEXTS = {"unseen": "unseen books"}
+TEXTS = {"unseen": "held-out books"}
 TIMED = {"ours": "recipe", "allocated": "calibrated"}
-PHASES = {"forward": "forward pass over", "generation": "generation after"}
+PHASES = {"forward": "forward pass", "generation": "generation"}
 
 
 def sentence(results: Results) -> str:
@@ -35,20 +35,19 @@ def sentence(results: Results) -> str:
     row = default_row(results, known)
     books, seeds = int(row["documents"]), tables.plural(row["seeds"], "seed")
     read = f"{books} {TEXTS.get(row['texts'], row['texts'])}"
-    text = (f"Keeping {row['distant_density']:.1%} of the distant pairs ({row['density']:.0%} of "
-            f"all pairs at {int(row['context']):,} tokens), `FocusConfig.recipe()` "
-            f"changes perplexity on {read} by **{percent(row)}** against "
-            f"{BASES[row['base_role']]}.")  # fmt: skip
+    text = (f"`FocusConfig.recipe()` keeps {row['distant_density']:.1%} of the distant pairs. On "
+            f"{read} its perplexity changes by **{percent(row)}**.")  # fmt: skip
     beside = better(results, known, row)
     if "allocated" in beside.index:
         found = beside.loc["allocated"]
-        text += (f" Calibrated, which trains nothing, it is **{percent(found)}** with "
-                 f"{found['distant_density']:.1%}{unless(found, seeds)}.")  # fmt: skip
+        text += (f" Calibration after training, which trains nothing, makes that "
+                 f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
     if "longer_allocated" in beside.index:
         found = beside.loc["longer_allocated"]
-        text += (f" After three times the training steps that is **{percent(found)}**"
+        text += (f" With three times the training steps as well it is **{percent(found)}**"
                  f"{unless(found, seeds)}{and_more(results, known, found)}.")  # fmt: skip
-    return f"{text} Intervals are 95%, over documents and {seeds}."
+    return (f"{text} The baseline is {BASES[row['base_role']]}. Intervals are 95%, over documents "
+            f"and {seeds}.")  # fmt: skip
 
 
 def table(results: Results) -> str:
@@ -66,8 +65,8 @@ def table(results: Results) -> str:
     paper = paper.sort_values("role", key=lambda role: role.map(PAPER.index)).head(1)
     window, random = (only(same, role=role) for role in ("window", "random"))
     rows = pd.concat([own, window, paper, random]).head(MOST_ROWS)
-    head = ["", "distant pairs", f"against {middle['base_role']}", "against pretrained", "forward",
-            "rows"]  # fmt: skip
+    head = ["perplexity on books", "distant pairs", f"against {middle['base_role']}",
+            "against pretrained", "forward pass", "from"]  # fmt: skip
     cells = [_row(results, known, row) for _, row in rows.iterrows()]
     return "\n".join(tables.markdown(head, cells))
 
@@ -116,7 +115,7 @@ def and_more(results: Results, known: Headline, row: pd.Series) -> str:
     most = only(own, cell=row["cell"]).sort_values("distant_density").iloc[-1]
     if most["distant_density"] <= row["distant_density"]:
         return ""
-    return f", and **{percent(most)}** with {most['distant_density']:.1%}"
+    return f"; keeping {most['distant_density']:.1%} of the pairs, **{percent(most)}**"
 
 
 def unless(row: pd.Series, seeds: str) -> str:
@@ -137,8 +136,8 @@ def _row(results: Results, known: Headline, row: pd.Series) -> list[str]:
     default = row["role"] == "ours" and bool(is_recipe(pd.DataFrame([row])).iloc[0])
     name = ROLES.get(row["role"], row["cell"])
     if row["role"] in ("ours", *ADDED, *PAPER):
-        name += f" (top-{int(row['top_k'])} of {int(row['K'])})"
-    name = f"**{name}** (`FocusConfig.recipe()`)" if default else name
+        name += f", {int(row['top_k'])} of {int(row['K'])} groups"
+    name = f"**{name}**" if default else name
     beside = against_pretrained(results, known, row)
     fair = row["base_role"] == "pretrained" or starts_from(results, row["cell"], row["against"])
     return [name, f"{row['distant_density']:.1%}", percent(row if fair else None), percent(beside),
@@ -157,16 +156,13 @@ def starts_from(results: Results, name: str, base: str) -> bool:
 
 
 def forward(results: Results, row: pd.Series) -> str:
-    """How many times as fast a forward pass by the same routers and mask is, at the length that
-    was read and at the longest that was timed."""
+    """How many times as fast a forward pass by the same routers and mask is, at the longest text
+    that was timed."""
     own = only(results.whole, phase="forward", experiment=row["cell"])
     if own.empty or not is_recipe(pd.DataFrame([row])).iloc[0]:
         return NONE
-    ends = (int(row["context"]), own["length"].max())
-    own = only(own, length=ends).sort_values("length")
-    told = [f"{each['speedup']:.1f}x at {int(each['length']):,} tokens"
-            for _, each in own.iterrows()]  # fmt: skip
-    return f"[{', '.join(told)}]({own['evidence'].iloc[0]})"
+    last = own.sort_values("length").iloc[-1]
+    return f"[{last['speedup']:.1f}x at {int(last['length']):,}]({last['evidence']})"
 
 
 def speed(results: Results) -> str:
@@ -180,5 +176,7 @@ def speed(results: Results) -> str:
     for (phase, role), own in frame.groupby(["phase", "role"], sort=False):
         known = dict(zip(own["length"], own["speedup"], strict=True))
         told = [f"{known[each]:.2f}x" if each in known else NONE for each in lengths]
-        rows.append([f"{PHASES[phase]} ({TIMED.get(role, role)})", *told])
-    return "\n".join(tables.markdown(["tokens", *(f"{each:,}" for each in lengths)], rows))
+        rows.append([f"{PHASES[phase]}, {TIMED.get(role, role)}", *told])
+    return "\n".join(
+        tables.markdown(["context (tokens)", *(f"{each:,}" for each in lengths)], rows)
+    )

@@ -53,7 +53,7 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (
     lost, length, _ = answers(results)
     found = f"answers, {length:,} tokens" if length else "long-context answers"
     told = [[*costs(row), lost.get(row["role"], (0, NONE))[1]] for _, row in own.iterrows()]
-    head = ["", "distant pairs", "computed to choose keys", "perplexity", found]
+    head = ["", "distant pairs", "cost of choosing keys", "perplexity", found]
     return "\n".join(markdown(head, [*above, *told, *below], "lrlrr"))
 
 

@@ -25,7 +25,7 @@ def further(results: Results, before: str) -> Outcome | None:
     own, mask = (only(chat.table(results), cell=name, before=int(before)).iloc[0]
                  for name in (cell.name, ROUTED))  # fmt: skip
     why = (
-        f"{cell.name} {own['divergence']:.3f} nats per token from the untrained model's answers, "
+        f"{cell.name} {own['divergence']:.3f} nats per token from the original model's answers, "
         f"the paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
         f"{found.high:+.3f})"
     )

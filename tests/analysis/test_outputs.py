@@ -149,10 +149,10 @@ def test_equal_results_give_equal_files(filled):
 def test_quality_stands_against_density_between_the_full_models(filled):
     figure = quality_figure.draw(filled)
     assert labels(figure) == {
-        "ours: trained groups", "wider window, n-gram keys", "adapted model, full attention",
+        "ours (recipe)", "wider window, n-gram keys", "adapted model, full attention",
         "pretrained model, full attention",
     }  # fmt: skip
-    drawn = lines(figure.axes[0])["ours: trained groups"]
+    drawn = lines(figure.axes[0])["ours (recipe)"]
     assert drawn == pytest.approx([100 * (1 + c) / 0.9 - 100 for c in BUDGETS.values()], abs=0.1)
     core = quality_figure.core(filled)
     assert "smollm2" in core.get_suptitle()
@@ -180,7 +180,7 @@ def test_a_rival_and_a_sweep_appear_with_nothing_to_change_here(filled):
     assert {"rival", "ablation-window64"} <= set(tables.metrics(results))
     assert "rival" in labels(quality_figure.draw(results))
     shown = {text.get_text() for text in equal.draw(results).axes[0].get_yticklabels()}
-    assert {"rival", "ablation-window64", "ours: trained groups"} <= shown
+    assert {"rival", "ablation-window64", "ours (recipe)"} <= shown
 
 
 def test_no_figure_has_more_lines_than_an_eye_keeps_apart(filled):
@@ -241,7 +241,7 @@ def test_a_mask_by_name_has_no_place_among_rivals_budgets(filled):
 
 def test_readme_names_rivals_and_ours_the_best_first(filled):
     text = rivals.beside(filled)
-    assert text.count("ours: trained groups") == text.count("Quest") == 1
+    assert text.count("ours (recipe)") == text.count("Quest") == 1
     assert "StreamingLLM" not in text
     frame = tables.TABLES["rivals"](filled)
     quest = frame[(frame["method"] == "Quest") & (frame["budget"] == "0.125")].iloc[0]
@@ -287,7 +287,7 @@ def test_the_headline_falls_back_on_whatever_trains_groups(results):
     write_masks(results.root, "tiny", {0.25: 0.1}, regime=ROUTERS, against=["pretrained"])
     assert headline(results).cell == "tiny"
     drawn = labels(quality_figure.draw(results))  # nothing is called adapted that is not
-    assert drawn == {"ours: trained groups", "pretrained model, full attention"}
+    assert drawn == {"ours (recipe)", "pretrained model, full attention"}
     assert "adapted" not in opening.sentence(results) + opening.table(results)
     assert pd.notna(tables.metrics(results)["tiny"]["change"])
 

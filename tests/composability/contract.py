@@ -23,7 +23,7 @@ class Equal:
     tolerance: float = 0.0
 
     def __str__(self) -> str:
-        return "equal" if not self.tolerance else f"equal to {self.tolerance:.0e}"
+        return "equal" if not self.tolerance else f"within {self.tolerance:g}"
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,9 @@ def test_the_recipe_whose_speed_is_timed_is_the_librarys_default():
 def test_the_headline_is_against_the_adapted_model(read):
     text = headline.sentence(read)
     assert text.count("\n") == 0
-    assert "on 6 unseen books by **+11.1% (" in text
+    assert "On 6 held-out books its perplexity changes by **+11.1% (" in text
     assert "+0.0% (" not in text
-    assert "adapted to the same texts" in text
+    assert "adapted by LoRA to other books" in text
 
 
 def test_answers_found_are_those_of_the_longest_prompts(results):
@@ -81,7 +81,7 @@ def test_what_a_question_in_full_brings_back(results):
     write_ruler(results.root, 0.1, found=1.0, block="ruler_recipe_last",
                 method=RECIPE | {"dense_last": 128})  # fmt: skip
     lost = f"{MINUS}50.0 points ({MINUS}50.0 to {MINUS}50.0)"
-    told = f"| ours: trained groups | {lost} | +0.0 points "
+    told = f"| ours (recipe) | {lost} | +0.0 points "
     assert told in rivals.question(Results(results.base))
 
 
@@ -100,7 +100,7 @@ def test_rivals_and_ours_stand_in_one_table(read):
     lines = rivals.beside(Results(read.base)).splitlines()
     assert "100% found" in lines[2]
     assert lines[3].startswith("| Quest | 12.5% | two products per page")
-    assert lines[4].startswith("| ours: trained groups | 12.5% |")
+    assert lines[4].startswith("| ours (recipe) | 12.5% |")
     assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) |")
 
 
@@ -111,12 +111,12 @@ def test_the_best_leave_oracles_out(read):
     write_masks(read.root, "csa", {0.125: -0.09}, method={"name": "csa"}, **beside)
     write_masks(read.root, "sparq", {0.125: -0.05}, method={"name": "sparq"}, **beside)
     lines = rivals.best(Results(read.base)).splitlines()[2:]
-    assert [line.split(" | ")[0] for line in lines] == ["| SparQ", "| ours: trained groups"]
+    assert [line.split(" | ")[0] for line in lines] == ["| SparQ", "| ours (recipe)"]
     assert all(line.endswith(f") | {NONE} |") for line in lines)
 
 
 def test_what_is_lost_on_short_texts_is_told(read):
-    told = "Up to 512 tokens a forward pass is 0.90 to 0.90 times as fast as the pretrained model's"
+    told = "Up to 512 tokens a forward pass runs at 0.90 to 0.90 times the speed of the pretrained"
     assert told in failed.failed(read)
 
 
@@ -128,7 +128,7 @@ def test_other_kinds_of_text_stand_in_a_row_each(results):
     write_masks(results.root, "rivals_kinds", {0.125: 0.1}, method={"name": "quest"},
                 against=["adapted"], **how)  # fmt: skip
     lines = rivals.kinds(Results(results.base)).splitlines()
-    assert lines[0] == "| | ours: trained groups | Quest |"
+    assert lines[0] == "| | ours (recipe) | Quest |"
     assert lines[2].startswith("| plays | +11.1% (")
     assert "| +22.2% (" in lines[2]
 
@@ -140,7 +140,7 @@ def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
         write_masks(results.root, base, {0.125: 0.05}, regime=ROUTERS, reading=reading)
         write_masks(results.root, block, {0.125: 0.0}, regime=ROUTERS, reading=reading)
     text = failed.sharing(Results(results.base))
-    assert text.count(f"by {MINUS}4.8% (") == 2
+    assert text.count(f"| {MINUS}4.8% (") == 2
 
 
 def test_what_did_not_fail_is_not_told(read):
@@ -157,38 +157,37 @@ def test_what_failed_is_told_from_files(results):
         write_masks(results.root, "paper_books", {f"k{k}": change}, method=PAPER, regime=ROUTERS,
                     rows=PAPER_MASK | {"top_k": k, "distant_density": 0.9})  # fmt: skip
     text = failed.failed(results)
-    assert "On the pretrained model two of four groups cost" in text
-    assert "and keep 90% of the distant pairs" in text
+    assert "Two of its four groups keep 90% of the distant pairs and still cost" in text
     assert "cost +10.0% (" in text
     assert "One group costs +100%." in text
-    assert "**More groups without calibration.** At 25% of the distant pairs" in text
+    assert "**More groups, not calibrated.** At 25% of the distant pairs" in text
 
 
 def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     lines = headline.table(read).splitlines()[2:]
     assert len(lines) == 5
     (timed,) = [line for line in lines if "(results/laptop/prefill/table.csv)" in line]
-    assert "x at 16,384 tokens](" in timed
-    assert "(top-2 of 18)** (`FocusConfig.recipe()`)" in timed
+    assert "x at 16,384](" in timed
+    assert "**ours (recipe), 2 of 18 groups**" in timed
     assert "12.5%" in timed
-    assert "| tokens | 64 | 16,384 |" in headline.speed(read)
-    assert "| forward pass over (recipe) | 0.90x | " in headline.speed(read)
-    assert "| forward pass over (calibrated) | 0.90x | " in headline.speed(read)
+    assert "| context (tokens) | 64 | 16,384 |" in headline.speed(read)
+    assert "| forward pass, recipe | 0.90x | " in headline.speed(read)
+    assert "| forward pass, calibrated | 0.90x | " in headline.speed(read)
     assert "generation" not in headline.speed(read)
     assert all("/rows.csv)" in line for line in lines)
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
-    assert "Calibrated" not in headline.sentence(read)
+    assert "Calibration" not in headline.sentence(read)
     write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS, start="recipe",
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
     text = headline.sentence(beside)
-    assert "Calibrated, which trains nothing, it is **+5.6% (" in text
+    assert "Calibration after training, which trains nothing, makes that **+5.6% (" in text
     lines = headline.table(beside).splitlines()[2:]
     assert len(lines) == 4
-    assert "`FocusConfig.recipe()`" in lines[0]
-    assert "calibrated (top-2 of 18)" in lines[1]
+    assert "ours (recipe)" in lines[0]
+    assert "calibrated, 2 of 18 groups" in lines[1]
     assert "results/laptop/allocated/read/final/rows.csv" in lines[1]
 
 
@@ -214,10 +213,11 @@ def test_what_was_not_measured_is_said_so(results):
 def test_only_what_is_between_markers_changes(read, settings):
     rows = claims.build(read, settings)
     text = (
-        "# A\n<!-- ledger -->\nold\n<!-- /ledger -->\n`kept`\n<!-- results -->\n<!-- /results -->\n"
+        "# A\n<!-- ledger -->\nformer\n<!-- /ledger -->\n"
+        "`kept`\n<!-- results -->\n<!-- /results -->\n"
     )
     new = pages.rendered(text, read, rows)
-    assert "old" not in new
+    assert "former" not in new
     papers = sum(row["source"] not in ("ours", "Audit") for row in rows)
     assert new.startswith(f"# A\n<!-- ledger -->\n- Of the paper's {papers} figures")
     assert "`kept`" in new
