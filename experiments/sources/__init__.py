@@ -9,4 +9,4 @@ from experiments.sources.catalogue import (
     sources,
 )
 from experiments.sources.fetching import fetch
-from experiments.sources.packages import DOWNLOADS, SourceError
+from experiments.sources.packages import SourceError

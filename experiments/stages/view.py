@@ -9,18 +9,19 @@ hard mask.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from experiments import settings, trained
 from experiments.settings import Settings
 from experiments.view.capture import capture
-from experiments.view.page import page
-from experiments.view.passage import Passage
 
-PASSAGES = Path("experiments/view/passages")
+FOLDER = Path(__file__).parents[1] / "view"
+PASSAGES, TEMPLATE = FOLDER / "passages", FOLDER / "page.html"
 OURS, OWN = Path("results/groups.html"), Path("build/groups.html")
 
 
@@ -59,7 +60,7 @@ def wanted(text: str | None, file: Path | None) -> dict[str, str]:
 
 
 def shown(texts: dict[str, str], experiment: str, seed: int, chosen: Settings,
-          layers: int) -> list[Passage]:  # fmt: skip
+          layers: int) -> list[dict[str, Any]]:  # fmt: skip
     """A passage a text, by the cell's trained routers and its method's own mask.
 
     Raises:
@@ -77,6 +78,14 @@ def shown(texts: dict[str, str], experiment: str, seed: int, chosen: Settings,
         found.append(capture(built.model, built.tokenizer, ids, title, how, layers,
                              **built.method.mask(None)))  # fmt: skip
     return found
+
+
+def page(passages: list[dict[str, Any]]) -> str:
+    """Passages as one HTML page that needs no network: tokens coloured by group, layers side by
+    side, and what each token can attend to."""
+    told = json.dumps(passages, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    data = told.replace("<", "\\u003c")  # a text may hold </script>
+    return TEMPLATE.read_text(encoding="utf-8").replace("/*passages*/[]", data)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import html
 import json
 import re
 from collections.abc import Iterator
@@ -75,41 +74,6 @@ def _wikitext(folder: Path) -> Iterator[Text]:
             yield Text(mark[1].strip(), path.name, whole[mark.start() : end].strip(), split)
 
 
-_PAGE = re.compile(r"<title>(.*?)</title>.*?<text[^>]*>(.*?)</text>", re.S)
-_MARKUP = (
-    (re.compile(r"<!--.*?-->", re.S), ""),
-    (re.compile(r"<(ref|math|gallery|timeline)[^>/]*>.*?</\1>", re.S | re.I), ""),
-    (re.compile(r"\{\|.*?\|\}", re.S), ""),
-    (re.compile(r"\{\{[^{}]*\}\}"), ""),
-    (re.compile(r"\{\{[^{}]*\}\}"), ""),  # templates in templates
-    (
-        re.compile(
-            r"\[\[(?:image|file|category|[a-z-]{2,12}):[^\[\]]*(?:\[\[[^\]]*\]\][^\[\]]*)*\]\]",
-            re.I,
-        ),
-        "",
-    ),
-    (re.compile(r"\[\[(?:[^\]|]*\|)?([^\]|]*)\]\]"), r"\1"),
-    (re.compile(r"\[https?://\S+ ?([^\]]*)\]"), r"\1"),
-    (re.compile(r"<[^>]+>"), ""),
-    (re.compile(r"'{2,}"), ""),
-    (re.compile(r"^=+ *(.*?) *=+$", re.M), r"\1"),
-    (re.compile(r"\n{3,}"), "\n\n"),
-)
-
-
-def _enwik8(folder: Path) -> Iterator[Text]:
-    """Wikipedia pages without their markup; redirects are left out."""
-    whole = decode(gzip.decompress((folder / "enwik8.gz").read_bytes()))
-    for match in _PAGE.finditer(whole):
-        text = html.unescape(match[2])
-        if text.lstrip().lower().startswith("#redirect"):
-            continue
-        for pattern, replacement in _MARKUP:
-            text = pattern.sub(replacement, text)
-        yield Text(html.unescape(match[1]), "enwik8.gz", text.strip())
-
-
 _DATED = re.compile(r"(?:^|(?<=\.))([A-Z][a-z]+ (?:19|20)\d\d(?:,[^\n]*?)?) {2}\n {2}\n", re.M)
 _ESSAY_MARKUP = (
     (re.compile(r"\\([().\-])"), r"\1"),
@@ -173,5 +137,4 @@ def clean(text: str) -> str:
     return re.sub(r"\n{4,}", "\n\n\n", text).strip()
 
 
-READERS = {"texts": _texts, "wikitext": _wikitext, "enwik8": _enwik8, "essays": _essays,
-           "code": _code}  # fmt: skip
+READERS = {"texts": _texts, "wikitext": _wikitext, "essays": _essays, "code": _code}

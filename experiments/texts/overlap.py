@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from scipy import sparse
 
 from experiments.texts.cleaning import Text
 
@@ -36,12 +38,6 @@ def _word_hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
-def shared(first: np.ndarray, second: np.ndarray) -> float:
-    """Part of the smaller one's shingles that the larger one has too, 0..1."""
-    common = len(np.intersect1d(first, second, assume_unique=True))
-    return common / min(len(first), len(second))
-
-
 @dataclass(frozen=True)
 class Dropped:
     """A document that was left out, and why."""
@@ -63,7 +59,7 @@ def distinct(texts: list[Text], max_overlap: float) -> tuple[list[Text], list[Dr
     if not texts:
         return [], [], 0.0
     marks = [shingles(text.text) for text in texts]
-    overlaps = dict(_overlaps(marks))
+    overlaps = _overlaps(marks)
     same = {pair for pair, part in overlaps.items() if part > max_overlap}
     collections = _collections(marks, same)
     dropped = dict.fromkeys(collections, "a collection of other documents")
@@ -120,38 +116,24 @@ def without(found: list[Text], held_out: list[Text], max_overlap: float) -> list
     return [text for text in found if not known.has(text.text, max_overlap)]
 
 
-def _overlaps(marks: list[np.ndarray]) -> Iterator[tuple[tuple[int, int], float]]:
-    """Pairs of documents (first index lower) that share a shingle, with their overlap."""
-    owners: dict[tuple[int, int], int] = {}
-    flat = np.concatenate(marks)
-    owner = np.repeat(np.arange(len(marks)), [len(mark) for mark in marks])
-    order = np.argsort(flat, kind="stable")
-    flat, owner = flat[order], owner[order]
-    starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
-    ends = np.r_[starts[1:], len(flat)]
-    for start, end in zip(starts[ends - starts > 1], ends[ends - starts > 1], strict=True):
-        group = owner[start:end]
-        for place, first in enumerate(group):
-            for second in group[place + 1 :]:
-                pair = (int(first), int(second))
-                owners[pair] = owners.get(pair, 0) + 1
-    for pair, common in owners.items():
-        yield pair, common / min(len(marks[pair[0]]), len(marks[pair[1]]))
+def _overlaps(marks: list[np.ndarray]) -> dict[tuple[int, int], float]:
+    """Pairs of documents (first index lower) that share a shingle, with their overlap: the part of
+    the smaller one's shingles that the larger one has too."""
+    sizes = np.array([len(mark) for mark in marks])
+    known, places = np.unique(np.concatenate(marks), return_inverse=True)
+    rows = (np.ones(len(places), dtype=np.int64), places, np.r_[0, np.cumsum(sizes)])
+    has = sparse.csr_array(rows, shape=(len(marks), len(known)))
+    common = sparse.triu(has @ has.T, k=1).tocoo()
+    parts = common.data / np.minimum(sizes[common.row], sizes[common.col])
+    pairs = zip(common.row.tolist(), common.col.tolist(), strict=True)
+    return dict(zip(pairs, parts.tolist(), strict=True))
 
 
-def _collections(marks: list[np.ndarray], same: Iterable[tuple[int, int]]) -> set[int]:
+def _collections(marks: list[np.ndarray], same: set[tuple[int, int]]) -> set[int]:
     """Documents that hold at least two smaller ones which are different books."""
     holds: dict[int, list[int]] = {}
-    pairs = set(same)
-    for a, b in pairs:
+    for a, b in same:
         big, small = (a, b) if len(marks[a]) >= len(marks[b]) else (b, a)
         holds.setdefault(big, []).append(small)
-    return {
-        big
-        for big, parts in holds.items()
-        if any(
-            (min(x, y), max(x, y)) not in pairs
-            for place, x in enumerate(parts)
-            for y in parts[place + 1 :]
-        )
-    }
+    return {big for big, parts in holds.items()
+            if not same.issuperset(itertools.combinations(sorted(parts), 2))}  # fmt: skip

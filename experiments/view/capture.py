@@ -1,4 +1,4 @@
-"""Groups of a text's tokens, as the library finds them under a hard mask.
+"""Groups of a text's tokens, as the library finds them under a hard mask: what the page draws.
 
 Shapes: B batch, S sides, Hr routers a layer, T tokens, K groups, N further keys.
 """
@@ -12,17 +12,19 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import focus
-from experiments.view.passage import Groups, Layer, Passage
 from focus.routing import Memberships
 from focus.state import attached
 
+Groups = list[list[int]]  # of every token, the strongest first
 UNFINISHED = "\ufffd"  # what a decoder makes of the first bytes of a character
 
 
 @torch.no_grad()
 def capture(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: Tensor, title: str,
-            how: str, count: int | None = None, **mask: Any) -> Passage:  # fmt: skip
-    """A passage with the groups that the model's hard mask goes by.
+            how: str, count: int | None = None, **mask: Any) -> dict[str, Any]:  # fmt: skip
+    """A passage with the groups that the model's hard mask goes by: title, how, groups (K), window,
+    sinks, pieces (the text by token), further (places of the keys that each token meets word for
+    word) and layers (:func:`layer_of`).
 
     Args:
         ids: int64 (T,), the tokens.
@@ -49,9 +51,11 @@ def capture(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: Ten
     further = None if state.last is None else state.last.further
     shown = spread(sorted(found), count)
     layers = [layer_of(index, found[index], logits[index]) for index in shown]
-    pieces, words = pieces_of(tokenizer, ids.tolist()), places(further, len(ids))
-    return Passage(title, how, config.num_groups, config.window, config.sinks, pieces, words,
-                   layers)  # fmt: skip
+    return {
+        "title": title, "how": how, "groups": config.num_groups, "window": config.window,
+        "sinks": config.sinks, "pieces": pieces_of(tokenizer, ids.tolist()),
+        "further": places(further, len(ids)), "layers": layers,
+    }  # fmt: skip
 
 
 def check(ids: Tensor, model: PreTrainedModel) -> None:
@@ -64,16 +68,24 @@ def check(ids: Tensor, model: PreTrainedModel) -> None:
                          "give a shorter text")  # fmt: skip
 
 
-def layer_of(index: int, found: Memberships, logits: Tensor) -> Layer:
-    """One layer's groups, of a batch of one, from its memberships and logits (B, S, Hr, T, K)."""
+def layer_of(index: int, found: Memberships, logits: Tensor) -> dict[str, Any]:
+    """One layer's groups, of a batch of one, from its memberships and logits (B, S, Hr, T, K).
+
+    By router: keys, each token's groups as a key (as a query too, where queries has none), and
+    confidence, the probability of its strongest; by query head: queries, its groups as a query.
+    """
     keys, sides = logits[0, -1].float().cpu(), logits[0, :-1].float().cpu()
     sure = keys.softmax(-1).amax(-1)
     queries = []
     if found.key is not None:  # query heads of one router lie side by side
         asking = sides.transpose(0, 1).flatten(0, 1) if len(sides) else keys
         queries = strongest(found.query[0].cpu(), asking)
-    return Layer(index, strongest(found.of_keys[0].cpu(), keys),
-                 [[round(each, 3) for each in own] for own in sure.tolist()], queries)  # fmt: skip
+    return {
+        "index": index,
+        "keys": strongest(found.of_keys[0].cpu(), keys),
+        "confidence": [[round(each, 3) for each in own] for own in sure.tolist()],
+        "queries": queries,
+    }
 
 
 def strongest(members: Tensor, logits: Tensor) -> list[Groups]:

@@ -59,8 +59,8 @@ def test_memory_is_what_a_real_training_step_holds(
         parameter.requires_grad_()
     # The CPU's kernel forms no block of pairs: `blocked` is what a GPU runs.
     step = tracing.training(model, batch, context, blocked=False)
-    command = [sys.executable, "-m", "experiments.costs.measuring", name, str(batch), str(context),
-               *["--all-weights"] * all_weights]  # fmt: skip
+    command = [sys.executable, "-m", "tests.experiments.costs.measuring", name, str(batch),
+               str(context), *["--all-weights"] * all_weights]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert sum(parts.values()) + step.activations == pytest.approx(int(done.stdout), rel=0.15)
 

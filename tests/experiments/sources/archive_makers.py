@@ -1,9 +1,8 @@
-"""Archives as tests need them, good ones and wicked ones; rows of the list with other fields."""
+"""Archives as tests need them; rows of the list with other fields."""
 
 from __future__ import annotations
 
 import io
-import stat
 import tarfile
 import zipfile
 from pathlib import Path
@@ -11,32 +10,25 @@ from pathlib import Path
 from experiments.sources import Source
 
 
-def make_tar(path: Path, *members: tuple[str, bytes | str, bytes]) -> Path:
-    """A .tar.gz of (name, content, type); for a link the content is its target."""
+def make_tar(path: Path, members: dict[str, bytes]) -> Path:
+    """A .tar.gz, with an entry for each folder."""
     with tarfile.open(path, "w:gz") as archive:
-        for name, content, kind in members:
+        for folder in sorted({each for name in members for each in list(Path(name).parents)[:-1]}):
+            info = tarfile.TarInfo(str(folder))
+            info.type = tarfile.DIRTYPE
+            archive.addfile(info)
+        for name, content in members.items():
             info = tarfile.TarInfo(name)
-            info.type = kind
-            if kind == tarfile.REGTYPE:
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-            else:
-                info.linkname = content
-                archive.addfile(info)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return path
 
 
-def make_zip(path: Path, members: dict[str, bytes], mode: int = stat.S_IFREG | 0o644) -> Path:
+def make_zip(path: Path, members: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = mode << 16
-            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
+            archive.writestr(name, content)
     return path
-
-
-def regular(name: str, content: bytes = b"x") -> tuple[str, bytes, bytes]:
-    return (name, content, tarfile.REGTYPE)
 
 
 def below(folder: Path) -> list[str]:

@@ -20,17 +20,21 @@ def no_own_folder(monkeypatch):
 class Places:
     """The folders of a fetch, and what it said."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self.downloads = folder / "sources", folder / "downloads"
-        self.said: list[str] = []
+        self.capsys, self.said = capsys, list[str]()
 
     def fetch(self, source: Source, **options) -> Path:
-        return sources.fetch(source, self.root, self.downloads, say=self.said.append, **options)
+        try:
+            return sources.fetch(source, **options).resolve()
+        finally:
+            self.said += self.capsys.readouterr().out.splitlines()
 
     def everything(self) -> list[str]:
         return [name for folder in (self.root, self.downloads) for name in below(folder)]
 
 
 @pytest.fixture
-def places(tmp_path):
-    return Places(tmp_path / "data")
+def places(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    return Places(tmp_path / "data", capsys)

@@ -15,7 +15,7 @@ def write_list(path: Path, text: str) -> Path:
 
 def test_the_list_of_the_repository_is_valid():
     listed = sources.sources()
-    known = "smollm2-135m-instruct shakespeare sotu wikitext-2 benchmarks enwik8 pg19 gutenberg"
+    known = "smollm2-135m-instruct shakespeare sotu wikitext-2 benchmarks pg19 gutenberg"
     assert {*known.split(), "essays", "python-code", "truthfulqa", "gpt2"} <= set(listed)
     for source in listed.values():
         assert source.licence, source.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,19 +59,19 @@ def test_the_tokenizer_is_of_the_training_side_and_always_the_same(corpus: Path)
     assert len(one("zyzzyva")["input_ids"]) > 3  # the held-out word was not learnt
 
 
-def test_fetching_makes_it_once_and_it_loads(corpus: Path, monkeypatch: pytest.MonkeyPatch,
-                                             tmp_path: Path) -> None:  # fmt: skip
+def test_fetching_makes_it_once_and_it_loads(corpus: Path, tmp_path: Path, capsys: Any,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     row = {"role": "model", "kind": "made", "what": "small", "licence": "none", "width": 96,
            "layers": 2, "architecture": "qwen2", "corpus": "corpus"}  # fmt: skip
     listed = {"small-new": catalogue.Source(name="small-new", **row)}
     monkeypatch.setenv("FOCUS_DATA", str(tmp_path))
     for module in (fetching, catalogue):
         monkeypatch.setattr(module, "sources", lambda: listed)
-    root, said = tmp_path / "sources", list[str]()
+    monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        fetching.fetch(listed["small-new"], root, tmp_path / "downloads", say=said.append)
-    assert said[-1] == "fetch: small-new: is there"
-    model, tokenizer = models.load("small-new", root=root)
+        fetching.fetch(listed["small-new"])
+    assert capsys.readouterr().out.endswith("fetch: small-new: is there\n")
+    model, tokenizer = models.load("small-new")
     assert model.config.num_key_value_heads == 1
     assert tokenizer.get_vocab() == made.trained_tokenizer(corpus).get_vocab()
     assert tokenizer.decode(tokenizer(WORDS)["input_ids"]) == WORDS

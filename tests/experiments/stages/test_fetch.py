@@ -51,7 +51,7 @@ def test_an_experiment_needs_what_it_trains_on_is_kept_apart_from_and_is_read_wi
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("enwik8", ["enwik8"]),
+        ("benchmarks", ["benchmarks"]),
         ("letters", ["sotu"]),
         ("books", ["gutenberg", "pg19"]),
         ("large", ["gpt2", "gutenberg", "pg19", "sotu"]),

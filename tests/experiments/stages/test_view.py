@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,13 @@ def test_ones_own_text_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "your text" in view.OWN.read_text()
     Path("mine.txt").write_text("abc abc")
     assert view.main(["--file", "mine.txt", "--out", "mine.html"]) == 0
-    assert '"title":"mine.txt"' in Path("mine.html").read_text()
+    made = Path("mine.html").read_text()
+    start = made.index("const passages = ") + len("const passages = ")
+    (told,), _ = json.JSONDecoder().raw_decode(made[start:])
+    assert told["title"] == "mine.txt"
+    assert "".join(told["pieces"]) == "abc abc"
+    assert len(told["layers"][0]["keys"][0]) == len(told["pieces"])
+    assert "http" not in made
 
 
 @pytest.mark.usefixtures("trained")
@@ -49,6 +56,10 @@ def test_what_cannot_be_shown_is_said(
 ) -> None:
     assert view.main(arguments) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_text_cannot_end_the_script() -> None:
+    assert view.page([{"pieces": ["</script>"]}]).count("</script>") == 1
 
 
 def test_the_passages_are_not_empty() -> None:

@@ -53,18 +53,6 @@ def test_wikitext_is_cut_at_its_headings(tmp_path):
     assert "Two" not in one.text
 
 
-def test_enwik8_loses_its_markup(tmp_path):
-    page = (
-        "<page><title>A &amp; B</title><text xml:space=\"preserve\">'''A''' is [[b|the b]] and"
-        " [[c]] {{cite|{{x}}}}&lt;ref&gt;note&lt;/ref&gt;\n== Head ==\n[[Image:x.jpg|a [[link]]"
-        " there]][http://x.org see]</text></page>"
-        "<page><title>R</title><text>#REDIRECT [[A]]</text></page>"
-    )
-    (tmp_path / "enwik8.gz").write_bytes(gzip.compress(page.encode()))
-    (found,) = cleaning.read(tmp_path, "enwik8")
-    assert (found.title, found.text) == ("A & B", "A is the b and c \nHead\nsee")
-
-
 def test_folders_are_sides_and_a_manifest_names_the_books(tmp_path):
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "12.txt").write_text("a book")

@@ -26,21 +26,21 @@ def test_shown_groups_are_the_memberships(routed) -> None:
     with focus.mode(routed, "hard", top_k=2), torch.no_grad():
         routed(ids[None], use_cache=False)
         members = focus.memberships(routed)
-    for layer in found.layers:
-        own = members[layer.index]
-        for shown, real in ((layer.keys, own.of_keys[0]), (layer.queries, own.query[0])):
+    for layer in found["layers"]:
+        own = members[layer["index"]]
+        for shown, real in ((layer["keys"], own.of_keys[0]), (layer["queries"], own.query[0])):
             for groups, masks in zip(shown, real, strict=True):
                 assert [set(each) for each in groups] == [
                     set(mask.nonzero()[:, 0].tolist()) for mask in masks
                 ]
-        assert all(0.25 <= each <= 1 for each in layer.confidence[0])
-    assert (found.groups, found.window, found.sinks) == (4, 4, 1)
-    assert "".join(found.pieces) == tokenizer.decode(ids)
+        assert all(0.25 <= each <= 1 for each in layer["confidence"][0])
+    assert [found[name] for name in ("groups", "window", "sinks")] == [4, 4, 1]
+    assert "".join(found["pieces"]) == tokenizer.decode(ids)
 
 
 def test_a_text_that_fits_the_window_has_groups_too(routed) -> None:
     found = capture(routed, models.load_tokenizer(MODEL), torch.tensor([50, 51]), "short", "tiny")
-    assert len(found.layers[0].keys[0]) == 2
+    assert len(found["layers"][0]["keys"][0]) == 2
 
 
 @pytest.mark.parametrize(("length", "message"), [(0, "is empty"), (5000, "give a shorter text")])

@@ -1,5 +1,5 @@
-"""`python -m experiments.costs.measuring MODEL BATCH CONTEXT`: peak memory of real training steps
-of routers (`--all-weights`: and of weights) on the CPU, in a process of its own; prints bytes.
+"""`python -m tests.experiments.costs.measuring MODEL BATCH CONTEXT`: peak memory of real training
+steps of routers (`--all-weights`: and of weights) on the CPU, in its own process; prints bytes.
 
 What is printed is the most that the process ever held (resident, as the kernel counts it) above
 what it held before there was a model. The allocator's own waste is in it. Weights are random.
@@ -21,8 +21,8 @@ from experiments.regimes.base import next_token_loss
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.costs.measuring")
+    """See the module."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("batch", type=int)
     parser.add_argument("context", type=int)
