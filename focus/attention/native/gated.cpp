@@ -85,7 +85,7 @@ static void forward_tile(const GateProblem &p, const Head &x, int first, float *
             norm[i] = norm[i] * faded + total(sum), most[i] = now;
         }
         for (int i = rows; i < ROWS; i++) memset(scores + i * SPAN, 0, SPAN * sizeof(float));
-        multiply<true>(scores, SPAN, 1, x.value + (ptrdiff_t)block * x.dim, x.dim, keys, sums, x.dim,
+        multiply<ADD>(scores, SPAN, 1, x.value + (ptrdiff_t)block * x.dim, x.dim, keys, sums, x.dim,
                        up(rows, STRIP) / STRIP, x.dim);
     }
     for (int i = 0; i < rows; i++) {
@@ -142,13 +142,13 @@ static void backward_tile(const GateProblem &p, const Head &x, int first, float 
         for (int i = rows; i < strips * STRIP; i++)
             for (float *tile : {scores, slopes, gates}) memset(tile + i * SPAN, 0, SPAN * sizeof(float));
         const ptrdiff_t key_at = (ptrdiff_t)block * x.dim, group_at = (ptrdiff_t)block * x.wide;
-        multiply<true>(slopes, SPAN, 1, x.key + key_at, x.dim, keys, d.query + at, x.dim, strips, x.dim);
-        multiply<true>(slopes, 1, SPAN, x.query + at, x.dim, rows, d.key + key_at, x.dim, keys / STRIP, x.dim);
-        multiply<true>(scores, 1, SPAN, x.d_out + at, x.dim, rows, d.value + key_at, x.dim, keys / STRIP, x.dim);
+        multiply<ADD>(slopes, SPAN, 1, x.key + key_at, x.dim, keys, d.query + at, x.dim, strips, x.dim);
+        multiply<ADD>(slopes, 1, SPAN, x.query + at, x.dim, rows, d.key + key_at, x.dim, keys / STRIP, x.dim);
+        multiply<ADD>(scores, 1, SPAN, x.d_out + at, x.dim, rows, d.value + key_at, x.dim, keys / STRIP, x.dim);
         if (!far) continue;
-        multiply<true>(gates, SPAN, 1, x.key_groups + group_at, x.wide, keys, d.query_groups + side, x.wide,
+        multiply<ADD>(gates, SPAN, 1, x.key_groups + group_at, x.wide, keys, d.query_groups + side, x.wide,
                        strips, x.wide);
-        multiply<true>(gates, 1, SPAN, x.query_groups + side, x.wide, rows, d.key_groups + group_at, x.wide,
+        multiply<ADD>(gates, 1, SPAN, x.query_groups + side, x.wide, rows, d.key_groups + group_at, x.wide,
                        keys / STRIP, x.wide);
     }
 }
