@@ -153,22 +153,17 @@ static void backward_tile(const GateProblem &p, const Head &x, int first, float 
     }
 }
 
-static void add_out(const float *from, int rows, int width, int from_width, float factor, float *to) {
-    for (int t = 0; t < rows; t++)
-        for (int k = 0; k < width; k++) to[(ptrdiff_t)t * width + k] = from[(ptrdiff_t)t * from_width + k] * factor;
-}
-
-// Status: 0, or 1: no memory.
+// A Status.
 template <class Work>
 static int for_each_head(const GateProblem &p, size_t extra, Work work) {
-    int status = 0;
+    int status = DONE;
 #pragma omp parallel num_threads(p.threads)
     {
         const size_t tiles = 3 * (size_t)ROWS * SPAN + (size_t)ROWS * p.dim;
         float *room = (float *)aligned_alloc(64, (head_room(p) + tiles + extra + 15) / 16 * 64);
         if (!room) {
 #pragma omp atomic write
-            status = 1;
+            status = NO_MEMORY;
         }
 #pragma omp for schedule(dynamic)
         for (int n = 0; n < p.batch * p.heads; n++) {
@@ -212,10 +207,10 @@ extern "C" int focus_gate_backward(const GateProblem *problem) {
         const Gradients d = {sums, sums + size, sums + 2 * size, sums + 3 * size, sums + 3 * size + rows * wide};
         for (int first = 0; first < x.tokens; first += ROWS)
             backward_tile(p, x, first, scratch, p.out + at, p.lse + start, d);
-        add_out(d.query, x.tokens, p.dim, p.dim, p.scale, found[0]);
-        add_out(d.key, x.tokens, p.dim, p.dim, LN2, found[1]);
-        add_out(d.value, x.tokens, p.dim, p.dim, 1, found[2]);
-        add_out(d.query_groups, x.tokens, p.groups, x.wide, 1, found[3]);
-        add_out(d.key_groups, x.tokens, p.groups, x.wide, 1, found[4]);
+        copy_rows(d.query, p.dim, x.tokens, p.dim, p.scale, found[0], p.dim);
+        copy_rows(d.key, p.dim, x.tokens, p.dim, LN2, found[1], p.dim);
+        copy_rows(d.value, p.dim, x.tokens, p.dim, 1, found[2], p.dim);
+        copy_rows(d.query_groups, x.wide, x.tokens, p.groups, 1, found[3], p.groups);
+        copy_rows(d.key_groups, x.wide, x.tokens, p.groups, 1, found[4], p.groups);
     });
 }

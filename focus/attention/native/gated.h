@@ -40,9 +40,11 @@ struct Head {
     float *d_out;
 };
 
-static void copy_rows(const float *from, int rows, int width, int to_width, float factor, float *to) {
+static void copy_rows(const float *from, int from_width, int rows, int width, float factor, float *to,
+                      int to_width) {
     for (int t = 0; t < rows; t++)
-        for (int d = 0; d < width; d++) to[(ptrdiff_t)t * to_width + d] = from[(ptrdiff_t)t * width + d] * factor;
+        for (int d = 0; d < width; d++)
+            to[(ptrdiff_t)t * to_width + d] = from[(ptrdiff_t)t * from_width + d] * factor;
 }
 
 static bool finite(const float *x, ptrdiff_t count) {
@@ -98,16 +100,16 @@ static Head read_head(const GateProblem &p, int b, int h, float *at) {
         for (const float *each : {query_groups, key_groups})
             x.tokens = min_of(x.tokens, finite_rows(each, length, p.groups));
     }
-    copy_rows(query, x.tokens, p.dim, p.dim, p.scale / LN2, x.query);
-    copy_rows(key, x.tokens, p.dim, p.dim, 1, x.key);
-    copy_rows(value, x.tokens, p.dim, p.dim, 1, x.value);
+    copy_rows(query, p.dim, x.tokens, p.dim, p.scale / LN2, x.query, p.dim);
+    copy_rows(key, p.dim, x.tokens, p.dim, 1, x.key, p.dim);
+    copy_rows(value, p.dim, x.tokens, p.dim, 1, x.value, p.dim);
     copy_panels(key, x.tokens, p.dim, x.key_panels);
-    copy_rows(query_groups, x.tokens, p.groups, wide, 1, x.query_groups);
-    copy_rows(key_groups, x.tokens, p.groups, wide, 1, x.key_groups);
+    copy_rows(query_groups, p.groups, x.tokens, p.groups, 1, x.query_groups, wide);
+    copy_rows(key_groups, p.groups, x.tokens, p.groups, 1, x.key_groups, wide);
     copy_panels(key_groups, x.tokens, p.groups, x.group_panels);
     if (p.d_out) {
         copy_panels(value, x.tokens, p.dim, x.value_panels);
-        copy_rows(rows_of(p.d_out, p.heads, p.dim), x.tokens, p.dim, p.dim, 1, x.d_out);
+        copy_rows(rows_of(p.d_out, p.heads, p.dim), p.dim, x.tokens, p.dim, 1, x.d_out, p.dim);
     }
     return x;
 }

@@ -21,6 +21,8 @@ typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
 typedef float LooseVec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t LooseInts __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
+enum Status { DONE, NOT_FINITE, NO_GROUP, NO_MEMORY, UNSUPPORTED };  // what a call answers
+
 static const float LN2 = 0.69314718055994530942f;
 
 static inline Vec load(const float *p) { return *(const LooseVec *)p; }
