@@ -211,39 +211,3 @@ def test_assignments_stay_float32_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         out = gated_attention(x, x, value, groups, **rule(window=1, sinks=0))
     assert float(out[0, 0, 2, 0]) == pytest.approx(2**-12 / 3, rel=0.01)
-
-
-def bad(what: str) -> tuple[list[Tensor], Assignments, dict[str, Any]]:
-    (q, k, v), groups, how = tensors(), assignments(), rule()
-    changed: dict[str, tuple[list[Tensor], Assignments, dict[str, Any]]] = {
-        "key: is torch.float32": ([q, k.float(), v], groups, how),
-        "value: is": ([q.bfloat16(), k.bfloat16(), v], groups, how),
-        "query: must be floating": ([q.long(), k, v], groups, how),
-        "key: (2, 2, 74": ([q, k[:, :, 1:], v[:, :, 1:]], groups, how),
-        "value: shape": ([q, k, v[..., 1:]], groups, how),
-        "key: (2, 3": ([q, k[:, [0, 0, 0]], v[:, [0, 0, 0]]], groups, how),
-        "assignments.query": ([q, k, v], Assignments(groups.query[:1], groups.key), how),
-        "assignments.key": ([q, k, v], Assignments(groups.query, groups.key[..., 1:]), how),
-        "assignments.key: must": ([q, k, v], Assignments(*assignments(4)), how),
-        "gate": ([q, k, v], groups, {**how, "gate": "sparse_log"}),
-        "window": ([q, k, v], groups, {**how, "window": 0}),
-        "sinks": ([q, k, v], groups, {**how, "sinks": -1}),
-        "limit": ([q, k, v], groups, {**how, "limit": 0}),
-        "scale": ([q, k, v], groups, {**how, "scale": float("nan")}),
-        "softcap": ([q, k, v], groups, {**how, "softcap": 0.0}),
-        "dropout": ([q, k, v], groups, {**how, "dropout": 1.0}),
-        "real": ([q, k, v], groups, {**how, "real": torch.ones(2, 75)}),
-    }
-    return changed[what]
-
-
-@pytest.mark.parametrize("what", [
-    "key: is torch.float32", "value: is", "query: must be floating", "key: (2, 2, 74",
-    "value: shape", "key: (2, 3", "assignments.query", "assignments.key", "assignments.key: must",
-    "gate", "window", "sinks", "limit", "scale", "softcap", "dropout", "real",
-])  # fmt: skip
-def test_bad_arguments_are_named(what: str) -> None:
-    drawn, groups, how = bad(what)
-    with pytest.raises(ValueError) as error:
-        gated_attention(*drawn, groups, **how)
-    assert str(error.value).startswith(what)

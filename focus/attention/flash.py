@@ -1,19 +1,17 @@
 """Variable-length FlashAttention: segments laid end to end, causal within each, maybe windowed.
 
-By torch's own operators on CUDA, by the flash-attn package where the user asks for it, and by a
-loop over segments on CPU, which rehearses what is built on them. Each backward takes the out and
-lse to differentiate with: a caller that merges several calls sets them to the merged ones (no
-kernel differentiates its log-sum-exp).
+On CUDA alone, by torch's own operators or the flash-attn package (tests rehearse what is built on
+them with a loop on CPU: ``tests/attention/rehearsal.py``). A backward pass takes the out and lse to
+differentiate with: a caller that merges several calls sets them to the merged ones (no kernel
+differentiates its log-sum-exp).
 
-Shape suffixes: N packed rows, H query heads, Hk key heads, D head dimension, S segments; in the
-loop B batch, M queries, N keys.
+Shape suffixes: N packed rows, H query heads, Hk key heads, D head dimension, S segments.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -45,11 +43,9 @@ def forward(query: Tensor, key: Tensor, value: Tensor, segments: Segments, scale
     """(N, H, D) over (N, Hk, D) -> out (N, H, D), lse (H, N).
 
     Args:
-        query, key, value: one head dimension; on CUDA half precision, D a multiple of 8, <= 256.
+        query, key, value: half precision, of one head dimension, a multiple of 8, <= 256.
         package: ``varlen`` (torch's operators) or ``flash-attn``.
     """
-    if not query.is_cuda:
-        return _loop_forward(query, key, value, segments, scale)
     at, longest, (left, right) = segments.offsets, segments.longest, segments.sides
     both = at, at, longest, longest
     causal = segments.window is None
@@ -77,8 +73,6 @@ def backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tenso
              segments: Segments, scale: float, package: str,
              ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of :func:`forward` under the given out and lse; a row with lse +inf gives none."""
-    if not query.is_cuda:
-        return _loop_backward(grad, query, key, value, out, lse, segments, scale)
     at, longest, (left, right) = segments.offsets, segments.longest, segments.sides
     both = at, at, longest, longest
     causal, lse = segments.window is None, lse.contiguous()
@@ -103,76 +97,3 @@ def backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tenso
 def installed() -> bool:
     """Whether the flash-attn package is."""
     return importlib.util.find_spec("flash_attn") is not None
-
-
-def _loop_forward(query: Tensor, key: Tensor, value: Tensor, segments: Segments,
-                  scale: float) -> tuple[Tensor, Tensor]:  # fmt: skip
-    out = torch.empty_like(query)
-    lse = query.new_empty(query.shape[1::-1], dtype=torch.promote_types(query.dtype, torch.float32))
-    for own in _slices(segments):
-        q, k, v = (x[own].transpose(0, 1).unsqueeze(0) for x in (query, key, value))
-        mask = _band(own, segments.window, query.dtype)
-        part, part_lse = _cpu_forward(q, k, v, scale, causal=True, mask=mask)
-        out[own], lse[:, own] = part[0].transpose(0, 1), part_lse[0]
-    return out, lse
-
-
-def _loop_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor,
-                   lse: Tensor, segments: Segments, scale: float,
-                   ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    totals = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-    for own in _slices(segments):
-        g, q, k, v, o = (
-            x[own].transpose(0, 1).unsqueeze(0) for x in (grad, query, key, value, out)
-        )
-        mask = _band(own, segments.window, query.dtype)
-        parts = _cpu_backward(g, q, k, v, o, lse[None, :, own], scale, causal=True, mask=mask)
-        for total, part in zip(totals, parts, strict=True):
-            total[own] = part[0].transpose(0, 1)
-    return totals
-
-
-def _slices(segments: Segments) -> list[slice]:
-    return [slice(a, b) for a, b in pairwise(segments.offsets.tolist()) if b > a]
-
-
-def _band(own: slice, window: int | None, dtype: torch.dtype) -> Tensor | None:
-    if window is None:
-        return None
-    row = torch.arange(own.stop - own.start, device="cpu")
-    mask = torch.zeros(len(row), len(row), dtype=_mask_dtype(dtype), device="cpu")
-    return mask.masked_fill_(row[:, None] - row >= window, -torch.inf)
-
-
-def _mask_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Dtype of an additive mask for the CPU kernel.
-
-    The kernel reads a float32 mask under float64 queries as garbage, without an error.
-    """
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _cpu_forward(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, *, causal: bool = False,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """query (B, H, M, D), key and value (B, Hk, N, D) of any strides -> (B, H, M, D), (B, H, M).
-
-    A row whose mask is -inf throughout has lse 0 here (other kernels: +inf or -inf), so callers
-    mark such rows themselves. ``causal`` lets query m see the keys up to m.
-    """
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, attn_mask=mask, scale=scale
-    )
-    return out, lse
-
-
-def _cpu_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
-    scale: float, *, causal: bool = False, mask: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of :func:`_cpu_forward` in query, key and value; a row with lse +inf gives none."""
-    d_query, d_key, d_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, query, key, value, out, lse, 0.0, causal, attn_mask=mask, scale=scale
-    )
-    return d_query, d_key, d_value

@@ -113,7 +113,7 @@ def forward(x: Inputs, package: str = "varlen") -> tuple[Tensor, Tensor]:
     if x.real is not None:
         out.masked_fill_(~x.real[:, None, :, None], 0.0)
         lse.masked_fill_(~x.real[:, None, :], 0.0)
-    add_extra(x.query, x.key, x.value, x, out, lse)
+    add_extra(x, out, lse)
     return out, lse
 
 
@@ -142,7 +142,7 @@ def backward(grad: Tensor, x: Inputs, out: Tensor, lse: Tensor,
             else:
                 total.index_add_(0, call.index, part[..., :dim].to(total.dtype))
     d_query, d_key, d_value = (_unrows(each, x).contiguous() for each in totals)
-    add_extra_grads(grad, x.query, x.key, x.value, x, out, lse, (d_query, d_key, d_value))
+    add_extra_grads(grad, x, out, lse, (d_query, d_key, d_value))
     d_key, d_value = (each.unflatten(1, (key_heads, -1)).sum(2) for each in (d_key, d_value))
     return d_query.to(grad.dtype), d_key.to(grad.dtype), d_value.to(grad.dtype)
 

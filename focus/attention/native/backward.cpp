@@ -136,21 +136,17 @@ static void pack(const Backward &c, int which, int panel) {
     const Unit &unit = c.keys_of(b, head);
     const KeySide &side = c.sides[which];
     const ptrdiff_t at = (ptrdiff_t)first * p.dim;
-    Problem swapped = p;  // values as keys
-    swapped.key = p.value, swapped.value = p.key;
-    memcpy(swapped.key_strides, p.value_strides, sizeof p.value_strides);
-    memcpy(swapped.value_strides, p.key_strides, sizeof p.key_strides);
     if (first < unit.tokens) {
         const int count = unit.tokens - first;
-        pack_panel(p, b, head, unit.start, NULL, first, count, side.near_keys + at, NULL);
-        pack_panel(swapped, b, head, unit.start, NULL, first, count, side.near_values + at,
-                   side.near_rows ? side.near_rows + at : NULL);
+        pack_rows(p, p.key, p.key_strides, b, head, unit.start, NULL, first, count, side.near_keys + at,
+                  side.near_rows ? side.near_rows + at : NULL);
+        pack_rows(p, p.value, p.value_strides, b, head, unit.start, NULL, first, count, side.near_values + at, NULL);
     }
     if (c.far && first < unit.slots) {
         const int *slots = unit.key_at.data() + first;
-        pack_panel(p, b, head, unit.start, slots, 0, PANEL, side.far_keys + at, NULL);
-        pack_panel(swapped, b, head, unit.start, slots, 0, PANEL, side.far_values + at,
-                   side.far_rows + at);
+        pack_rows(p, p.key, p.key_strides, b, head, unit.start, slots, 0, PANEL, side.far_keys + at,
+                  side.far_rows + at);
+        pack_rows(p, p.value, p.value_strides, b, head, unit.start, slots, 0, PANEL, side.far_values + at, NULL);
         memset(side.far_d_keys + at, 0, PANEL * p.dim * sizeof(float));
         memset(side.far_d_values + at, 0, PANEL * p.dim * sizeof(float));
     }

@@ -19,7 +19,12 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 UNITS = ("forward.cpp", "backward.cpp", "gated.cpp", "step.cpp", "route.cpp")
 HEADERS = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "cells.h", "backward.h",
@@ -30,6 +35,7 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=
 THREADS = "-fopenmp"  # not every compiler has it; without it one thread does all
 SECONDS = 120  # that a compiler may take; it needs two
 RETRY = 3600  # seconds after which a failure is no longer believed: a full disk is emptied
+DONE, NOT_FINITE, NO_GROUP, NO_MEMORY = range(4)  # as in vectors.h
 
 
 class NativeUnavailableError(RuntimeError):
@@ -51,12 +57,25 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
-def needed() -> ctypes.CDLL:
-    """The compiled kernel, where a caller knows that there is one."""
+def run(name: str, problem: bytes, *refusals: int) -> int:
+    """Calls a function of the kernel: DONE, or one of the refusals that the caller looks for.
+
+    Raises:
+        MemoryError: there is no room for what the call needs.
+        RuntimeError: it was called without asking first whether it computes the call.
+    """
     kernel = library()
-    if kernel is None:
-        raise RuntimeError("there is no compiled kernel; ask first whether it computes the call")
-    return kernel
+    status = None if kernel is None else int(getattr(kernel, name)(problem))
+    if status == NO_MEMORY:
+        raise MemoryError(f"{name}: no memory; shorten the batch or the texts")
+    if status is None or status not in (DONE, *refusals):
+        raise RuntimeError(f"{name}: the compiled kernel answers {status}; please report it")
+    return status
+
+
+def places(tensors: Iterable[Tensor | None]) -> list[int]:
+    """Where tensors lie, 0 for none; they must live until the call has returned."""
+    return [0 if each is None else each.data_ptr() for each in tensors]
 
 
 def load() -> ctypes.CDLL:

@@ -7,50 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from focus.attention.checks import Inputs, check_contents, check_finite, for_query_heads
-from focus.attention.native.build import library, needed
+from focus.attention.native.build import NO_GROUP, NOT_FINITE, library, places, run
 
 DTYPES = (torch.float32, torch.bfloat16)
 AUTO, LISTS, DENSE = range(3)  # let the kernel choose; by group; every pair tested
-DONE, NOT_FINITE, NO_GROUP, NO_MEMORY = range(4)
 PARTS = ("lists", "packing", "groups", "window")  # of a call's time
-
-_POINTERS = ("query", "key", "value", "out", "lse", "membership", "key_membership", "spans",
-             "extra")  # fmt: skip
-_STRIDES = ("query_strides", "key_strides", "value_strides", "out_strides")
-_NUMBERS = ("batch", "heads", "key_heads", "tokens", "dim", "groups", "routings", "key_routings",
-            "window", "sinks", "bfloat16", "mode", "threads", "extras")  # fmt: skip
-
-
-class _Problem(ctypes.Structure):
-    """As in lists.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_int64 * 3) for name in _STRIDES),
-        ("membership_strides", ctypes.c_int64 * 4),
-        ("key_membership_strides", ctypes.c_int64 * 4),
-        *((name, ctypes.c_int32) for name in _NUMBERS),
-        ("scale", ctypes.c_float),
-        ("seconds", ctypes.c_void_p),
-        ("chosen", ctypes.c_void_p),
-    )
-
-
-class _GradProblem(ctypes.Structure):
-    """As in backward.h."""
-
-    _fields_ = (
-        ("forward", _Problem),
-        ("grad", ctypes.c_void_p),
-        ("grad_strides", ctypes.c_int64 * 3),
-        *((name, ctypes.c_void_p) for name in ("d_query", "d_key", "d_value")),
-    )
+_PROBLEM = struct.Struct("@9P20q14if2P")  # as in lists.h
+_GRAD_PROBLEM = struct.Struct("@P3q3P")  # what follows it in backward.h
 
 
 def refusal(x: Inputs) -> str | None:
@@ -134,21 +104,22 @@ def forward(
     Raises:
         ValueError: see :func:`focus.attention.checks.check_contents`.
     """
-    out = x.query.new_empty(
-        x.query.shape[0], x.query.shape[2], x.query.shape[1], x.query.shape[3]
-    ).transpose(1, 2)  # laid out as models use it next: heads beside each other
-    lse = x.query.new_empty(x.query.shape[:3], dtype=torch.float32)  # whatever the default is
+    make = x.query.new_empty if x.real is None else x.query.new_zeros
+    batch, heads, tokens, dim = x.query.shape
+    # Laid out as models use it next: heads beside each other.
+    out = make((batch, tokens, heads, dim)).transpose(1, 2)
+    lse = make((batch, heads, tokens), dtype=torch.float32)  # whatever the default is
     took, chosen = (ctypes.c_double * len(PARTS))(), ctypes.c_int32()
-    problem, _keep = _problem(x, spans, mode, out, lse)
-    problem.seconds, problem.chosen = ctypes.addressof(took), ctypes.addressof(chosen)
-    status = int(needed().focus_attention_forward(ctypes.byref(problem)))
+    told = ctypes.addressof(took), ctypes.addressof(chosen)
+    problem, _keep = _problem(x, spans, mode, out, lse, *told)
+    refused = run("focus_attention_forward", problem, NOT_FINITE, NO_GROUP)
     if seconds is not None:
         near = "window" if chosen.value == LISTS else "every pair"
         seconds.update(zip((*PARTS[:-1], near), took, strict=True))
-    if status in (NOT_FINITE, NO_GROUP):
+    if refused:
         check_finite(x)
         check_contents(x)  # says what the kernel has seen
-    _answer(status)
+        raise RuntimeError(f"the compiled kernel answers {refused}; please report it")
     return out, lse
 
 
@@ -158,43 +129,33 @@ def backward(grad: Tensor, x: Inputs, out: Tensor, lse: Tensor, spans: list[tupl
     grad = _rows(grad)
     problem, kept = _problem(x, spans, mode, _rows(out), lse.contiguous())
     wide = [each.new_zeros(each.shape, dtype=torch.float32) for each in kept[:3]]
-    whole = _GradProblem(problem, grad.data_ptr(), (ctypes.c_int64 * 3)(*grad.stride()[:3]),
-                         *(each.data_ptr() for each in wide))  # fmt: skip
-    _answer(int(needed().focus_attention_backward(ctypes.byref(whole))))
+    further = _GRAD_PROBLEM.pack(grad.data_ptr(), *grad.stride()[:3], *places(wide))
+    run("focus_attention_backward", problem + further)
     # Where query heads have key memberships of their own, keys were repeated for each.
     d_key, d_value = (each.unflatten(1, (x.key.shape[1], -1)).sum(2) if each.shape != x.key.shape
                       else each for each in wide[1:])  # fmt: skip
     return wide[0].to(x.query.dtype), d_key.to(x.key.dtype), d_value.to(x.value.dtype)
 
 
-def _answer(status: int) -> None:
-    if status == NO_MEMORY:
-        raise MemoryError("focus_attention: no memory for the lists of groups; shorten the batch")
-    if status != DONE:
-        raise RuntimeError(f"the compiled kernel answers {status}; please report it")
-
-
 def _problem(x: Inputs, spans: list[tuple[int, int]], mode: int, out: Tensor, lse: Tensor,
-             ) -> tuple[_Problem, tuple[Any, ...]]:  # fmt: skip
+             seconds: int = 0, chosen: int = 0) -> tuple[bytes, tuple[Any, ...]]:  # fmt: skip
     """The kernel's arguments, and what must live until it returns: query, key and value first."""
     batch, heads, tokens, dim = x.query.shape
     query, key, value = (_rows(each.detach()) for each in (x.query, x.key, x.value))
     if x.key_membership.shape[1] > key.shape[1]:  # keys in other groups for each query head
         key, value = (for_query_heads(each, heads) for each in (key, value))
     extra = None if x.extra is None else x.extra.to(torch.int32).contiguous()
-    extras = 0 if extra is None else extra.shape[2]
     ends = (ctypes.c_int32 * (2 * batch))(*(end for span in spans for end in span))
     numbers = (batch, heads, key.shape[1], tokens, dim, x.membership.shape[-1],
                x.membership.shape[1], x.key_membership.shape[1], x.window, x.sinks,
-               int(query.dtype == torch.bfloat16), mode, torch.get_num_threads(),
-               extras)  # fmt: skip
+               query.dtype == torch.bfloat16, mode, torch.get_num_threads(),
+               0 if extra is None else extra.shape[2])  # fmt: skip
     tensors = (query, key, value, out, lse, x.membership, x.key_membership)
-    problem = _Problem(
-        *(each.data_ptr() for each in tensors), ctypes.addressof(ends),
-        None if extra is None else extra.data_ptr(),
-        *((ctypes.c_int64 * 3)(*each.stride()[:3]) for each in tensors[:4]),
-        *((ctypes.c_int64 * 4)(*each.stride()) for each in tensors[5:]),
-        *(min(number, 2**31 - 1) for number in numbers), x.scale, None, None,
+    strides = [n for each in tensors[:4] for n in each.stride()[:3]]
+    strides += [n for each in tensors[5:] for n in each.stride()]
+    problem = _PROBLEM.pack(
+        *places(tensors), ctypes.addressof(ends), *places([extra]), *strides,
+        *(min(number, 2**31 - 1) for number in numbers), x.scale, seconds, chosen,
     )  # fmt: skip
     return problem, (*tensors, ends, extra)
 

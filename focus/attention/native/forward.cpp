@@ -31,11 +31,11 @@ struct Forward : Call {
     std::vector<Panels> panels;            // by (sequence, key head)
     std::vector<std::vector<Item>> rounds;  // a query's groups come one after the other
     float *sums = nullptr, *most = nullptr, *norm = nullptr;
-    double since = seconds_now();
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 
     void stamp(int part) {
-        const double now = seconds_now();
-        if (p.seconds) p.seconds[part] = now - since;
+        const auto now = std::chrono::steady_clock::now();
+        if (p.seconds) p.seconds[part] = std::chrono::duration<double>(now - since).count();
         since = now;
     }
     float *sums_at(int b, int head, int t) const {
@@ -217,25 +217,18 @@ static bool pack(const Forward &c, int which, int panel) {
     const Panels &to = c.panels[which];
     const ptrdiff_t at = (ptrdiff_t)first * p.dim;
     float bad = 0;
-    if (first < unit.tokens)
-        bad = pack_panel(p, b, head, unit.start, NULL, first, unit.tokens - first, to.near_keys + at,
+    if (first < unit.tokens) {
+        const int count = unit.tokens - first;
+        bad += pack_rows(p, p.key, p.key_strides, b, head, unit.start, NULL, first, count, to.near_keys + at, NULL);
+        bad += pack_rows(p, p.value, p.value_strides, b, head, unit.start, NULL, first, count, NULL,
                          to.near_values ? to.near_values + at : NULL);
-    if (c.far && first < unit.slots)
-        pack_panel(p, b, head, unit.start, unit.key_at.data() + first, 0, PANEL, to.far_keys + at,
-                   to.far_values + at);
+    }
+    if (c.far && first < unit.slots) {
+        const int *slots = unit.key_at.data() + first;
+        pack_rows(p, p.key, p.key_strides, b, head, unit.start, slots, 0, PANEL, to.far_keys + at, NULL);
+        pack_rows(p, p.value, p.value_strides, b, head, unit.start, slots, 0, PANEL, NULL, to.far_values + at);
+    }
     return bad == 0;
-}
-
-static void blank_padding(const Problem &p) {
-    const int size = p.bfloat16 ? 2 : 4;
-    for (int b = 0; b < p.batch; b++)
-        for (int h = 0; h < p.heads; h++)
-            for (int t = 0; t < p.tokens; t++) {
-                if (t == p.spans[2 * b]) t = p.spans[2 * b + 1];
-                if (t >= p.tokens) break;
-                memset((void *)row_of(p.out, p.out_strides, b, h, t, size), 0, p.dim * size);
-                p.lse[((size_t)b * p.heads + h) * p.tokens + t] = 0;
-            }
 }
 
 static int run(Forward &c) {
@@ -274,7 +267,7 @@ static int run(Forward &c) {
     return bad & 2 ? NO_MEMORY : bad ? NOT_FINITE : DONE;
 }
 
-// Attention of a whole call; a Status. `out` and `lse` are filled where it is DONE.
+// Attention of a whole call; a Status. Padding of `out` and `lse` is left as it is.
 extern "C" int focus_attention_forward(const Problem *problem) {
     return tried([&] {
         Forward c(*problem);
@@ -282,7 +275,6 @@ extern "C" int focus_attention_forward(const Problem *problem) {
         if (status != DONE) return status;
         if (c.far) make_items(c);
         reserve(c);
-        blank_padding(c.p);
         if (c.p.chosen) *c.p.chosen = c.mode;
         c.stamp(READ);
         return run(c);

@@ -85,7 +85,7 @@ static void forward_tile(const GateProblem &p, const Head &x, int first, float *
             norm[i] = norm[i] * faded + total(sum), most[i] = now;
         }
         for (int i = rows; i < ROWS; i++) memset(scores + i * SPAN, 0, SPAN * sizeof(float));
-        multiply<true>(scores, SPAN, 1, x.value + (ptrdiff_t)block * x.dim, x.dim, keys, sums, x.dim,
+        multiply<ADD>(scores, SPAN, 1, x.value + (ptrdiff_t)block * x.dim, x.dim, keys, sums, x.dim,
                        up(rows, STRIP) / STRIP, x.dim);
     }
     for (int i = 0; i < rows; i++) {
@@ -142,33 +142,28 @@ static void backward_tile(const GateProblem &p, const Head &x, int first, float 
         for (int i = rows; i < strips * STRIP; i++)
             for (float *tile : {scores, slopes, gates}) memset(tile + i * SPAN, 0, SPAN * sizeof(float));
         const ptrdiff_t key_at = (ptrdiff_t)block * x.dim, group_at = (ptrdiff_t)block * x.wide;
-        multiply<true>(slopes, SPAN, 1, x.key + key_at, x.dim, keys, d.query + at, x.dim, strips, x.dim);
-        multiply<true>(slopes, 1, SPAN, x.query + at, x.dim, rows, d.key + key_at, x.dim, keys / STRIP, x.dim);
-        multiply<true>(scores, 1, SPAN, x.d_out + at, x.dim, rows, d.value + key_at, x.dim, keys / STRIP, x.dim);
+        multiply<ADD>(slopes, SPAN, 1, x.key + key_at, x.dim, keys, d.query + at, x.dim, strips, x.dim);
+        multiply<ADD>(slopes, 1, SPAN, x.query + at, x.dim, rows, d.key + key_at, x.dim, keys / STRIP, x.dim);
+        multiply<ADD>(scores, 1, SPAN, x.d_out + at, x.dim, rows, d.value + key_at, x.dim, keys / STRIP, x.dim);
         if (!far) continue;
-        multiply<true>(gates, SPAN, 1, x.key_groups + group_at, x.wide, keys, d.query_groups + side, x.wide,
+        multiply<ADD>(gates, SPAN, 1, x.key_groups + group_at, x.wide, keys, d.query_groups + side, x.wide,
                        strips, x.wide);
-        multiply<true>(gates, 1, SPAN, x.query_groups + side, x.wide, rows, d.key_groups + group_at, x.wide,
+        multiply<ADD>(gates, 1, SPAN, x.query_groups + side, x.wide, rows, d.key_groups + group_at, x.wide,
                        keys / STRIP, x.wide);
     }
 }
 
-static void add_out(const float *from, int rows, int width, int from_width, float factor, float *to) {
-    for (int t = 0; t < rows; t++)
-        for (int k = 0; k < width; k++) to[(ptrdiff_t)t * width + k] = from[(ptrdiff_t)t * from_width + k] * factor;
-}
-
-// Status: 0, or 1: no memory.
+// A Status.
 template <class Work>
 static int for_each_head(const GateProblem &p, size_t extra, Work work) {
-    int status = 0;
+    int status = DONE;
 #pragma omp parallel num_threads(p.threads)
     {
         const size_t tiles = 3 * (size_t)ROWS * SPAN + (size_t)ROWS * p.dim;
         float *room = (float *)aligned_alloc(64, (head_room(p) + tiles + extra + 15) / 16 * 64);
         if (!room) {
 #pragma omp atomic write
-            status = 1;
+            status = NO_MEMORY;
         }
 #pragma omp for schedule(dynamic)
         for (int n = 0; n < p.batch * p.heads; n++) {
@@ -212,10 +207,10 @@ extern "C" int focus_gate_backward(const GateProblem *problem) {
         const Gradients d = {sums, sums + size, sums + 2 * size, sums + 3 * size, sums + 3 * size + rows * wide};
         for (int first = 0; first < x.tokens; first += ROWS)
             backward_tile(p, x, first, scratch, p.out + at, p.lse + start, d);
-        add_out(d.query, x.tokens, p.dim, p.dim, p.scale, found[0]);
-        add_out(d.key, x.tokens, p.dim, p.dim, LN2, found[1]);
-        add_out(d.value, x.tokens, p.dim, p.dim, 1, found[2]);
-        add_out(d.query_groups, x.tokens, p.groups, x.wide, 1, found[3]);
-        add_out(d.key_groups, x.tokens, p.groups, x.wide, 1, found[4]);
+        copy_rows(d.query, p.dim, x.tokens, p.dim, p.scale, found[0], p.dim);
+        copy_rows(d.key, p.dim, x.tokens, p.dim, LN2, found[1], p.dim);
+        copy_rows(d.value, p.dim, x.tokens, p.dim, 1, found[2], p.dim);
+        copy_rows(d.query_groups, x.wide, x.tokens, p.groups, 1, found[3], p.groups);
+        copy_rows(d.key_groups, x.wide, x.tokens, p.groups, 1, found[4], p.groups);
     });
 }

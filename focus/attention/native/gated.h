@@ -19,44 +19,15 @@ extern "C" struct GateProblem {
     float scale;
 };
 
-// to (STRIP, V vectors) = or += the sum over n of from[r * row + j * step] * rows[j * stride ..].
-template <int V, bool ADD>
-static inline void product(const float *from, ptrdiff_t row, ptrdiff_t step, const float *rows,
-                           ptrdiff_t stride, int n, float *to, ptrdiff_t to_row) {
-    Vec sum[STRIP][V] = {};
-    if (ADD)
-        for (int r = 0; r < STRIP; r++)
-            for (int v = 0; v < V; v++) sum[r][v] = load(to + r * to_row + v * LANES);
-    for (int j = 0; j < n; j++) {
-        Vec b[V];
-        for (int v = 0; v < V; v++) b[v] = load(rows + j * stride + v * LANES);
-        for (int r = 0; r < STRIP; r++) {
-            Vec a = all(from[r * row + j * step]);
-            for (int v = 0; v < V; v++) sum[r][v] += a * b[v];
-        }
-    }
-    for (int r = 0; r < STRIP; r++)
-        for (int v = 0; v < V; v++) store(to + r * to_row + v * LANES, sum[r][v]);
-}
-
-template <int V, bool ADD>
-static inline void columns(const float *from, ptrdiff_t row, ptrdiff_t step, const float *rows,
-                           ptrdiff_t stride, int n, float *to, ptrdiff_t to_row, int vectors) {
-    if constexpr (V > 1)
-        if (vectors < V)
-            return columns<V - 1, ADD>(from, row, step, rows, stride, n, to, to_row, vectors);
-    product<V, ADD>(from, row, step, rows, stride, n, to, to_row);
-}
-
 // to (strips * STRIP, width) = or += from times rows, whatever the width, a multiple of LANES.
-template <bool ADD>
+template <Start START>
 static void multiply(const float *from, ptrdiff_t row, ptrdiff_t step, const float *rows,
                      ptrdiff_t stride, int n, float *to, ptrdiff_t to_row, int strips, int width) {
     for (int c = 0; c < width; c += PANEL)
         for (int s = 0; s < strips; s++)
-            columns<COLUMNS, ADD>(from + s * STRIP * row, row, step, rows + c, stride, n,
-                                  to + s * STRIP * to_row + c, to_row,
-                                  min_of(COLUMNS, (width - c) / LANES));
+            product<STRIP, COLUMNS, START>(from + s * STRIP * row, row, step, rows + c, stride, n,
+                                           to + s * STRIP * to_row + c, to_row, STRIP,
+                                           min_of(COLUMNS, (width - c) / LANES));
 }
 
 // What one head reads: rows padded to whole blocks and columns to whole vectors, and panels of keys.
@@ -69,9 +40,11 @@ struct Head {
     float *d_out;
 };
 
-static void copy_rows(const float *from, int rows, int width, int to_width, float factor, float *to) {
+static void copy_rows(const float *from, int from_width, int rows, int width, float factor, float *to,
+                      int to_width) {
     for (int t = 0; t < rows; t++)
-        for (int d = 0; d < width; d++) to[(ptrdiff_t)t * to_width + d] = from[(ptrdiff_t)t * width + d] * factor;
+        for (int d = 0; d < width; d++)
+            to[(ptrdiff_t)t * to_width + d] = from[(ptrdiff_t)t * from_width + d] * factor;
 }
 
 static bool finite(const float *x, ptrdiff_t count) {
@@ -127,16 +100,16 @@ static Head read_head(const GateProblem &p, int b, int h, float *at) {
         for (const float *each : {query_groups, key_groups})
             x.tokens = min_of(x.tokens, finite_rows(each, length, p.groups));
     }
-    copy_rows(query, x.tokens, p.dim, p.dim, p.scale / LN2, x.query);
-    copy_rows(key, x.tokens, p.dim, p.dim, 1, x.key);
-    copy_rows(value, x.tokens, p.dim, p.dim, 1, x.value);
+    copy_rows(query, p.dim, x.tokens, p.dim, p.scale / LN2, x.query, p.dim);
+    copy_rows(key, p.dim, x.tokens, p.dim, 1, x.key, p.dim);
+    copy_rows(value, p.dim, x.tokens, p.dim, 1, x.value, p.dim);
     copy_panels(key, x.tokens, p.dim, x.key_panels);
-    copy_rows(query_groups, x.tokens, p.groups, wide, 1, x.query_groups);
-    copy_rows(key_groups, x.tokens, p.groups, wide, 1, x.key_groups);
+    copy_rows(query_groups, p.groups, x.tokens, p.groups, 1, x.query_groups, wide);
+    copy_rows(key_groups, p.groups, x.tokens, p.groups, 1, x.key_groups, wide);
     copy_panels(key_groups, x.tokens, p.groups, x.group_panels);
     if (p.d_out) {
         copy_panels(value, x.tokens, p.dim, x.value_panels);
-        copy_rows(rows_of(p.d_out, p.heads, p.dim), x.tokens, p.dim, p.dim, 1, x.d_out);
+        copy_rows(rows_of(p.d_out, p.heads, p.dim), p.dim, x.tokens, p.dim, 1, x.d_out, p.dim);
     }
     return x;
 }
@@ -145,6 +118,6 @@ static Head read_head(const GateProblem &p, int b, int h, float *at) {
 static void meet(const float *left, int width, int depth, const float *panels, int block, int keys,
                  float *tile) {
     for (int a = 0; a < keys; a += PANEL)
-        multiply<false>(left, width, 1, panels + (ptrdiff_t)(block + a) * depth, PANEL, depth,
+        multiply<SET>(left, width, 1, panels + (ptrdiff_t)(block + a) * depth, PANEL, depth,
                         tile + a, SPAN, ROWS / STRIP, min_of(PANEL, keys - a));
 }

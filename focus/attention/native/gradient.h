@@ -49,36 +49,6 @@ static inline void logits_back(const GradTile &tile, const GradKeys &keys, int r
     if (end > stop) memset(weights + stop, 0, after), memset(d_logits + stop, 0, after);
 }
 
-// sums (KEYS, VECTORS of columns) += weights (rows, KEYS), transposed, times values (rows, dim).
-template <int KEYS, int VECTORS>
-static inline void add_keys(const float *weights, const float *values, int rows, float *sums, int dim) {
-    Vec sum[KEYS][VECTORS];
-    for (int k = 0; k < KEYS; k++)
-        for (int v = 0; v < VECTORS; v++) sum[k][v] = load(sums + k * dim + v * LANES);
-    for (int r = 0; r < rows; r++) {
-        Vec row[VECTORS];
-        for (int v = 0; v < VECTORS; v++) row[v] = load(values + r * dim + v * LANES);
-        for (int k = 0; k < KEYS; k++) {
-            Vec w = all(weights[r * BLOCK + k]);
-            for (int v = 0; v < VECTORS; v++) sum[k][v] += w * row[v];
-        }
-    }
-    for (int k = 0; k < KEYS; k++)
-        for (int v = 0; v < VECTORS; v++) store(sums + k * dim + v * LANES, sum[k][v]);
-}
-
-template <int KEYS, int VECTORS>
-static inline void add_some_keys(const float *weights, const float *values, int rows, float *sums,
-                                 int dim, int keys, int columns) {
-    if constexpr (KEYS > 1)
-        if (keys < KEYS)
-            return add_some_keys<KEYS - 1, VECTORS>(weights, values, rows, sums, dim, keys, columns);
-    if constexpr (VECTORS > 1)
-        if (columns < VECTORS)
-            return add_some_keys<KEYS, VECTORS - 1>(weights, values, rows, sums, dim, keys, columns);
-    add_keys<KEYS, VECTORS>(weights, values, rows, sums, dim);
-}
-
 // The keys' and values' gradients of keys first..last of a block.
 static inline void add_to_keys(const GradTile &tile, const GradKeys &keys, int block, int first, int last,
                                const GradStrips &strips) {
@@ -93,19 +63,16 @@ static inline void add_to_keys(const GradTile &tile, const GradKeys &keys, int b
         const ptrdiff_t at = (ptrdiff_t)row * BLOCK + (j - block);
         for (int column = 0; rows && column < dim; column += LANES * COLUMNS) {
             const int columns = min_of(COLUMNS, (dim - column) / LANES);
-            add_some_keys<STRIP, COLUMNS>(tile.weights + at, tile.grad + row * dim + column, rows,
-                                          keys.d_values + (ptrdiff_t)j * dim + column, dim, count,
-                                          columns);
-            add_some_keys<STRIP, COLUMNS>(tile.d_logits + at, tile.query + row * dim + column, rows,
-                                          keys.d_keys + (ptrdiff_t)j * dim + column, dim, count,
-                                          columns);
+            product<STRIP, COLUMNS, ADD>(tile.weights + at, 1, BLOCK, tile.grad + row * dim + column, dim, rows,
+                                         keys.d_values + (ptrdiff_t)j * dim + column, dim, count, columns);
+            product<STRIP, COLUMNS, ADD>(tile.d_logits + at, 1, BLOCK, tile.query + row * dim + column, dim, rows,
+                                         keys.d_keys + (ptrdiff_t)j * dim + column, dim, count, columns);
         }
     }
 }
 
 template <Rule RULE>
 static void attend_back(GradTile &tile, const GradKeys &keys, int rows) {
-    static const float one[STRIP] = {1, 1, 1, 1, 1, 1};
     const int dim = tile.dim;
     const GradStrips strips(tile, rows);
     for (int block = down(strips.lowest, PANEL); block < strips.last; block += BLOCK) {
@@ -116,10 +83,10 @@ static void attend_back(GradTile &tile, const GradKeys &keys, int rows) {
                 if (a >= b) continue;
                 const ptrdiff_t at = (ptrdiff_t)panel * dim + (a - panel);
                 const int vectors = (b - a + LANES - 1) / LANES, row = s * STRIP;
-                scores_in<COLUMNS>(tile.query + row * dim, keys.panels + at, dim, vectors,
-                                   tile.weights + row * BLOCK + (a - block));
-                scores_in<COLUMNS>(tile.grad + row * dim, keys.value_panels + at, dim, vectors,
-                                   tile.d_logits + row * BLOCK + (a - block));
+                product<STRIP, COLUMNS, SET>(tile.query + row * dim, dim, 1, keys.panels + at, PANEL, dim,
+                                             tile.weights + row * BLOCK + (a - block), BLOCK, STRIP, vectors);
+                product<STRIP, COLUMNS, SET>(tile.grad + row * dim, dim, 1, keys.value_panels + at, PANEL, dim,
+                                             tile.d_logits + row * BLOCK + (a - block), BLOCK, STRIP, vectors);
             }
         for (int s = 0; s < strips.count; s++) {
             const int a = min_of(max_of(block, strips.from[s]), end), b = max_of(a, min_of(end, strips.to[s]));
@@ -127,10 +94,10 @@ static void attend_back(GradTile &tile, const GradKeys &keys, int rows) {
             for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
                 logits_back<RULE>(tile, keys, i, block, a, stop, end);
             for (int column = 0; a < b && column < dim; column += LANES * COLUMNS)
-                add_columns<COLUMNS>(tile.d_logits + s * STRIP * BLOCK + (a - block),
-                                     keys.rows + (ptrdiff_t)a * keys.stride + column, keys.stride,
-                                     b - a, one, tile.sums + s * STRIP * dim + column, dim,
-                                     min_of(COLUMNS, (dim - column) / LANES));
+                product<STRIP, COLUMNS, ADD>(tile.d_logits + s * STRIP * BLOCK + (a - block), BLOCK, 1,
+                                             keys.rows + (ptrdiff_t)a * keys.stride + column, keys.stride, b - a,
+                                             tile.sums + s * STRIP * dim + column, dim, STRIP,
+                                             min_of(COLUMNS, (dim - column) / LANES));
         }
         add_to_keys(tile, keys, block, max_of(block, strips.lowest), end, strips);
     }

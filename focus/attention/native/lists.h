@@ -2,18 +2,7 @@
 // and the backward pass.
 #pragma once
 
-#ifdef _OPENMP
-#include <omp.h>
-static inline double seconds_now() { return omp_get_wtime(); }
-#else  // without OpenMP its pragmas are ignored and one thread does all
-#include <time.h>
-static inline double seconds_now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + 1e-9 * t.tv_nsec;
-}
-#endif
-
+#include <chrono>
 #include <new>
 #include <vector>
 
@@ -39,7 +28,6 @@ extern "C" struct Problem {
 
 enum Mode { AUTO, LISTS, DENSE };
 enum Part { READ, PACK, FAR, NEAR, PARTS };
-enum Status { DONE, NOT_FINITE, NO_GROUP, NO_MEMORY, UNSUPPORTED };
 
 // What a token costs beside its pairs, in pairs, and a pair of which the groups before are asked.
 // Fitted to 114 pairs of timings (256 to 4,096 tokens, K = 4, 8, 16; two cores with AVX-512): where

@@ -160,14 +160,14 @@ static void project(const RouteProblem &p, float *states, float *routed, float *
                 dot(states + n * p.width, p.heavy_weight + head * p.width, p.width);
 }
 
-// 0, or 1: no memory.
+// A Status.
 extern "C" int focus_route(const RouteProblem *problem) {
     const RouteProblem &p = *problem;
     const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
     const int64_t own = p.projected ? 0 : tokens * (p.width + rows + p.heads);
     const int64_t each = (p.dim + 2 * p.groups) * LANES, blocks = (tokens + LANES - 1) / LANES;
     float *room = (float *)malloc((own + p.threads * each) * sizeof(float));
-    if (!room) return 1;
+    if (!room) return NO_MEMORY;
     const float *routed = p.projected ? p.projected : room + tokens * p.width;
     float *found = room + tokens * (p.width + rows);
     if (!p.projected) project(p, room, room + tokens * p.width, found);
@@ -184,5 +184,5 @@ extern "C" int focus_route(const RouteProblem *problem) {
             route_block(p, n * LANES, routed + n * LANES * rows, heavy, mine);
     }
     free(room);
-    return 0;
+    return DONE;
 }

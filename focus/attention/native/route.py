@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focus.attention.native.build import library, needed
+from focus.attention.native.build import library, places, run
 
 FEW = 16  # tokens; of more, a product of matrices makes the projections
 _PROBLEM = struct.Struct("=11Q12q")  # as in route.cpp
@@ -39,9 +39,6 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
         taken_at: (Hq, K) float32, rising: the ``query_top`` from which on a routing takes its n-th
             group; None: every one takes ``query_top``.
         heavy: weight (Hr, E) and bias (Hr,), float32, of the scores that tell heavy hitters.
-
-    Raises:
-        MemoryError: there is no room for the projections.
     """
     batch, tokens, width = hidden_BME.shape
     sides, heads, dim, groups = centroids.shape
@@ -59,9 +56,8 @@ def route(hidden_BME: Tensor, weight: Tensor, centroids: Tensor, potentials: Ten
                scores, query, key)  # fmt: skip
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     problem = _PROBLEM.pack(
-        *[0 if x is None else x.data_ptr() for x in held], batch, tokens, width, sides, heads, dim,
-        groups, columns, query_top, key_top, cosine, torch.get_num_threads(),
+        *places(held), batch, tokens, width, sides, heads, dim, groups, columns, query_top, key_top,
+        cosine, torch.get_num_threads(),
     )  # fmt: skip
-    if needed().focus_route(problem):
-        raise MemoryError("routing: no memory for the projections; shorten the batch")
+    run("focus_route", problem)
     return query, key

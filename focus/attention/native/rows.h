@@ -23,22 +23,20 @@ static inline float read_row(const char *from, int bfloat16, int dim, float scal
     return total(bad);
 }
 
-// A panel of keys, transposed, and their values: positions `at` (or from `first` on), -1 is none.
-static float pack_panel(const Problem &p, int b, int head, int start, const int *at, int first,
-                        int count, float *panel, float *values) {
-    const int size = p.bfloat16 ? 2 : 4, dim = p.dim;
+// PANEL rows of a key head's tensor, where there is room as they are and transposed: those at positions
+// `at` (or from `first` on), -1 is none. What it returns is 0, or NaN where a row is not finite.
+static float pack_rows(const Problem &p, const void *base, const int64_t *strides, int b, int head,
+                       int start, const int *at, int first, int count, float *panel, float *rows) {
     float bad = 0, row[MOST_DIM];
     for (int j = 0; j < PANEL; j++) {
         const int t = j >= count ? -1 : at ? at[j] : first + j;
         if (t < 0) {
-            for (int d = 0; d < dim; d++) panel[d * PANEL + j] = 0;
+            for (int d = 0; panel && d < p.dim; d++) panel[d * PANEL + j] = 0;
             continue;
         }
-        bad += read_row(row_of(p.key, p.key_strides, b, head, start + t, size), p.bfloat16, dim, 1,
-                        row);
-        for (int d = 0; d < dim; d++) panel[d * PANEL + j] = row[d];
-        bad += read_row(row_of(p.value, p.value_strides, b, head, start + t, size), p.bfloat16, dim,
-                        1, values ? values + (ptrdiff_t)j * dim : row);
+        float *to = rows ? rows + (ptrdiff_t)j * p.dim : row;
+        bad += read_row(row_of(base, strides, b, head, start + t, p.bfloat16 ? 2 : 4), p.bfloat16, p.dim, 1, to);
+        for (int d = 0; panel && d < p.dim; d++) panel[d * PANEL + j] = to[d];
     }
     return bad;
 }

@@ -13,7 +13,6 @@
 #include "sums.h"
 
 enum { TOGETHER = 4, LONGEST_SPAN = 2048, SHORTEST_SPAN = 128 };
-enum { DONE, NO_MEMORY, UNFIT, NOT_FINITE };
 
 namespace {
 
@@ -238,7 +237,7 @@ int step(const StepProblem &p) {
 
 extern "C" int focus_step(const StepProblem *problem) {
     const StepProblem &p = *problem;
-    if (p.dim % LANES || p.dim > MOST_DIM) return UNFIT;
+    if (p.dim % LANES || p.dim > MOST_DIM) return UNSUPPORTED;
     try {
         return p.bfloat16 ? step<uint16_t>(p) : step<float>(p);
     } catch (const std::bad_alloc &) {

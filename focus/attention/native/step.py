@@ -12,12 +12,10 @@ import struct
 import torch
 from torch import Tensor
 
-from focus.attention.native.build import library, needed
-from focus.attention.native.call import limits
+from focus.attention.native.build import NOT_FINITE, library, places, run
+from focus.attention.native.call import DTYPES, limits
 from focus.attention.past import Past
 
-DTYPES = (torch.float32, torch.bfloat16)
-DONE, NO_MEMORY, _, NOT_FINITE = range(4)
 _PROBLEM = struct.Struct("=14Q20q2d")  # as in step.h
 FAR = 2**62
 
@@ -48,7 +46,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
 
     Raises:
         ValueError: a real token's query, key or value is not finite.
-        MemoryError: there is no room for the parts.
     """
     start = past.make_room(key, key_groups, real)
     rows, bits, sinks = past.filed()
@@ -60,21 +57,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     limit = FAR if rule.limit is None else rule.limit
     problem = _PROBLEM.pack(
-        *[0 if x is None else x.data_ptr() for x in held], ctypes.addressof(kept),
+        *places(held), ctypes.addressof(kept),
         batch, heads, key.shape[1], query_groups.shape[1], key_routings, tokens, dim, groups,
         bits.shape[3], 0 if extra is None else extra.shape[2], sinks.shape[1], past.first, start,
         rows.shape[2], 0 if lists is None else lists.shape[3], rule.reach, limit,
         rule.query_groups > 1 and rule.key_groups > 1, query.dtype == torch.bfloat16,
         torch.get_num_threads(), scale, softcap or 0.0,
     )  # fmt: skip
-    status = needed().focus_step(problem)
-    if status == NOT_FINITE:
+    if run("focus_step", problem, NOT_FINITE):
         raise ValueError(
             "query: holds NaN or infinity at a real token (or its key or value does); find where "
             "it arises before attention"
         )
-    if status == NO_MEMORY:
-        raise MemoryError("decoding: no memory for the parts of a step; shorten the batch")
-    if status != DONE:
-        raise RuntimeError(f"the compiled step answers {status}; please report it")
     return out, kept.value

@@ -6,59 +6,6 @@
 enum { TILE = 8 * STRIP, BLOCK = 128 };  // queries of a tile; keys whose weights are held at once
 static const float NOTHING = -3e38f;     // the logit of a pair that is not kept
 
-// scores (STRIP rows, `vectors` of keys) = queries (STRIP, dim) times a panel (dim, PANEL).
-template <int VECTORS>
-static inline void scores_of(const float *query, const float *panel, int dim, float *scores) {
-    Vec sum[STRIP][VECTORS] = {};
-    for (int d = 0; d < dim; d++) {
-        Vec keys[VECTORS];
-        for (int v = 0; v < VECTORS; v++) keys[v] = load(panel + d * PANEL + v * LANES);
-        for (int r = 0; r < STRIP; r++) {
-            Vec q = all(query[r * dim + d]);
-            for (int v = 0; v < VECTORS; v++) sum[r][v] += q * keys[v];
-        }
-    }
-    for (int r = 0; r < STRIP; r++)
-        for (int v = 0; v < VECTORS; v++) store(scores + r * BLOCK + v * LANES, sum[r][v]);
-}
-
-template <int VECTORS>
-static inline void scores_in(const float *query, const float *panel, int dim, int vectors,
-                             float *scores) {
-    if constexpr (VECTORS > 1)
-        if (vectors < VECTORS) return scores_in<VECTORS - 1>(query, panel, dim, vectors, scores);
-    scores_of<VECTORS>(query, panel, dim, scores);
-}
-
-// sums (STRIP, VECTORS of columns) = sums * faded + weights (STRIP, keys) times values (keys, ..).
-template <int VECTORS>
-static inline void add_values(const float *weights, const float *values, ptrdiff_t stride, int keys,
-                              const float *faded, float *sums, int dim) {
-    Vec sum[STRIP][VECTORS];
-    for (int r = 0; r < STRIP; r++)
-        for (int v = 0; v < VECTORS; v++)
-            sum[r][v] = load(sums + r * dim + v * LANES) * faded[r];
-    for (int j = 0; j < keys; j++) {
-        Vec row[VECTORS];
-        for (int v = 0; v < VECTORS; v++) row[v] = load(values + j * stride + v * LANES);
-        for (int r = 0; r < STRIP; r++) {
-            Vec w = all(weights[r * BLOCK + j]);
-            for (int v = 0; v < VECTORS; v++) sum[r][v] += w * row[v];
-        }
-    }
-    for (int r = 0; r < STRIP; r++)
-        for (int v = 0; v < VECTORS; v++) store(sums + r * dim + v * LANES, sum[r][v]);
-}
-
-template <int VECTORS>
-static inline void add_columns(const float *weights, const float *values, ptrdiff_t stride,
-                               int keys, const float *faded, float *sums, int dim, int columns) {
-    if constexpr (VECTORS > 1)
-        if (columns < VECTORS)
-            return add_columns<VECTORS - 1>(weights, values, stride, keys, faded, sums, dim, columns);
-    add_values<VECTORS>(weights, values, stride, keys, faded, sums, dim);
-}
-
 // ---------------------------------------------------------------------------------------- tiles
 
 enum Rule {
@@ -155,10 +102,11 @@ static void attend(Tile &tile, const Keys &keys, int rows) {
             for (int s = 0; s < strips.count; s++) {
                 int a = max_of(panel, strips.from[s]), b = min_of(panel + PANEL, strips.to[s]);
                 if (a < b)
-                    scores_in<COLUMNS>(
-                        tile.query + s * STRIP * dim,
-                        keys.panels + (ptrdiff_t)panel * dim + (a - panel), dim,
-                        (b - a + LANES - 1) / LANES, tile.weights + s * STRIP * BLOCK + (a - block));
+                    product<STRIP, COLUMNS, SET>(
+                        tile.query + s * STRIP * dim, dim, 1,
+                        keys.panels + (ptrdiff_t)panel * dim + (a - panel), PANEL, dim,
+                        tile.weights + s * STRIP * BLOCK + (a - block), BLOCK, STRIP,
+                        (b - a + LANES - 1) / LANES);
             }
         for (int s = 0; s < strips.count; s++) {
             int a = max_of(block, strips.from[s]), b = min_of(end, strips.to[s]);
@@ -171,11 +119,11 @@ static void attend(Tile &tile, const Keys &keys, int rows) {
             for (int s = 0; s < strips.count; s++) {
                 int a = max_of(block, strips.from[s]), b = min_of(end, strips.to[s]);
                 if (a < b)
-                    add_columns<COLUMNS>(
-                        tile.weights + s * STRIP * BLOCK + (a - block),
+                    product<STRIP, COLUMNS, FADE>(
+                        tile.weights + s * STRIP * BLOCK + (a - block), BLOCK, 1,
                         keys.values + (ptrdiff_t)a * keys.stride + column, keys.stride, b - a,
-                        tile.faded + s * STRIP, tile.sums + s * STRIP * dim + column, dim,
-                        min_of(COLUMNS, (dim - column) / LANES));
+                        tile.sums + s * STRIP * dim + column, dim, STRIP,
+                        min_of(COLUMNS, (dim - column) / LANES), tile.faded + s * STRIP);
             }
     }
 }

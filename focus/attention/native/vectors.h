@@ -21,6 +21,8 @@ typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
 typedef float LooseVec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t LooseInts __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
+enum Status { DONE, NOT_FINITE, NO_GROUP, NO_MEMORY, UNSUPPORTED };  // what a call answers
+
 static const float LN2 = 0.69314718055994530942f;
 
 static inline Vec load(const float *p) { return *(const LooseVec *)p; }
@@ -86,3 +88,39 @@ static inline int min_of(int a, int b) { return a < b ? a : b; }
 static inline int max_of(int a, int b) { return a > b ? a : b; }
 static inline int down(int x, int to) { return x / to * to; }
 static inline int up(int x, int to) { return (x + to - 1) / to * to; }
+
+enum Start { SET, ADD, FADE };  // sums begin at zero, at what is there, at that times `faded`
+
+// to (R rows, V vectors) = the start and the sum over j < n of from[r * row + j * step] times row j of
+// `rows`. product() does so for up to R rows and V vectors.
+template <int R, int V, Start START>
+static inline void whole_product(const float *from, ptrdiff_t row, ptrdiff_t step, const float *rows,
+                                 ptrdiff_t stride, int n, float *to, ptrdiff_t to_row, const float *faded) {
+    Vec sum[R][V] = {};
+    for (int r = 0; r < R && START != SET; r++)
+        for (int v = 0; v < V; v++)
+            sum[r][v] = load(to + r * to_row + v * LANES) * (START == FADE ? faded[r] : 1);
+    for (int j = 0; j < n; j++) {
+        Vec b[V];
+        for (int v = 0; v < V; v++) b[v] = load(rows + j * stride + v * LANES);
+        for (int r = 0; r < R; r++) {
+            const Vec a = all(from[r * row + j * step]);
+            for (int v = 0; v < V; v++) sum[r][v] += a * b[v];
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) store(to + r * to_row + v * LANES, sum[r][v]);
+}
+
+template <int R, int V, Start START>
+static inline void product(const float *from, ptrdiff_t row, ptrdiff_t step, const float *rows,
+                           ptrdiff_t stride, int n, float *to, ptrdiff_t to_row, int count, int vectors,
+                           const float *faded = nullptr) {
+    if constexpr (R > 1)
+        if (count < R)
+            return product<R - 1, V, START>(from, row, step, rows, stride, n, to, to_row, count, vectors, faded);
+    if constexpr (V > 1)
+        if (vectors < V)
+            return product<R, V - 1, START>(from, row, step, rows, stride, n, to, to_row, count, vectors, faded);
+    whole_product<R, V, START>(from, row, step, rows, stride, n, to, to_row, faded);
+}
