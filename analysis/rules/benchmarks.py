@@ -8,7 +8,7 @@ from analysis.benchmarks import EVERY, table
 from analysis.cells import WINDOW
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import only, row_of
+from analysis.rows import need, only, row_of
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, interval, points, rule
 from experiments.settings import Tolerances
@@ -42,10 +42,10 @@ def zero_shot(results: Results) -> pd.DataFrame:
     *(f"table4.focus-k2.{task}" for task in NAMES),
     refuted="an interval of the difference to the pretrained model's score below zero",
 )
-def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The paper's setup on our model: scores with and without the mask, question by question."""
-    row = row_of(zero_shot(results), role="paper", texts=NAMES[claim.column])
-    return None if row is None else kept(row, results, limits)
+    row = need(row_of(zero_shot(results), role="paper", texts=NAMES[claim.column]))
+    return kept(row, results, limits)
 
 
 def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
@@ -68,12 +68,10 @@ def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
 
 @rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
       "together wholly above same_score")  # fmt: skip
-def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome | None:
+def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
     """Scores under a mask that worked examples put within its reach, question by question."""
-    frame = table(results)
-    row, limit = row_of(frame[frame["shots"] > 0], role=role, texts=EVERY), limits.same_score
-    if row is None:
-        return None
+    frame, limit = table(results), limits.same_score
+    row = need(row_of(frame[frame["shots"] > 0], role=role, texts=EVERY))
     why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
            f"-{limit:.0f}); the mask reaches {row['exposed_questions_percent']:.0f}% of the "
            f"questions and {row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
@@ -83,11 +81,9 @@ def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome |
 
 
 @rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
-def unexposed(results: Results) -> Outcome | None:
+def unexposed(results: Results) -> Outcome:
     """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
-    own = only(zero_shot(results), texts=list(TASKS.values())).drop_duplicates("texts")
-    if own.empty:
-        return None
+    own = need(only(zero_shot(results), texts=list(TASKS.values())).drop_duplicates("texts"))
     reached = float((own["exposed_questions_percent"] * own["questions"]).sum()
                     / own["questions"].sum())  # fmt: skip
     verdict = Verdict.DIRECTION if reached < 50 else Verdict.NOT_REPRODUCED

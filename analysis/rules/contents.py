@@ -13,7 +13,7 @@ import pandas as pd
 from analysis import contents, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import columns, only
+from analysis.rows import Missing, columns, need, only
 from analysis.rules.registry import Outcome, Verdict, around, facts, points, rule
 from experiments import statistics
 from experiments.settings import Tolerances
@@ -63,10 +63,9 @@ def against_others(results: Results, layer: int) -> tuple[bool, str]:
     "groups.{group}.category",
     refuted="after as many steps, no group is mostly of this category on test documents",
 )
-def category(claim: Claim, results: Results, group: str) -> Outcome | None:
+def category(claim: Claim, results: Results, group: str) -> Outcome:
     """Whether a group holds mostly this category, and whether groups are needed to see it."""
-    if contents.table(results).empty:
-        return None
+    need(contents.table(results))
     found = chosen(results, group)
     if found is None:
         first = contents.right(results).head(1)
@@ -87,12 +86,9 @@ def category(claim: Claim, results: Results, group: str) -> Outcome | None:
 
 @rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit "
       "same_share from the paper's")  # fmt: skip
-def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome | None:
+def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome:
     """How pure the purest group of that category is."""
-    found = chosen(results, group)
-    if found is None:
-        return None
-    best, own = found
+    best, own = need(chosen(results, group))
     value, paper = purity(results, own), float(str(claim.paper))
     verdict = around(value, paper, limits.same_share, refuted(claim, results, own))
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
@@ -104,13 +100,10 @@ def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outc
     "groups.{group}.top_tokens",
     refuted="after as many steps, none of the paper's tokens among the most frequent",
 )
-def tokens(claim: Claim, results: Results, group: str) -> Outcome | None:
+def tokens(claim: Claim, results: Results, group: str) -> Outcome:
     """How many of the paper's most frequent tokens are among ours, and how many groups of all
     layers have as many: the words are frequent everywhere."""
-    found = chosen(results, group)
-    if found is None:
-        return None
-    best, own = found
+    best, own = need(chosen(results, group))
     theirs = [word.lower() for word in str(claim.paper).split()]
     shared = shared_words(results, theirs)
     same = int(shared[(best["layer"], best["group"])])
@@ -139,11 +132,11 @@ def shared_words(results: Results, words: list[str]) -> pd.Series:
     "groups.notes.assignment.largest_share",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )  # fmt: skip
-def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """How sure and how even groups are, the mean over layers."""
     by_document, own = evenness(results, claim.column)
     if len(by_document) < 2:
-        return None
+        raise Missing
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
     percent, paper = columns(found, "ours", scale=factor), factor * float(str(claim.paper))
@@ -157,12 +150,10 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     "groups.notes.full-finetuning.persists",
     refuted="after as many steps, an interval wholly more than the limit same_share below",
 )
-def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Whether groups that were trained with all weights hold parts of speech as well as those that
     were trained alone."""
-    alone, tuned = (contents.right(results, name) for name in (contents.OWN, contents.TUNED))
-    if alone.empty or tuned.empty:
-        return None
+    alone, tuned = (need(contents.right(results, each)) for each in (contents.OWN, contents.TUNED))
     before, after = (contents.by_document(only(own, by="groups")) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
     limit, verdict = limits.same_share, Verdict.INCONCLUSIVE
@@ -182,10 +173,7 @@ def evenness(results: Results, column: str) -> tuple[pd.Series, pd.DataFrame]:
     if column == "confidence":
         own = only(results.readings["groups"], cell="ablate")
         return own.groupby(["document", "sha"])["confidence"].mean(), own
-    own = contents.right(results)
-    if own.empty:
-        return pd.Series(dtype=float), own
-    own = only(own, by="groups")
+    own = need(only(contents.right(results), by="groups"))
     by_layer = own.groupby(["document", "sha", "layer"])["members"]
     least_or_most = by_layer.min() if column == "smallest_share" else by_layer.max()
     share = 100 * least_or_most / by_layer.sum()

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import ends_of
+from analysis.rows import Missing, ends_of
 from analysis.settings import LedgerSettings
 
 
@@ -58,7 +59,7 @@ class Outcome:
             )
 
 
-Judge = Callable[..., Outcome | None]
+Judge = Callable[..., Outcome]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Rule:
 
     Attributes:
         judge: gets what it asks for by name, of the claim, the results, the limits (tolerances) and
-            the parts of the id; returns None where it has no result file to judge from.
+            the parts of the id; raises Missing where it has no result file to judge from.
         refuted: the outcome that would refute the claim. Every judge can reach it, from result
             files alone.
     """
@@ -105,8 +106,8 @@ def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome 
     for each, parts in matching(claim.id):
         asked = inspect.signature(each.judge).parameters
         given = {name: value for name, value in (known | parts).items() if name in asked}
-        if (outcome := each.judge(**given)) is not None:
-            return _without_weight(outcome)
+        with suppress(Missing):
+            return _without_weight(each.judge(**given))
     return None
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import row_of
+from analysis.rows import need, row_of
 from analysis.rules.registry import Outcome, Verdict, around, interval, points, rule
 from experiments.settings import Tolerances
 
@@ -27,9 +27,10 @@ PLAIN, SINKHORN = "plain softmax", "sinkhorn"
 SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 
-def trained(results: Results, name: str, weights: bool) -> pd.Series | None:
-    """A mitigation by the paper's name."""
-    return row_of(stability.table(results), name=name, weights=weights)
+def trained(results: Results, name: str, weights: bool, measure: str) -> pd.Series:
+    """A mitigation by the paper's name, Missing where it, or this measure of it, was not read."""
+    known = stability.table(results).dropna(subset=measure)
+    return need(row_of(known, name=name, weights=weights))
 
 
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
@@ -50,13 +51,10 @@ def few(claim: Claim, row: pd.Series, results: Results) -> bool:
     *(f"table8.{{method}}.{escape}" for escape in ESCAPES),
     refuted="what the paper says is blocked moves as under a plain softmax, or the other way round",
 )
-def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
+def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """A movement under a mitigation, of that under a plain softmax."""
-    row, plain = (trained(results, name, weights=True) for name in (method, PLAIN))
-    measure = ESCAPES[claim.column]
-    if row is None or plain is None or pd.isna(row.get(measure)):
-        return None
-    limit = limits.blocked
+    measure, limit = ESCAPES[claim.column], limits.blocked
+    row, plain = (trained(results, name, True, measure) for name in (method, PLAIN))
     left = float(row[measure]) / max(float(plain[measure]), 1e-9)
     low, high = (float(row[f"{measure}_{end}"]) / max(float(plain[measure]), 1e-9)
                  for end in ("low", "high"))  # fmt: skip
@@ -84,7 +82,7 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
     """Why a measure says nothing of a mitigation; empty where it does."""
     if measure == "drift" and method in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
-    frozen = trained(results, method, weights=False)
+    frozen = row_of(stability.table(results), name=method, weights=False)
     if measure == "shift" and frozen is not None and frozen["shift_high"] > limit:
         return (f"with frozen weights they move by {frozen['shift']:.2f}, too, so the measure "
                 "cannot show them blocked")  # fmt: skip
@@ -94,11 +92,9 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
 @rule("table8.{method}.outcome", refuted="another outcome after as many steps as the paper's; for "
       "Sinkhorn, groups that are uneven or unsettled, or hold parts of speech worse than "
       "k-means")  # fmt: skip
-def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
+def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """How the groups end."""
-    row, even = (trained(results, name, weights=True) for name in (method, SINKHORN))
-    if row is None or even is None or pd.isna(row.get("largest")):
-        return None
+    row, even = (trained(results, name, True, "largest") for name in (method, SINKHORN))
     fewer, happens, verdict = few(claim, row, results), ends(row, even, limits), Verdict.DIRECTION
     words = (
         f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"
@@ -152,12 +148,10 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SIN
     refuted="an interval wholly beyond the limit same_share from the paper's; without Sinkhorn, "
     "after as many steps",
 )  # fmt: skip
-def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group at the end."""
     method = METHODS[claim.keys["method"]]
-    row = trained(results, method, claim.column.endswith("full_ft"))
-    if row is None or pd.isna(row.get("largest")):
-        return None
+    row = trained(results, method, claim.column.endswith("full_ft"), "largest")
     own, paper = interval(row, "largest", 1), float(str(claim.paper))
     late = method != SINKHORN and few(claim, row, results)
     beyond = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
@@ -177,11 +171,9 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
     "dominance.{method}.stability_full_ft",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )
-def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
+def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """Tokens that keep their group from one look to the next."""
-    row = trained(results, METHODS[method], claim.column.endswith("full_ft"))
-    if row is None or pd.isna(row.get("agreement")):
-        return None
+    row = trained(results, METHODS[method], claim.column.endswith("full_ft"), "agreement")
     own, paper = interval(row, "agreement", 1), float(str(claim.paper))
     beyond = Verdict.INCONCLUSIVE if few(claim, row, results) else Verdict.NOT_REPRODUCED
     verdict = around(own, paper, limits.same_share / 100, beyond)
