@@ -16,7 +16,7 @@ from analysis.ablations import DEFAULTS
 from analysis.paper import Claim, magnitude, printed
 from analysis.results import Results
 from analysis.rows import need, only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
 from analysis.rules.table7 import same_sign
 from experiments.settings import Tolerances
 
@@ -155,9 +155,8 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     if row["value"] == row["default"]:
         near = abs(row["largest"] - paper) <= limit
-        wrong = Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
-        return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **facts(row, results))
+        return Outcome(told(near, not few), why, **own, **facts(row, results))
     verdict, why = beside(interval(row, "points", 1), paper - base, limit, few)
     why = (f"{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}: {why}")  # fmt: skip

@@ -17,7 +17,17 @@ from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import need, only
 from analysis.rules.benchmarks import TASKS, kept, known
-from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, points, rule
+from analysis.rules.registry import (
+    Outcome,
+    Verdict,
+    agree,
+    changed,
+    facts,
+    interval,
+    points,
+    rule,
+    told,
+)
 from experiments.settings import Tolerances
 
 
@@ -93,15 +103,11 @@ def every_type(results: Results, limits: Tolerances) -> Outcome:
     rows = {name: architectures.of(results, name, "soft") for name in TYPES}
     found = {name: need(row) for name, row in rows.items()}
     worst = max(found.values(), key=lambda row: row["change"])
-    verdict = Verdict.INCONCLUSIVE
-    if any(row["low"] > limits.far_worse for row in found.values()):
-        verdict = Verdict.NOT_REPRODUCED
-    elif all(row["high"] <= limits.same_ppl for row in found.values()):
-        verdict = Verdict.DIRECTION
     blind = [name for name, row in found.items()
              if near_only(results, row["model"], limits.same_ppl)]  # fmt: skip
-    if verdict == Verdict.DIRECTION and blind:
-        verdict = Verdict.INCONCLUSIVE
+    close = all(row["high"] <= limits.same_ppl for row in found.values())
+    far = any(row["low"] > limits.far_worse for row in found.values())
+    verdict = told(close and not blind and not far, far)
     why = "training gate against full attention: " + "; ".join(
         f"{name} {changed(row)}" for name, row in found.items()
     )
@@ -132,14 +138,10 @@ def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     own = only(scores(results), texts=list(TASKS.values()), role=["small", "paper"], shots=0)
     own = need(own[own["budget"] != "own"])
     worst, theirs = own.sort_values("points").iloc[0], float(str(claim.paper))
-    limit, verdict = limits.same_score, Verdict.INCONCLUSIVE
-    reached = own["exposed_questions_percent"].max()
-    if (own["high"] < theirs).any():
-        verdict = Verdict.NOT_REPRODUCED
-    elif reached <= limit:
-        verdict = Verdict.ARITHMETIC  # hardly a question can change
-    elif (own["low"] >= -limit).all():
-        verdict = Verdict.DIRECTION
+    limit, reached = limits.same_score, own["exposed_questions_percent"].max()
+    verdict, worse = Verdict.ARITHMETIC, bool((own["high"] < theirs).any())
+    if worse or reached > limit:  # else hardly a question can change
+        verdict = told(not worse and bool((own["low"] >= -limit).all()), worse)
     why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {points(worst)}; masks "
            f"reach at most {reached:.0f}% of the questions of one")  # fmt: skip
     return Outcome(verdict, why, **interval(worst, "points", 1), **known(worst, results))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from analysis.benchmarks import EVERY, table
@@ -10,7 +12,7 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, interval, points, rule
+from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
@@ -20,15 +22,13 @@ FOCUS = ("table1.focus", "table3.focus-r16", "table10.focus")  # the same row in
 NAMES = {**TASKS, "truthfulqa_mc1": "truthfulqa_mc1"}
 
 
-def known(row: pd.Series, results: Results) -> dict[str, object]:
+def known(row: pd.Series, results: Results) -> dict[str, Any]:
     """Evidence, command, n and scale of a row."""
     seeds = ", ".join(map(str, results.run_of(row["evidence"]).get("seeds") or [0]))
-    return {
-        "n": int(row["questions"]), "evidence": row["evidence"],
-        "command": f"dvc repro read@{row['experiment']}",
-        "scale": f"{results.scale}; {results.cells[row['cell']].model}; "
-                 f"{int(row['questions'])} questions, {int(row['shots'])} shots; seed {seeds}",
-    }  # fmt: skip
+    scale = (
+        f"{results.scale}; {results.cells[row['cell']].model}; {int(row['questions'])} questions"
+    )
+    return facts(row, results, "questions", f"{scale}, {int(row['shots'])} shots; seed {seeds}")
 
 
 def zero_shot(results: Results) -> pd.DataFrame:
@@ -51,14 +51,9 @@ def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
     """Whether a score stays under a mask: by arithmetic, where it reaches too few questions for
     more points than same_score to change."""
-    if row["exposed_questions_percent"] <= limits.same_score:
-        verdict = Verdict.ARITHMETIC
-    elif row["high"] < 0:
-        verdict = Verdict.NOT_REPRODUCED
-    elif not row["changed_percent"]:
-        verdict = Verdict.DIRECTION
-    else:
-        verdict = Verdict.INCONCLUSIVE
+    verdict = Verdict.ARITHMETIC
+    if row["exposed_questions_percent"] > limits.same_score:
+        verdict = told(not row["changed_percent"], row["high"] < 0)
     why = (f"{row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, difference "
            f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask reaches "
            f"{row['exposed_questions_percent']:.0f}% of the questions and "
@@ -92,5 +87,5 @@ def unexposed(results: Results) -> Outcome:
         f"{row['exposed_pairs_percent']:.1f}%" for _, row in own.iterrows()
     )  # fmt: skip
     first = own.iloc[0]
-    facts = known(first, results) | {"n": int(own["questions"].sum())}
-    return Outcome(verdict, why, ours=reached, **facts)
+    every = known(first, results) | {"n": int(own["questions"].sum())}
+    return Outcome(verdict, why, ours=reached, **every)

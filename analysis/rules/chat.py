@@ -25,5 +25,5 @@ def further(results: Results, before: str) -> Outcome:
         f"the paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
         f"{found.high:+.3f})"
     )
-    known = facts(own.rename({"questions": "documents"}), results) | columns(found, "ours")
+    known = facts(own, results, "questions") | columns(found, "ours")
     return Outcome(judged(-found.high, -found.low, 0.0), why, **known, same_setting=True)

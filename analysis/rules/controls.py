@@ -20,7 +20,7 @@ from analysis.comparisons import (
 from analysis.results import Results
 from analysis.rivals import EQUAL
 from analysis.rows import need, only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
 
 FEWEST = 3  # seeds from which a spread says anything
 
@@ -78,16 +78,15 @@ def spread_of_seeds(results: Results) -> Outcome:
     found = frame.assign(**_spread(results, frame))
     found = found.assign(wider=found["spread"] > found["half"])
     share, first = float(found["wider"].mean()), found.loc[found["spread"].idxmax()]
-    verdict = Verdict.DIRECTION if share > 0.5 else Verdict.INCONCLUSIVE
-    verdict = verdict if share else Verdict.NOT_REPRODUCED
+    verdict = told(share > 0.5, not share)
     why = (
         f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
         f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
         f"{first['budget']}, {first['spread']:.1%} from best to worst (half the documents' "
         f"interval {first['half']:.1%})"
     )
-    known = facts(first, results) | {"n": int(first["seeds"])}
-    return Outcome(verdict, why, ours=100 * float(first["spread"]), **known)
+    return Outcome(verdict, why, ours=100 * float(first["spread"]),
+                   **facts(first, results, "seeds"))  # fmt: skip
 
 
 def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
@@ -118,9 +117,6 @@ def any_training(results: Results) -> Outcome:
     best = need(row_of(frame.sort_values("change"), cell=known.cell, condition="hard"))
     why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {best['cell']} at "
            f"{best['distant_density']:.0%} of the distant pairs: {changed(best)}")  # fmt: skip
-    verdict = Verdict.INCONCLUSIVE
-    if row["high"] < 0 and row["change"] <= best["change"]:
-        verdict = Verdict.DIRECTION
-    elif row["low"] >= 0 or row["low"] > best["high"]:
-        verdict = Verdict.NOT_REPRODUCED
+    verdict = told(row["high"] < 0 and row["change"] <= best["change"],
+                   row["low"] >= 0 or row["low"] > best["high"])  # fmt: skip
     return Outcome(verdict, why, **interval(row), **facts(row, results))

@@ -11,7 +11,7 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rivals import EQUAL
 from analysis.rows import need, only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
 from experiments.settings import Tolerances
 
 # Where each statement is read: experiment, reading, texts.
@@ -28,11 +28,9 @@ TIMED = {"recipe": ("ours", "untrained"), "allocated": ("allocated",)}
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 
-def judged(low: float, high: float, limit: float) -> str:
+def judged(low: float, high: float, limit: float) -> Verdict:
     """A statement that something lies below a limit, by its interval."""
-    if high <= limit:
-        return Verdict.REPRODUCED
-    return Verdict.NOT_REPRODUCED if low > limit else Verdict.INCONCLUSIVE
+    return told(high <= limit, low > limit, Verdict.REPRODUCED)
 
 
 @rule(

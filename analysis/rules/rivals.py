@@ -14,7 +14,7 @@ from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
 from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
 from experiments.settings import Tolerances
 
 # The paper's name of a method, and the experiment that stands for it here.
@@ -54,11 +54,7 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     partly = [role for role, about in ABOUT.items() if not about.every and role != "performer"]
     own = need(only(rows(results), role=partly, budget=BUDGET)).sort_values("change")
     best, limit = own.iloc[0], limits.far_worse
-    verdict = Verdict.INCONCLUSIVE
-    if best["high"] <= limit:
-        verdict = Verdict.DIRECTION
-    elif (own["low"] > limit).all():
-        verdict = Verdict.NOT_REPRODUCED
+    verdict = told(best["high"] <= limit, (own["low"] > limit).all())
     why = f"At {BUDGET} of the distant pairs, against full attention: " + "; ".join(
         f"{ROLES[row['role']]} {changed(row)}" for _, row in own.head(4).iterrows()
     )
@@ -73,11 +69,8 @@ def none_is_better(results: Results) -> Outcome:
     others = [role for role, about in ABOUT.items() if not about.every]
     own = need(only(against_ours(results), budget=BUDGET, role=others)).sort_values("change")
     equal = own["distant_density"] <= own["base_distant_density"] + EQUAL
-    verdict = Verdict.INCONCLUSIVE
-    if (equal & (own["high"] < 0)).any():
-        verdict = Verdict.NOT_REPRODUCED
-    elif (own["low"] > 0).all():
-        verdict = Verdict.REPRODUCED
+    beaten = (equal & (own["high"] < 0)).any()
+    verdict = told((own["low"] > 0).all() and not beaten, beaten, Verdict.REPRODUCED)
     why = "Against the recipe at its own budget: " + "; ".join(
         f"{ROLES[row['role']]} {changed(row)} at {row['distant_density']:.1%}"
         for _, row in own.head(4).iterrows()

@@ -41,7 +41,7 @@ def beyond_control(results: Results, control: str) -> Outcome:
                    same_setting=True)  # fmt: skip
 
 
-def worst(verdicts: Iterable[str]) -> str:
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Of a statement about every length: refuted by one, borne out by all alone."""
     every = list(verdicts)
     return next((each for each in (Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE) if each in every),
@@ -65,4 +65,4 @@ def points(rows: pd.DataFrame) -> str:
 
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
     """Of one row, as an Outcome takes it."""
-    return facts(row.rename({"questions": "documents"}), results) | interval(row, "points", 1)
+    return facts(row, results, "questions") | interval(row, "points", 1)

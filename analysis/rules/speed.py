@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, only, row_of, with_ends
-from analysis.rules.registry import Outcome, Verdict, agree, interval, rule
+from analysis.rules.registry import Outcome, Verdict, agree, interval, rule, told
 from experiments.settings import Tolerances
 
 PAPER_GPU = "H100"
@@ -91,8 +91,8 @@ def crossover(claim: Claim, results: Results) -> Outcome:
         return Outcome(Verdict.DIRECTION, why, **known)
     lengths, paper = frame["length"], float(claim.paper or 16384)
     both = lengths.min() < paper <= lengths.max()
-    verdict = Verdict.NOT_REPRODUCED if both else Verdict.INCONCLUSIVE
-    return Outcome(verdict, f"{'always' if later else 'never'} faster: {why}", **known)
+    why = f"{'always' if later else 'never'} faster: {why}"
+    return Outcome(told(False, both), why, **known)
 
 
 def full_at_a_million(results: Results) -> pd.Series:
@@ -124,7 +124,7 @@ def full_seconds(claim: Claim, results: Results) -> Outcome:
            f"{heads * paper / taken:.1f} of these")  # fmt: skip
     possible = taken / heads <= paper and taken * 32 / heads >= paper
     theirs = PAPER_GPU in str(row["hardware"])
-    verdict = Verdict.NOT_REPRODUCED if theirs and not possible else Verdict.INCONCLUSIVE
+    verdict = told(False, theirs and not possible)
     return Outcome(verdict, why, ours=taken, **span, **_full_facts(row))
 
 

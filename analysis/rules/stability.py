@@ -16,7 +16,7 @@ from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, row_of
-from analysis.rules.registry import Outcome, Verdict, around, interval, points, rule
+from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
 ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank"}
@@ -33,13 +33,12 @@ def trained(results: Results, name: str, weights: bool, measure: str) -> pd.Seri
     return need(row_of(known, name=name, weights=weights))
 
 
-def known(row: pd.Series, results: Results) -> dict[str, Any]:
+def known(row: pd.Series, results: Results, n: str = "layers") -> dict[str, Any]:
     """Evidence, command, n and scale."""
     cell = results.cells[row["cell"]]
-    return {"n": int(row["layers"]), "evidence": row["evidence"],
-            "command": f"dvc repro read@{row['experiment']}",
-            "scale": f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
-                     f"{row['steps']} steps; seed 0"}  # fmt: skip
+    scale = (f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
+             f"{row['steps']} steps; seed 0")  # fmt: skip
+    return facts(row, results, n, scale)
 
 
 def few(claim: Claim, row: pd.Series, results: Results) -> bool:
@@ -64,13 +63,11 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
         said = untold
     elif says in ("yes", "no") and (high <= limit or low > limit):
         blocked = high <= limit
-        same = blocked == (says == "yes")
-        verdict = Verdict.DIRECTION if same else Verdict.NOT_REPRODUCED
+        verdict = told(blocked == (says == "yes"), True)
         said = "blocked" if blocked else "not blocked"
     elif says not in ("yes", "no"):
         partly = limit < low and high < 1
-        verdict = Verdict.DIRECTION if partly else Verdict.INCONCLUSIVE
-        verdict = Verdict.NOT_REPRODUCED if low > 1 else verdict
+        verdict = told(partly, low > 1)
         said = "in part" if partly else "not blocked" if low > 1 else "the interval holds both"
     why = (f"{WORDS[measure].format(row[measure])}, {left:.2f} ({low:.2f} to {high:.2f}, over "
            f"layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper on "
@@ -95,14 +92,12 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
 def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """How the groups end."""
     row, even = (trained(results, name, True, "largest") for name in (method, SINKHORN))
-    fewer, happens, verdict = few(claim, row, results), ends(row, even, limits), Verdict.DIRECTION
+    fewer, happens = few(claim, row, results), ends(row, even, limits)
     words = (
         f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"
     )
-    if not happens:
-        late = fewer and method != SINKHORN
-        verdict = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
-    elif method == SINKHORN:
+    verdict = told(happens, method == SINKHORN or not fewer)
+    if happens and method == SINKHORN:
         verdict, words = semantic(results)
     why = (f"{row['largest']:.0f}% of the tokens in the largest of {row['groups']} groups "
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
@@ -154,8 +149,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
     row = trained(results, method, claim.column.endswith("full_ft"), "largest")
     own, paper = interval(row, "largest", 1), float(str(claim.paper))
     late = method != SINKHORN and few(claim, row, results)
-    beyond = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
-    verdict = around(own, paper, limits.same_share, beyond)
+    verdict = around(own, paper, limits.same_share, late)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
         verdict = Verdict.DIRECTION  # a collapse is one
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
@@ -163,7 +157,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
            f"{paper:g}% (limit {limits.same_share:g} points)")  # fmt: skip
     if method != SINKHORN:
         why += "; it gives no weights of its losses: ours are 0.01"
-    return Outcome(verdict, why, **own, **known(row, results) | {"n": int(row["documents"])})
+    return Outcome(verdict, why, **own, **known(row, results, "documents"))
 
 
 @rule(
@@ -175,8 +169,7 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
     """Tokens that keep their group from one look to the next."""
     row = trained(results, METHODS[method], claim.column.endswith("full_ft"), "agreement")
     own, paper = interval(row, "agreement", 1), float(str(claim.paper))
-    beyond = Verdict.INCONCLUSIVE if few(claim, row, results) else Verdict.NOT_REPRODUCED
-    verdict = around(own, paper, limits.same_share / 100, beyond)
+    verdict = around(own, paper, limits.same_share / 100, few(claim, row, results))
     why = (f"{own['ours']:.1%} of the tokens keep their group over the last looks "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}")  # fmt: skip

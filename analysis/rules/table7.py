@@ -13,7 +13,7 @@ from analysis.comparisons import change, quality
 from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import Missing, need, only
-from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule, told
 from experiments.settings import Tolerances
 
 GROUPS = 4  # K of Table 7
@@ -174,9 +174,6 @@ def soft_against_hard(results: Results, limits: Tolerances) -> Outcome:
     gap = change(only(own, budget=row["budget"]), soft, results.confidence)
     limit = limits.same_ppl
     why = f"one router, gate of Eq. 2: hard top-2 against soft {changed(gap)} (limit {limit:.0%})"
-    verdict = Verdict.INCONCLUSIVE
-    if gap["low"] > limit or gap["high"] < -limit:
-        verdict = Verdict.DIRECTION
-    elif -limit <= gap["low"] and gap["high"] <= limit:
-        verdict = Verdict.NOT_REPRODUCED
+    verdict = told(gap["low"] > limit or gap["high"] < -limit,
+                   -limit <= gap["low"] and gap["high"] <= limit)  # fmt: skip
     return Outcome(verdict, why, **interval(gap), **facts(row, results))
