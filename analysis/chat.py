@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.cells import Cell
 from analysis.comparisons import quality
 from analysis.results import Results
-from analysis.rows import columns, only, wide
+from analysis.rows import columns, need, only, wide
 from experiments import statistics
 
 COLUMNS = ["experiment", "cell", "role", "rate", "before", "budget", "questions", "divergence",
@@ -44,13 +44,11 @@ def divergence(rows: pd.DataFrame) -> np.ndarray:
     return wide(rows, rows["divergence"], ["document"])
 
 
-def apart(results: Results, one: str, other: str, before: int) -> statistics.Interval | None:
-    """How much further the answers of one cell are than another's, paired by question; None where
-    one of them was not read."""
-    own, theirs = (divergence(only(results.readings["chat"], cell=each, before=before))
+def apart(results: Results, one: str, other: str, before: int) -> statistics.Interval:
+    """How much further the answers of one cell are than another's, paired by question; Missing
+    where one of them was not read."""
+    own, theirs = (divergence(need(only(results.readings["chat"], cell=each, before=before)))
                    for each in (one, other))  # fmt: skip
-    if not own.size or not theirs.size:
-        return None
     return statistics.two_way(own.mean(0) - theirs.mean(0), results.confidence)
 
 

@@ -23,10 +23,6 @@ FIELDS = (
     "id", "source", "statement", "kind", "paper", "ours", "low", "high", "n", "scale", "verdict",
     "why", "command", "evidence",
 )  # fmt: skip
-KINDS = (
-    "perplexity", "score", "count", "parameters", "speed", "density", "balance", "categorical",
-    "identity", "audit",
-)  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -82,40 +78,8 @@ def row(claim: Claim, results: Results, settings: LedgerSettings) -> Row:
 
 
 def build(results: Results, settings: LedgerSettings) -> list[Row]:
-    """The whole ledger in the order of the paper, our own statements and doubts last. Validated."""
-    rows = [row(claim, results, settings) for claim in claims()]
-    validate(rows)
-    return rows
-
-
-def validate(rows: list[Row]) -> None:
-    """Raise ValueError, naming the row, where the ledger breaks its schema."""
-    counts = Counter(entry.get("id") for entry in rows)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise ValueError(f"{twice[0]}: the ledger has this id more than once")
-    for entry in rows:
-        if message := _broken(entry):
-            raise ValueError(f"{entry.get('id')}: {message}")
-
-
-def _broken(entry: Row) -> str | None:
-    """What is wrong with a row, None where nothing is."""
-    if tuple(entry) != FIELDS:
-        return f"fields must be {', '.join(FIELDS)}"
-    if entry["verdict"] not in list(Verdict):
-        return f"unknown verdict {entry['verdict']!r}"
-    if entry["kind"] not in KINDS:
-        return f"unknown kind {entry['kind']!r}"
-    if not entry["why"]:
-        return "a verdict needs its reason in `why`"
-    measured = entry["verdict"] != Verdict.NOT_RUN
-    if measured and not (entry["evidence"] and entry["command"] and entry["scale"]):
-        return f"{entry['verdict']!r} needs evidence, command and scale"
-    if not measured and entry["ours"] is not None:
-        return "not run, yet it has a figure of ours"
-    if entry["low"] is not None and entry["high"] is not None and entry["low"] > entry["high"]:
-        return "the interval is upside down"
-    return None
+    """The whole ledger in the order of the paper, our own statements and doubts last."""
+    return [row(claim, results, settings) for claim in claims()]
 
 
 def totals(rows: list[Row]) -> dict[str, int]:
@@ -188,8 +152,7 @@ def _cells(entry: Row) -> list[str]:
 
 
 def write(rows: list[Row], folder: Path) -> list[Path]:
-    """Write claims.json, claims.csv and claims.md below `folder`; the schema is checked first."""
-    validate(rows)
+    """Write claims.json, claims.csv and claims.md below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"claims.{suffix}" for suffix in ("json", "csv", "md")]
     text = json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.cells import Cell
 from analysis.results import Results, reading_of
-from analysis.rows import columns, only
+from analysis.rows import columns, need, only
 from experiments import statistics
 
 COLUMNS = [
@@ -148,10 +148,9 @@ class Headline:
         return only(self.family.of(frame), cell=self.cell).sort_values("distant_density")
 
 
-def headline(results: Results) -> Headline | None:
-    """The first of :func:`headlines`, None where no groups were trained and read."""
-    found = headlines(results)
-    return found[0] if found else None
+def headline(results: Results) -> Headline:
+    """The first of :func:`headlines`, Missing where no groups were trained and read."""
+    return need(headlines(results))[0]
 
 
 def headlines(results: Results) -> list[Headline]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.comparisons import quality
 from analysis.results import Results
-from analysis.rows import only, row_of
+from analysis.rows import need, only, row_of
 
 # How an experiment of params.yaml trained weights, and under what attention.
 TRAINED = {
@@ -35,7 +35,7 @@ def table(results: Results) -> pd.DataFrame:
     return known[COLUMNS].sort_values("weights", kind="stable")
 
 
-def of(results: Results, weights: str, method: str, texts: str,
-       condition: str) -> pd.Series | None:  # fmt: skip
-    """One row of the table, None where it was not read."""
-    return row_of(table(results), weights=weights, method=method, texts=texts, condition=condition)
+def of(results: Results, weights: str, method: str, texts: str, condition: str) -> pd.Series:
+    """One row of the table, Missing where it was not read."""
+    return need(row_of(table(results), weights=weights, method=method, texts=texts,
+                       condition=condition))  # fmt: skip

@@ -13,7 +13,7 @@ from analysis import claims, figures, rules, tables
 from analysis.cells import ROLES
 from analysis.comparisons import quality
 from analysis.pages import headline
-from analysis.pages.words import percent
+from analysis.pages.words import or_nothing, percent
 from analysis.results import Results
 from analysis.rules import Verdict
 
@@ -45,7 +45,8 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
         shades=SHADES,
         short=SHORT,
         totals=claims.totals(rows),
-        headline=re.sub(r"\[(.*?)\]\(.*?\)|`|\*\*", r"\1", headline.sentence(results)),
+        headline=re.sub(r"\[(.*?)\]\(.*?\)|`|\*\*", r"\1",
+                        or_nothing(lambda: headline.sentence(results))),
         figures=pictures(path.parent / "figures"),
         first=first,
         rest=[row for row in judged if row not in first],

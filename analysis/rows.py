@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sized
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from experiments.statistics import Interval
+
+Found = TypeVar("Found")
+
+
+class Missing(Exception):  # noqa: N818
+    """What is asked for has no result files."""
+
+
+def need(found: Found | None) -> Found:
+    """The same; Missing where it is None, or nothing is in it."""
+    if found is None or (isinstance(found, Sized) and not len(found)):
+        raise Missing
+    return found
 
 
 def only(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:

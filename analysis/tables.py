@@ -24,7 +24,7 @@ from analysis import (
     stability,
     timed,
 )
-from analysis.comparisons import against_full, headline, point, quality
+from analysis.comparisons import against_full, headlines, point, quality
 from analysis.copied import copied
 from analysis.paper import printed
 from analysis.results import Results
@@ -35,9 +35,9 @@ from experiments import statistics
 def pareto(results: Results) -> pd.DataFrame:
     """Quality against density of the headline's texts, for `dvc plots` and whoever draws: density
     is the share of distant pairs, changes are in percent against ``against``."""
-    known = headline(results)
-    if known is None:
+    if not headlines(results):
         return pd.DataFrame()
+    known = headlines(results)[0]
     own = known.family.of(quality(results)).sort_values(["cell", "distant_density"])
     above = point(results, known.pretrained, known.family)
     full = [] if above is None else [pd.DataFrame([above])]
@@ -148,10 +148,10 @@ ALWAYS: dict[str, Callable[[], pd.DataFrame]] = {
 def metrics(results: Results) -> dict[str, dict[str, float]]:
     """A handful of numbers an experiment for `dvc metrics diff`: its middle budget on the texts
     that it shares with the headline, or else on those of most documents; all in percent."""
-    frame, known = against_full(quality(results)), headline(results)
+    frame, known = against_full(quality(results)), headlines(results)
     found: dict[str, dict[str, float]] = {}
     for cell, own in frame.groupby("cell", sort=False):
-        main = known.family.of(own) if known else own.head(0)
+        main = known[0].family.of(own) if known else own.head(0)
         own = main if len(main) else own.sort_values("documents", ascending=False)
         own = only(own, reading=own["reading"].iloc[0], texts=own["texts"].iloc[0])
         row = own.sort_values("distant_density").iloc[(len(own) - 1) // 2]

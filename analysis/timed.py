@@ -6,7 +6,7 @@ from functools import cache
 
 import pandas as pd
 
-from analysis.comparisons import headline, quality
+from analysis.comparisons import headlines, quality
 from analysis.results import Results
 from analysis.rows import only
 
@@ -21,10 +21,10 @@ PAPER = "paper_adapted"  # on the model that ours start from
 def table(results: Results) -> pd.DataFrame:
     """A row a mask that was both timed and read on the headline's texts: its attention's time as a
     share of full attention's, and the change of perplexity."""
-    known, timed = headline(results), results.table("masks")
-    if known is None or timed.empty:
+    known, timed = headlines(results), results.table("masks")
+    if not known or timed.empty:
         return pd.DataFrame(columns=COLUMNS)
-    frame = known.family.of(quality(results))
+    frame = known[0].family.of(quality(results))
     rows = []
     for mask in timed[timed["method"] != "full"].to_dict("records"):
         own = only(frame, role=roles_of(mask))

@@ -35,12 +35,13 @@ from analysis.figures import (
     whole,
 )
 from analysis.results import Results
+from analysis.rows import Missing
 
 
 class Shown(NamedTuple):
-    """A figure: what draws it (None without result files), its title and what it shows."""
+    """A figure: what draws it (Missing without result files), its title and what it shows."""
 
-    draw: Callable[[Results], Figure | None]
+    draw: Callable[[Results], Figure]
     title: str
     caption: str
 
@@ -89,11 +90,10 @@ def write(results: Results, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, shown in FIGURES.items():
-        figure = shown.draw(results)
         paths = [folder / f"{name}.{suffix}" for suffix in ("png", "svg")]
-        if figure is not None:
-            written += style.save(figure, paths)
-            continue
-        for path in paths:  # a figure of an older run must not outlive its result files
-            path.unlink(missing_ok=True)
+        try:
+            written += style.save(shown.draw(results), paths)
+        except Missing:
+            for path in paths:  # a figure of an older run must not outlive its result files
+                path.unlink(missing_ok=True)
     return written

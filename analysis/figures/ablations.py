@@ -12,7 +12,7 @@ from analysis import ablations
 from analysis.figures import style
 from analysis.paper import printed
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Above: change of the perplexity under the training gate against the default (K = 8, window "
@@ -30,16 +30,14 @@ THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
           "joint": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
 
 
-def draw(results: Results) -> Figure | None:
-    """Two rows of panels, one a setting; None where nothing was ablated."""
+def draw(results: Results) -> Figure:
+    """Two rows of panels, one a setting."""
     frame = ablations.table(results)
     known = frame["change"].notna() | (frame["value"] == frame["default"])
     frame = frame[known & frame["setting"].isin(list(TITLES))]
     shown = [str(name) for name, own in frame.groupby("setting", sort=False)
              if len(set(own["value"])) > 1]  # fmt: skip
-    if not shown:
-        return None
-    figure, every = style.axes(len(shown), 0.8 + 2.5 * len(shown), 6.2, rows=2, share=True)
+    figure, every = style.axes(len(need(shown)), 0.8 + 2.5 * len(shown), 6.2, rows=2, share=True)
     for column, setting in enumerate(shown):
         own = only(frame, setting=setting).sort_values("value")
         values = sorted(set(own["value"]))

@@ -11,6 +11,7 @@ from analysis.architectures import TYPES
 from analysis.figures import style
 from analysis.paper import model_name, printed
 from analysis.results import Results
+from analysis.rows import need
 
 CAPTION = (
     "Change of the perplexity against the same model with full attention. Filled: small models of "
@@ -23,12 +24,10 @@ LOOKS = {"soft": (style.BLUE, "o", "ours, training gate", -0.2),
          2: (style.RED, "s", "ours, hard mask, 2 of 4 groups", 0.0)}  # fmt: skip
 
 
-def draw(results: Results) -> Figure | None:
-    """One panel; None where no small model was read."""
+def draw(results: Results) -> Figure:
+    """One panel."""
     frame = architectures.table(results)
-    shown = [name for name in TYPES if name in set(frame["attention"])]
-    if not shown:
-        return None
+    shown = need([name for name in TYPES if name in set(frame["attention"])])
     figure, (axis,) = style.axes(1, 8.6, 3.8)
     for key, (colour, marker, label, side) in LOOKS.items():
         own = frame[(frame["condition"] == key) | (frame["top_k"] == key)]

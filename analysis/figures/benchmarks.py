@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from analysis import benchmarks
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import Missing, only
 
 CAPTION = (
     "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
@@ -25,15 +25,15 @@ LINES = (
 )
 
 
-def draw(results: Results) -> Figure | None:
-    """Points against window and worked examples; None where only one of them was read."""
+def draw(results: Results) -> Figure:
+    """Points against window and worked examples; Missing where only one of them was read."""
     own = only(benchmarks.table(results), texts=benchmarks.EVERY,
                experiment=[name for line in LINES for name in line[2]])  # fmt: skip
     places = own[["shots", "window"]].drop_duplicates().sort_values(
         ["shots", "window"], ascending=[True, False]
     )  # fmt: skip
     if len(places) < 2:
-        return None
+        raise Missing
     order = {place: n for n, place in enumerate(places.itertuples(index=False, name=None))}
     figure, (axis,) = style.axes(1, 8.0, 4.2)
     for number, (label, role, names) in enumerate(LINES):

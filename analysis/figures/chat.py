@@ -10,7 +10,7 @@ from analysis import chat
 from analysis.cells import ROLES
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import Missing, only
 
 CAPTION = (
     "How far a model's answers are from the original model's, against its perplexity on plays. "
@@ -22,13 +22,13 @@ CAPTION = (
 LINES = {"lora4": ("LoRA, rank 4", "adapted"), "lora16": ("LoRA, rank 16", "random")}
 
 
-def draw(results: Results) -> Figure | None:
-    """Divergence against the change of perplexity; None where nothing was asked."""
+def draw(results: Results) -> Figure:
+    """Divergence against the change of perplexity."""
     every = chat.table(results)
     frame = every.dropna(subset=["gain"])
     lengths = sorted(frame["before"].unique())
     if len(lengths) < 2:
-        return None
+        raise Missing
     figure, axes = style.axes(len(lengths), 9.2, 3.9, share=True)
     for axis, before in zip(axes, lengths, strict=True):
         for block, own in only(frame, before=before).groupby("experiment", sort=False):

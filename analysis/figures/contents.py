@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis import contents, information
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Test tokens that have the part of speech of their group: each group is given the one that "
@@ -24,11 +24,9 @@ INFORMATION = (
 )
 
 
-def draw(results: Results) -> Figure | None:
-    """A line a way to group; None where no contents were read."""
-    frame = contents.table(results)
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """A line a way to group."""
+    frame = need(contents.table(results))
     figure, (axis,) = style.axes(1, 8.0, 4.6)
     for number, (by, name) in enumerate(contents.WAYS.items()):
         by_layer(axis, only(frame, by=by), "purity", name, number)
@@ -37,11 +35,9 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-def told(results: Results) -> Figure | None:
-    """A line a label; None where no groups were read."""
-    frame = only(information.table(results), cell=information.OWN)
-    if frame.empty:
-        return None
+def told(results: Results) -> Figure:
+    """A line a label."""
+    frame = need(only(information.table(results), cell=information.OWN))
     figure, (axis,) = style.axes(1, 8.0, 4.6)
     there = [name for name in information.NAMES if name in set(frame["about"])]
     for number, about in enumerate(there):

@@ -8,6 +8,7 @@ from analysis.cells import labels
 from analysis.copied import copied
 from analysis.figures import style
 from analysis.results import Results
+from analysis.rows import need
 
 CAPTION = (
     "Windows that end in a passage that they have held before: of what the same model gains under "
@@ -16,11 +17,9 @@ CAPTION = (
 )
 
 
-def draw(results: Results) -> Figure | None:
-    """A bar an experiment and budget, at most seven; None where no passage was read twice."""
-    frame = copied(results)
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """A bar an experiment and budget, at most seven."""
+    frame = need(copied(results))
     names = labels(results.cells[cell] for cell in dict.fromkeys(frame["cell"]))
     frame = frame.sort_values("copied").head(style.MOST)
     figure, (axis,) = style.axes(1, 8.0, 1.6 + 0.5 * len(frame))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only, with_ends
+from analysis.rows import need, only, with_ends
 
 CAPTION = (
     "One new token's attention over a cache, times as fast as torch's full attention over a "
@@ -22,11 +22,9 @@ ROUTERS = {"layer": "a router a layer", "key_head": "a router a key head",
 MOST = style.MOST - 2  # beside the two of full attention
 
 
-def draw(results: Results) -> Figure | None:
-    """A panel a device and dtype, None where it was not timed."""
-    frame = results.table("decode")
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """A panel a device and dtype."""
+    frame = need(results.table("decode"))
     panels = list(frame.groupby(["device", "dtype"], sort=False))
     figure, axes = style.axes(len(panels), 1.0 + 4.8 * len(panels), 5.2, share=True)
     for axis, ((device, dtype), rows) in zip(axes, panels, strict=True):

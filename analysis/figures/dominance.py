@@ -11,7 +11,7 @@ from analysis import stability
 from analysis.cells import Cell
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Share of tokens in the largest group of a training text, the mean over layers. Left: routers "
@@ -26,17 +26,15 @@ OWN_WORDS = {"recluster": "recluster six times"}
 TRAINED = {True: "all weights", False: "routers alone"}
 
 
-def draw(results: Results) -> Figure | None:
-    """A panel for what is trained, a line a mitigation; None where nothing was watched."""
+def draw(results: Results) -> Figure:
+    """A panel for what is trained, a line a mitigation."""
     watched = set(results.traces["cell"])
     cells = [each for each in stability.cells(results)
              if each.regime["mitigation"] in FIRST and each.name in watched]  # fmt: skip
     cells.sort(key=lambda each: FIRST.index(each.regime["mitigation"]))
     by = {name: [each for each in cells if each.regime["weights"] == weights]
           for weights, name in TRAINED.items()}  # fmt: skip
-    panels = {name: own for name, own in by.items() if len(own) > 1}
-    if not panels:
-        return None
+    panels = need({name: own for name, own in by.items() if len(own) > 1})
     figure, axes = style.axes(len(panels), 1.0 + 4.8 * len(panels), 4.8, share=True)
     for axis, (name, own) in zip(axes, panels.items(), strict=True):
         _panel(axis, results, own)

@@ -12,7 +12,7 @@ from analysis.comparisons import headline, quality
 from analysis.figures import style
 from analysis.figures.quality import counted_against
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import Missing, need, only
 
 CAPTION = (
     "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
@@ -28,15 +28,13 @@ SEARCH = (
 MOST_BUDGETS = 4
 
 
-def draw(results: Results) -> Figure | None:
-    """A row an experiment, a mark a budget; None where only one experiment was read."""
+def draw(results: Results) -> Figure:
+    """A row an experiment, a mark a budget; Missing where only one experiment was read."""
     known = headline(results)
-    if known is None:
-        return None
     frame = known.family.of(quality(results))
     frame = only(frame, budget=[*known.rows(frame)["budget"], "own"])
     if frame["cell"].nunique() < 2:
-        return None
+        raise Missing
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     best = frame.groupby("cell")["change"].mean().sort_values().index
     figure, (axis,) = style.axes(1, 8.0, 1.7 + 0.42 * len(best))
@@ -46,14 +44,12 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-def searches(results: Results) -> Figure | None:
+def searches(results: Results) -> Figure:
     """A panel an experiment that others were compared with at equal budgets."""
     frame = only(quality(results), condition="hard", final=False)
     frame = frame[~frame["base_role"].isin(["adapted", "pretrained"])]
     panels = [(key, own) for key, own in frame.groupby(["reading", "texts", "against"], sort=False)]
-    if not panels:
-        return None
-    tallest = max(own["cell"].nunique() for _, own in panels)
+    tallest = max(own["cell"].nunique() for _, own in need(panels))
     figure, every = style.axes(len(panels), 1 + 6.5 * len(panels), 1.8 + 0.42 * tallest)
     for axis, ((_, texts, against), own) in zip(every, panels, strict=True):
         cells = list(dict.fromkeys(own["cell"]))

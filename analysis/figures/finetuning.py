@@ -11,7 +11,7 @@ from analysis.figures import style
 from analysis.finetuning import TEXTS
 from analysis.paper import printed
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Left: change of the perplexity when all weights are trained with Focus, against full "
@@ -25,11 +25,9 @@ CONDITIONS = {"soft": (style.BLUE, "o", "ours, training gate", -0.15),
               "hard": (style.RED, "s", "ours, hard mask, top-2", 0.0)}  # fmt: skip
 
 
-def draw(results: Results) -> Figure | None:
-    """Two panels, the second where something was trained from scratch; None without results."""
-    frame = only(finetuning.table(results), method="focus")
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """Two panels, the second where something was trained from scratch."""
+    frame = need(only(finetuning.table(results), method="focus"))
     curves = only(results.training, cell=CURVES)
     figure, every = style.axes(2 if len(curves) else 1, 9.2 if len(curves) else 6.0, 3.8)
     by_text(every[0], frame)

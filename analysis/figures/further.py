@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis import ablations
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "The paper's setup with one setting changed that the paper leaves alone (routers alone "
@@ -25,16 +25,14 @@ CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
               "hard_": ("hard mask", style.RED, "s", 0.08)}  # fmt: skip
 
 
-def draw(results: Results) -> Figure | None:
-    """Two rows of panels, one a setting; None where no such setting was changed."""
+def draw(results: Results) -> Figure:
+    """Two rows of panels, one a setting."""
     frame = ablations.table(results)
     frame = only(frame[~frame["setting"].isin(ablations.SETTINGS)], trained="centroids")
     frame = frame[frame["change"].notna() | (frame["value"] == frame["default"])]
     shown = [(str(name), own) for name, own in frame.groupby("setting", sort=False)
              if len(own) > 1]  # fmt: skip
-    if not shown:
-        return None
-    figure, every = style.axes(len(shown), 0.8 + 2.5 * len(shown), 5.6, rows=2, share=True)
+    figure, every = style.axes(len(need(shown)), 0.8 + 2.5 * len(shown), 5.6, rows=2, share=True)
     for column, (setting, own) in enumerate(shown):
         above, below = every[column], every[column + len(shown)]
         panel(above, below, own.sort_values("value", key=lambda x: x.map(rank)))

@@ -14,7 +14,7 @@ from analysis import forecast, ladder
 from analysis.figures import style
 from analysis.forecast import Law
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "The same retrofit on models of one type at growing size, masks with a window of 8 tokens, "
@@ -37,10 +37,9 @@ LOWEST = -10.0  # percent: further down lies no gap
 CHANGES = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
-def draw(results: Results) -> Figure | None:
-    """Gaps, and density needed; None where no rung was read."""
-    if ladder.of(results, "ladder").empty:
-        return None
+def draw(results: Results) -> Figure:
+    """Gaps, and density needed."""
+    need(ladder.of(results, "ladder"))
     figure, (gaps, share) = style.axes(2, 9.8, 4.4)
     for budget, (colour, marker, aside) in SHOWN.items():
         masks(gaps, results, budget, {"color": colour, "marker": marker}, aside)

@@ -8,7 +8,7 @@ from analysis import tables
 from analysis.cells import labels
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Share of a prefix's group assignments that change when its suffix is replaced by another "
@@ -18,11 +18,9 @@ LOOK = {"sinkhorn": style.RED, "causal": style.BLUE}
 SAYS = {"sinkhorn": "balanced over the sequence (Sinkhorn)", "causal": "balanced causally"}
 
 
-def draw(results: Results) -> Figure | None:
-    """Bars by experiment and balance, None where it was not read."""
-    frame = tables.leak(results)
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """Bars by experiment and balance."""
+    frame = need(tables.leak(results))
     cells = list(dict.fromkeys(frame["cell"]))
     balances = list(dict.fromkeys(frame["balance"]))
     names = labels(results.cells[cell] for cell in cells)

@@ -10,7 +10,7 @@ from analysis import lengths, positions
 from analysis.figures import style
 from analysis.paper import printed
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import Missing, need, only
 
 CAPTION = (
     "Change of the perplexity against full attention at the same length, on plays, with 95% "
@@ -32,11 +32,11 @@ LOOKS = {
 }
 
 
-def draw(results: Results) -> Figure | None:
-    """Cost and density against length; None where nothing was read at several lengths."""
+def draw(results: Results) -> Figure:
+    """Cost and density against length; Missing where nothing was read at several lengths."""
     frame = lengths.table(results)
     if frame["context"].nunique() < 2:
-        return None
+        raise Missing
     figure, (cost, kept) = style.axes(2, 9.2, 3.6)
     shown = frame.assign(kept=100 * frame["distant_density"], label=[
         f"{row['method']}, trained at {style.short(int(row['trained_at']))}"
@@ -54,11 +54,9 @@ def draw(results: Results) -> Figure | None:
     return finish(figure, cost, kept, "tokens of the text")
 
 
-def by_position(results: Results) -> Figure | None:
-    """Cost and drift against the position; None where nothing was read so."""
-    frame = positions.table(results)
-    if frame.empty:
-        return None
+def by_position(results: Results) -> Figure:
+    """Cost and drift against the position."""
+    frame = need(positions.table(results))
     figure, (cost, moved) = style.axes(2, 9.2, 3.6)
     lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
     moved.set(ylabel="keys in other groups (%)", ylim=(0, None))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import Missing, need, only
 
 CAPTION = (
     "Counted, not measured: memory of one process by part. Left: routers of the experiment "
@@ -27,16 +27,14 @@ PARTS = {
 PHASES = {"train": "Training routers, 8 devices", "infer": "Reading, one device"}
 
 
-def draw(results: Results) -> Figure | None:
-    """A panel a phase and a bar a model; None where no table was written."""
+def draw(results: Results) -> Figure:
+    """A panel a phase and a bar a model."""
     path = results.base / "tables" / "plan.csv"
     if not path.is_file():
-        return None
+        raise Missing
     frame = pd.read_csv(path)
     frame = frame[~frame["model"].str.startswith("small-")]  # made here, too small to be seen
-    rows = only(frame, scale=SCALE).sort_values("parameters", ascending=False)
-    if rows.empty:
-        return None
+    rows = need(only(frame, scale=SCALE)).sort_values("parameters", ascending=False)
     figure, axes = style.axes(2, 11.0, 1.6 + 0.34 * len(rows))
     for axis, (phase, title) in zip(axes, PHASES.items(), strict=True):
         _panel(axis, rows, phase)

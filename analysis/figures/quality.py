@@ -11,7 +11,7 @@ from analysis.cells import ROLES, labels
 from analysis.comparisons import Family, Headline, headline, headlines, point, quality
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import Missing, only
 from analysis.tables import plural
 
 CAPTION = (
@@ -31,16 +31,17 @@ FIRST = ("ours", "allocated", "longer_allocated", "paper_adapted", "window", "he
 TEXTS = {"unseen": "held-out books", "books": "development books"}
 
 
-def draw(results: Results) -> Figure | None:
-    """The headline's texts, None where they were not read."""
-    known = headline(results)
-    return None if known is None else of(results, known)
+def draw(results: Results) -> Figure:
+    """The headline's texts."""
+    return of(results, headline(results))
 
 
-def core(results: Results) -> Figure | None:
+def core(results: Results) -> Figure:
     """The same of the second headline, the core's, where the first was read too."""
     known = headlines(results)
-    return of(results, known[1]) if len(known) > 1 else None
+    if len(known) < 2:
+        raise Missing
+    return of(results, known[1])
 
 
 def of(results: Results, known: Headline) -> Figure:
@@ -102,16 +103,14 @@ def _title(known: Headline, frame: pd.DataFrame) -> str:
             f"{seeds}")  # fmt: skip
 
 
-def kinds(results: Results) -> Figure | None:
-    """A row a kind of text, None where only one was read."""
+def kinds(results: Results) -> Figure:
+    """A row a kind of text, Missing where only one was read."""
     known = headline(results)
-    if known is None:
-        return None
     own = only(quality(results), cell=known.cell, against=known.family.against, condition="hard",
                final=True)  # fmt: skip
     texts = own[["reading", "texts"]].drop_duplicates("texts").to_dict("records")
     if len(texts) < 2:
-        return None
+        raise Missing
     figure, (axis,) = style.axes(1, 8.0, 1.6 + 0.62 * len(texts))
     for place, found in enumerate(texts):
         family = Family(found["reading"], found["texts"], known.family.against)

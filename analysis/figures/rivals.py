@@ -10,7 +10,7 @@ from analysis.figures import style
 from analysis.figures.quality import finish
 from analysis.results import Results
 from analysis.rivals import ABOUT, CONTROLS, OURS, rows
-from analysis.rows import only
+from analysis.rows import Missing, only
 from analysis.tables import plural
 
 CAPTION = (
@@ -26,12 +26,12 @@ FROZEN = [role for role, about in ABOUT.items() if role not in CONTROLS and not 
 RIVALS = style.MOST - len(MINE) - 1  # and the model with full attention
 
 
-def draw(results: Results) -> Figure | None:
-    """None where no rival was read beside ours."""
+def draw(results: Results) -> Figure:
+    """Missing where no rival was read beside ours."""
     frame = rows(results)
     frame = frame[pd.to_numeric(frame["budget"], errors="coerce").notna()]  # no mask by name
     if not frame["role"].isin(list(ABOUT)).any():
-        return None
+        raise Missing
     middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]
     order = only(frame, budget=middle).sort_values("change").drop_duplicates("role")
     ours = order["role"].isin(MINE)

@@ -8,7 +8,7 @@ from analysis import ruler
 from analysis.cells import ROLES
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
@@ -20,11 +20,9 @@ CAPTION = (
 )
 
 
-def draw(results: Results) -> Figure | None:
-    """Cost and answers found against length; None where nothing was read so."""
-    frame = only(ruler.table(results), task=ruler.EVERY)
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """Cost and answers found against length."""
+    frame = need(only(ruler.table(results), task=ruler.EVERY))
     figure, (cost, found) = style.axes(2, 9.2, 3.9)
     frame = frame[frame["against"].map(lambda name: results.cells[name].role) != "ours"]
     shown = only(frame, role=ruler.SHOWN).drop_duplicates(["role", "length"])

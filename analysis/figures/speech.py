@@ -11,7 +11,7 @@ from analysis import contents
 from analysis.contents import CATEGORIES
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Share of each group's test tokens that have a part of speech (a row adds to 100%; textblob's "
@@ -20,12 +20,9 @@ CAPTION = (
 )
 
 
-def draw(results: Results) -> Figure | None:
-    """A panel a layer; None where no contents were read."""
-    frame = contents.right(results)
-    if frame.empty:
-        return None
-    own = only(frame, by="groups")
+def draw(results: Results) -> Figure:
+    """A panel a layer."""
+    own = need(only(contents.right(results), by="groups"))
     layers = sorted(own["layer"].unique())
     shown = list(dict.fromkeys([layers[0], layers[len(layers) // 2], layers[-1]]))
     figure, every = style.axes(len(shown), 1.6 + 3.1 * len(shown), 4.6)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis.figures import style
 from analysis.paper import printed
 from analysis.results import Results
-from analysis.rows import only, with_ends
+from analysis.rows import need, only, with_ends
 
 CAPTION = (
     "Attention alone, forward pass, one group a token, times as fast as full attention; the "
@@ -25,11 +25,9 @@ MACHINE = ["hardware", "heads", "key_heads", "head_dim", "dtype", "window"]
 COLUMNS = 3
 
 
-def draw(results: Results) -> Figure | None:
-    """A row of panels a machine and head layout, a panel a K; None without timings."""
-    frame = only(results.speed, k=1, probe="symmetric", direction="forward")
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """A row of panels a machine and head layout, a panel a K."""
+    frame = need(only(results.speed, k=1, probe="symmetric", direction="forward"))
     machines = [rows for _, rows in frame.groupby(MACHINE, sort=False)]
     columns = min(COLUMNS, max(rows["K"].nunique() for rows in machines))
     size = (1.4 + 3.9 * columns, 1.1 + 3.9 * len(machines))

@@ -10,7 +10,7 @@ from analysis.comparisons import headline
 from analysis.figures import style
 from analysis.figures.quality import counted_against
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Change of perplexity at 2,048 tokens, against the time of attention at 16,384 tokens as a "
@@ -23,11 +23,9 @@ CAPTION = (
 ORDER = ("ours", "heavy", "allocated", "longer_allocated", "window", timed.PAPER)
 
 
-def draw(results: Results) -> Figure | None:
-    """None where masks were not timed, or not read."""
-    frame, known = timed.table(results), headline(results)
-    if frame.empty or known is None:
-        return None
+def draw(results: Results) -> Figure:
+    """A mark a mask."""
+    frame, known = need(timed.table(results)), headline(results)
     figure, (axis,) = style.axes(1, 8.0, 5.0)
     for number, role in enumerate(each for each in ORDER if each in set(frame["role"])):
         own = only(frame, role=role).sort_values("time")

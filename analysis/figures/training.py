@@ -9,7 +9,7 @@ from analysis.cells import labels
 from analysis.comparisons import quality
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
@@ -18,11 +18,9 @@ CAPTION = (
 )
 
 
-def draw(results: Results) -> Figure | None:
+def draw(results: Results) -> Figure:
     """A line an experiment, at most seven; a panel for those of each kind of texts."""
-    frame = tables.training(results)
-    if frame.empty:
-        return None
+    frame = need(tables.training(results))
     trained = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
     final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)

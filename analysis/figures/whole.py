@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis.cells import ROLES
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 
 CAPTION = (
     "The whole model with two groups per query (FocusConfig.recipe()), routing and n-gram keys and "
@@ -23,11 +23,9 @@ SHORT = {"ours": "recipe", "allocated": "calibrated"}
 TITLES = {"forward": "A forward pass", "generation": "Generation after a context"}
 
 
-def draw(results: Results) -> Figure | None:
-    """A panel a phase, None where neither was timed."""
-    frame = results.whole
-    if frame.empty:
-        return None
+def draw(results: Results) -> Figure:
+    """A panel a phase."""
+    frame = need(results.whole)
     phases = [name for name in TITLES if name in set(frame["phase"])]
     figure, axes = style.axes(len(phases), 1.0 + 4.6 * len(phases), 4.6, share=True)
     for axis, phase in zip(axes, phases, strict=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from analysis import claims
 from analysis.pages import failed, headline, rivals
+from analysis.pages.words import or_nothing
 from analysis.results import Results
 from analysis.rules import Verdict
 
@@ -82,7 +83,9 @@ def rendered(text: str, results: Results, rows: list[claims.Row]) -> str:
         if name not in known or name not in ended:
             what = "has no end" if name in known else f"is unknown; there are {', '.join(known)}"
             raise ValueError(f"marker {name!r}: {what}")
-    return MARKED.sub(lambda m: f"<!-- {m[1]} -->\n{known[m[1]]()}\n<!-- /{m[1]} -->", text)
+    return MARKED.sub(
+        lambda m: f"<!-- {m[1]} -->\n{or_nothing(known[m[1]])}\n<!-- /{m[1]} -->", text
+    )
 
 
 def write(root: Path, results: Results, rows: list[claims.Row]) -> list[Path]:

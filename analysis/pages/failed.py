@@ -6,9 +6,9 @@ import pandas as pd
 
 from analysis import lengths
 from analysis.comparisons import MAIN_READING, Headline, headline, quality, versus
-from analysis.pages.words import NOTHING, percent
+from analysis.pages.words import percent
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import Missing, need, only
 from analysis.tables import markdown
 
 LONGEST = "long_8192"  # the reading of the longest texts
@@ -18,13 +18,10 @@ NAMES = {"forward": "a forward pass", "generation": "generation"}
 
 def failed(results: Results) -> str:
     """What did not work, with the figures of the files that tell."""
-    known = headline(results)
-    if known is None:
-        return NOTHING
-    every = quality(results)
+    known, every = headline(results), quality(results)
     frame = known.family.of(every)
     found = [paper(results, every, known), quarter(frame, known), *longer(results), short(results)]
-    return "\n".join(f"- {each}" for each in found if each) or NOTHING
+    return need("\n".join(f"- {each}" for each in found if each))
 
 
 def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
@@ -92,7 +89,7 @@ def sharing(results: Results) -> str:
     pairs = [("allocated", "heavy_untrained", MAIN_READING),
              ("long_longer_allocated", "long_longer_heavy", LONGEST)]  # fmt: skip
     if not {name for pair in pairs for name in pair[:2]} <= set(results.cells):
-        return NOTHING
+        raise Missing
     told = []
     for *names, reading in pairs:
         one, other = (results.cells[name] for name in names)

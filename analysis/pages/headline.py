@@ -9,9 +9,9 @@ import pandas as pd
 from analysis import tables
 from analysis.cells import ROLES
 from analysis.comparisons import SAME, Headline, headline, quality, versus
-from analysis.pages.words import NONE, NOTHING, percent
+from analysis.pages.words import NONE, percent
 from analysis.results import Results
-from analysis.rows import only, row_of
+from analysis.rows import need, only, row_of
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
@@ -30,8 +30,6 @@ PHASES = {"forward": "forward pass", "generation": "generation"}
 def sentence(results: Results) -> str:
     """The recipe's cost, and what calibration and more steps leave of it: a sentence each."""
     known = headline(results)
-    if known is None:
-        return NOTHING
     row = default_row(results, known)
     books, seeds = int(row["documents"]), tables.plural(row["seeds"], "seed")
     read = f"{books} {TEXTS.get(row['texts'], row['texts'])}"
@@ -53,8 +51,6 @@ def sentence(results: Results) -> str:
 def table(results: Results) -> str:
     """At most five configurations: quality, density and speed of each in its row."""
     known = headline(results)
-    if known is None:
-        return NOTHING
     frame = known.family.of(quality(results))
     own, middle = known.rows(frame), default_row(results, known)
     same = only(frame, budget=middle["budget"])
@@ -74,8 +70,6 @@ def table(results: Results) -> str:
 def budgets(results: Results) -> str:
     """What one, two and four groups per query keep and cost, alone and calibrated."""
     known = headline(results)
-    if known is None:
-        return NOTHING
     roles = ("ours", *ADDED)
     frame, rows = only(known.family.of(quality(results)), role=roles), []
     for top_k, own in frame.groupby("top_k"):
@@ -168,9 +162,7 @@ def forward(results: Results, row: pd.Series) -> str:
 def speed(results: Results) -> str:
     """How many times as fast as the pretrained one the whole model is, by phase, length, and what
     was timed."""
-    frame = results.whole
-    if frame.empty:
-        return NOTHING
+    frame = need(results.whole)
     lengths = sorted({int(each) for each in frame["length"]})
     rows = []
     for (phase, role), own in frame.groupby(["phase", "role"], sort=False):

@@ -9,9 +9,9 @@ import pandas as pd
 from analysis import rivals, ruler
 from analysis.cells import ROLES
 from analysis.comparisons import quality
-from analysis.pages.words import NONE, NOTHING, percent, pointed
+from analysis.pages.words import NONE, percent, pointed
 from analysis.results import Results
-from analysis.rows import only, row_of
+from analysis.rows import need, only, row_of
 from analysis.tables import markdown
 
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
@@ -48,11 +48,9 @@ def beside(results: Results) -> str:
 def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (),
              below: Iterable[list[str]] = ()) -> str:  # fmt: skip
     """A table of methods with their answers, and further rows."""
-    if own.empty:
-        return NOTHING
     lost, length, _ = answers(results)
     found = f"answers, {length:,} tokens" if length else "long-context answers"
-    told = [[*costs(row), lost.get(row["role"], (0, NONE))[1]] for _, row in own.iterrows()]
+    told = [[*costs(row), lost.get(row["role"], (0, NONE))[1]] for _, row in need(own).iterrows()]
     head = ["", "distant pairs", "cost of choosing keys", "perplexity", found]
     return "\n".join(markdown(head, [*above, *told, *below], "lrlrr"))
 
@@ -62,18 +60,14 @@ def question(results: Results) -> str:
     lost, length, _ = answers(results)
     told = [[ROLES[role], lost[role][1], lost[f"{role}_last"][1]]
             for role in ("ours", "allocated") if {role, f"{role}_last"} <= set(lost)]  # fmt: skip
-    if not told:
-        return NOTHING
     head = [f"answers, {length:,} tokens", "mask alone", "question in full"]
-    return "\n".join(markdown(head, told))
+    return "\n".join(markdown(head, need(told)))
 
 
 def kinds(results: Results) -> str:
     """The cost of the recipe and of rivals at its own budget, a row a kind of text."""
-    own = only(quality(results), reading="kinds", budget=rivals.BUDGET, base_role="adapted",
-               role=KINDS)  # fmt: skip
-    if own.empty:
-        return NOTHING
+    own = need(only(quality(results), reading="kinds", budget=rivals.BUDGET, base_role="adapted",
+                    role=KINDS))  # fmt: skip
     roles = [role for role in KINDS if role in set(own["role"])]
     told = [[str(texts), *(percent(row_of(rows, role=role)) for role in roles)]
             for texts, rows in own.groupby("texts")]  # fmt: skip

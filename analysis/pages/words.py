@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from analysis.rows import Missing
 
 NONE = "–"  # of a cell that was not measured
 NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
+
+
+def or_nothing(told: Callable[[], str]) -> str:
+    """What a function tells; :data:`NOTHING` where it has no result files."""
+    try:
+        return told()
+    except Missing:
+        return NOTHING
 
 
 def percent(row: Any) -> str:

@@ -15,8 +15,8 @@ from analysis import ablations, scope
 from analysis.ablations import DEFAULTS
 from analysis.paper import Claim, magnitude, printed
 from analysis.results import Results
-from analysis.rows import only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
+from analysis.rows import need, only, row_of
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
 from analysis.rules.table7 import same_sign
 from experiments.settings import Tolerances
 
@@ -31,10 +31,11 @@ def pretrained() -> float:
     return theirs("table1", "ppl", method="pretrained")
 
 
-def with_value(results: Results, trained: str, setting: str, value: float) -> pd.Series | None:
-    """The cell with this value, all else the default."""
-    own = only(ablations.table(results), trained=trained, setting=setting)
-    return row_of(own.astype({"value": float}), value=value)
+def with_value(results: Results, trained: str, setting: str, value: float,
+               known: list[str]) -> pd.Series:  # fmt: skip
+    """The cell with this value, all else the default, of which these columns were read."""
+    own = only(ablations.table(results), trained=trained, setting=setting).dropna(subset=known)
+    return need(row_of(own.astype({"value": float}), value=value))
 
 
 def theirs(entry: str, column: str, **named: Any) -> float:
@@ -48,17 +49,16 @@ def theirs(entry: str, column: str, **named: Any) -> float:
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_ppl; where it is small, one wholly beyond the limit",
 )  # fmt: skip
-def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Perplexity under the training gate, with one setting changed."""
-    found = both(claim, results)
-    return None if found is None else judged(claim, results, limits, *found)
+    return judged(claim, results, limits, *both(claim, results, ["change"]))
 
 
 @rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
       refuted="after as many steps, where the paper's change is large, an interval on the other "
       "side of zero or wholly within the limit same_ppl; where it is small, one beyond "
       "it")  # fmt: skip
-def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Two groups: the smallest window against the default of eight, others against the smallest."""
     (narrow,) = (row["ppl"] for row in printed("table9.notes") if row["ppl"])
     if claim.column == "ppl":
@@ -67,10 +67,8 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     else:
         name, base = f"two_groups_window-window{claim.keys['window']}", "two_groups"
         paper = float(str(claim.paper)) / narrow
-    cell, other = (results.cells.get(each) for each in (name, base))
-    found = ablations.perplexity(results, cell, other) if cell and other else {}
-    if not cell or not found:
-        return None
+    cell, other = (need(results.cells.get(each)) for each in (name, base))
+    found = need(ablations.perplexity(results, cell, other))
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, cell)
     limit = 100 * limits.same_ppl
     verdict, why = beside(interval(row), 100 * paper, limit, few)
@@ -80,35 +78,29 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
       "limit same_ppl")  # fmt: skip
-def dimensions(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def dimensions(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Perplexity with more dimensions to route in; the model's own for the paper's."""
-    if DEFAULTS["centroids"] not in results.cells:
-        return None
     dimension = claim.keys["R"]
     paper, base = (theirs("routing_dim", "ppl", R=each) for each in (dimension, 16))
     own = only(ablations.table(results), trained="centroids", setting="routing_dim")
     value = float(own["value"].max()) if dimension == WHOLE and len(own) else float(dimension)
-    row = with_value(results, "centroids", "routing_dim", value)
+    row = with_value(results, "centroids", "routing_dim", value, ["change"])
     return judged(claim, results, limits, row, paper, base)
 
 
-def both(claim: Claim, results: Results) -> tuple[pd.Series | None, float, float] | None:
-    """Our row of a setting and value, the paper's figure, and the paper's at the default that we
-    ran; None where we did not."""
+def both(claim: Claim, results: Results, known: list[str]) -> tuple[pd.Series, float, float]:
+    """Our row of a setting and value, of which these columns were read, the paper's figure, and the
+    paper's at the default that we ran."""
     trained, parameter, value = TRAINED[claim.column], claim.keys["parameter"], claim.keys["value"]
-    cell, field = results.cells.get(DEFAULTS[trained]), ablations.SETTINGS.get(parameter)
-    if cell is None or field is None:
-        return None
+    cell, field = need(results.cells.get(DEFAULTS[trained])), ablations.SETTINGS[parameter]
     paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
                    for each in (value, ablations.whole(cell)[field]))  # fmt: skip
-    return with_value(results, trained, parameter, float(value)), paper, base
+    return with_value(results, trained, parameter, float(value), known), paper, base
 
 
-def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series | None,
-           paper: float, base: float) -> Outcome | None:  # fmt: skip
+def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
+           paper: float, base: float) -> Outcome:  # fmt: skip
     """A change of perplexity beside the paper's, from ``base`` to ``paper``."""
-    if row is None or pd.isna(row["change"]):
-        return None
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     limit = limits.same_ppl
     if row["value"] == row["default"]:
@@ -155,19 +147,16 @@ def _beside(
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_share; where it is small, one wholly beyond it",
 )  # fmt: skip
-def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group, with one setting changed."""
-    row, paper, base = both(claim, results) or (None, 0.0, 0.0)
-    if row is None or pd.isna(row["largest"]) or pd.isna(row["evidence"]):
-        return None
+    row, paper, base = both(claim, results, ["largest", "evidence"])
     limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     if row["value"] == row["default"]:
         near = abs(row["largest"] - paper) <= limit
-        wrong = Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
-        return Outcome(Verdict.DIRECTION if near else wrong, why, **own, **facts(row, results))
+        return Outcome(told(near, not few), why, **own, **facts(row, results))
     verdict, why = beside(interval(row, "points", 1), paper - base, limit, few)
     why = (f"{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}: {why}")  # fmt: skip

@@ -15,9 +15,19 @@ from analysis.architectures import TYPES
 from analysis.benchmarks import table as scores
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 from analysis.rules.benchmarks import TASKS, kept, known
-from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, points, rule
+from analysis.rules.registry import (
+    Outcome,
+    Verdict,
+    agree,
+    changed,
+    facts,
+    interval,
+    points,
+    rule,
+    told,
+)
 from experiments.settings import Tolerances
 
 
@@ -60,13 +70,11 @@ def near_only(results: Results, model: str, limit: float) -> str:
     refuted="after as many steps, an interval above zero where the paper gains, or above the "
     "paper's cost (at least the limit same_ppl) where it loses",
 )  # fmt: skip
-def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> Outcome | None:
+def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> Outcome:
     """Routers alone on a small model of the same attention type."""
     attention = claim.keys["attention"]
     condition = "soft" if model.startswith("gpt2") else "hard"
-    row = architectures.of(results, attention, condition, claim)
-    if row is None:
-        return None
+    row = need(architectures.of(results, attention, condition, claim))
     before, after = figures(model)
     if not scope.differences(claim, results.cells[row["cell"]], row):
         close = agree(float(row["ppl"]), after, limits.same_ppl)
@@ -90,22 +98,16 @@ def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> 
     refuted="a type on which the training gate costs more than the limit far_worse, the interval "
     "above it whole",
 )  # fmt: skip
-def every_type(results: Results, limits: Tolerances) -> Outcome | None:
+def every_type(results: Results, limits: Tolerances) -> Outcome:
     """The training gate on a small model of every attention type."""
     rows = {name: architectures.of(results, name, "soft") for name in TYPES}
-    found = {name: row for name, row in rows.items() if row is not None}
-    if len(found) < len(TYPES):
-        return None
+    found = {name: need(row) for name, row in rows.items()}
     worst = max(found.values(), key=lambda row: row["change"])
-    verdict = Verdict.INCONCLUSIVE
-    if any(row["low"] > limits.far_worse for row in found.values()):
-        verdict = Verdict.NOT_REPRODUCED
-    elif all(row["high"] <= limits.same_ppl for row in found.values()):
-        verdict = Verdict.DIRECTION
     blind = [name for name, row in found.items()
              if near_only(results, row["model"], limits.same_ppl)]  # fmt: skip
-    if verdict == Verdict.DIRECTION and blind:
-        verdict = Verdict.INCONCLUSIVE
+    close = all(row["high"] <= limits.same_ppl for row in found.values())
+    far = any(row["low"] > limits.far_worse for row in found.values())
+    verdict = told(close and not blind and not far, far)
     why = "training gate against full attention: " + "; ".join(
         f"{name} {changed(row)}" for name, row in found.items()
     )
@@ -117,7 +119,7 @@ def every_type(results: Results, limits: Tolerances) -> Outcome | None:
     *(f"table2.{{model}}.{task}" for task in TASKS),
     refuted="an interval of the difference to the score without the mask below zero",
 )
-def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Benchmarks on a model of the same attention type: SmolLM2 where it is that, else ours."""
     own = only(scores(results), texts=TASKS[claim.column], shots=0)
     own = own[own["budget"] != "own"]
@@ -126,26 +128,20 @@ def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     alike = named[[architectures.attention_of(each) == claim.keys["attention"]
                    for each in named["model"]]]  # fmt: skip
     pretrained = only(own, role="paper") if claim.keys["attention"] == "GQA" else own.head(0)
-    rows = next((each for each in (same, pretrained, alike) if len(each)), own.head(0))
-    return None if rows.empty else kept(rows.iloc[0], results, limits)
+    rows = need(next((each for each in (same, pretrained, alike) if len(each)), None))
+    return kept(rows.iloc[0], results, limits)
 
 
 @rule("table2.notes.benchmarks.worst_drop", refuted="an interval below the paper's worst drop")
-def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The greatest drop of a zero-shot benchmark under the paper's setup, over all models."""
     own = only(scores(results), texts=list(TASKS.values()), role=["small", "paper"], shots=0)
-    own = own[own["budget"] != "own"]
-    if own.empty:
-        return None
+    own = need(own[own["budget"] != "own"])
     worst, theirs = own.sort_values("points").iloc[0], float(str(claim.paper))
-    limit, verdict = limits.same_score, Verdict.INCONCLUSIVE
-    reached = own["exposed_questions_percent"].max()
-    if (own["high"] < theirs).any():
-        verdict = Verdict.NOT_REPRODUCED
-    elif reached <= limit:
-        verdict = Verdict.ARITHMETIC  # hardly a question can change
-    elif (own["low"] >= -limit).all():
-        verdict = Verdict.DIRECTION
+    limit, reached = limits.same_score, own["exposed_questions_percent"].max()
+    verdict, worse = Verdict.ARITHMETIC, bool((own["high"] < theirs).any())
+    if worse or reached > limit:  # else hardly a question can change
+        verdict = told(not worse and bool((own["low"] >= -limit).all()), worse)
     why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {points(worst)}; masks "
            f"reach at most {reached:.0f}% of the questions of one")  # fmt: skip
     return Outcome(verdict, why, **interval(worst, "points", 1), **known(worst, results))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from analysis.benchmarks import EVERY, table
 from analysis.cells import WINDOW
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import only, row_of
+from analysis.rows import need, only, row_of
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, interval, points, rule
+from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
@@ -20,15 +22,13 @@ FOCUS = ("table1.focus", "table3.focus-r16", "table10.focus")  # the same row in
 NAMES = {**TASKS, "truthfulqa_mc1": "truthfulqa_mc1"}
 
 
-def known(row: pd.Series, results: Results) -> dict[str, object]:
+def known(row: pd.Series, results: Results) -> dict[str, Any]:
     """Evidence, command, n and scale of a row."""
     seeds = ", ".join(map(str, results.run_of(row["evidence"]).get("seeds") or [0]))
-    return {
-        "n": int(row["questions"]), "evidence": row["evidence"],
-        "command": f"dvc repro read@{row['experiment']}",
-        "scale": f"{results.scale}; {results.cells[row['cell']].model}; "
-                 f"{int(row['questions'])} questions, {int(row['shots'])} shots; seed {seeds}",
-    }  # fmt: skip
+    scale = (
+        f"{results.scale}; {results.cells[row['cell']].model}; {int(row['questions'])} questions"
+    )
+    return facts(row, results, "questions", f"{scale}, {int(row['shots'])} shots; seed {seeds}")
 
 
 def zero_shot(results: Results) -> pd.DataFrame:
@@ -42,23 +42,18 @@ def zero_shot(results: Results) -> pd.DataFrame:
     *(f"table4.focus-k2.{task}" for task in NAMES),
     refuted="an interval of the difference to the pretrained model's score below zero",
 )
-def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The paper's setup on our model: scores with and without the mask, question by question."""
-    row = row_of(zero_shot(results), role="paper", texts=NAMES[claim.column])
-    return None if row is None else kept(row, results, limits)
+    row = need(row_of(zero_shot(results), role="paper", texts=NAMES[claim.column]))
+    return kept(row, results, limits)
 
 
 def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
     """Whether a score stays under a mask: by arithmetic, where it reaches too few questions for
     more points than same_score to change."""
-    if row["exposed_questions_percent"] <= limits.same_score:
-        verdict = Verdict.ARITHMETIC
-    elif row["high"] < 0:
-        verdict = Verdict.NOT_REPRODUCED
-    elif not row["changed_percent"]:
-        verdict = Verdict.DIRECTION
-    else:
-        verdict = Verdict.INCONCLUSIVE
+    verdict = Verdict.ARITHMETIC
+    if row["exposed_questions_percent"] > limits.same_score:
+        verdict = told(not row["changed_percent"], row["high"] < 0)
     why = (f"{row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, difference "
            f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask reaches "
            f"{row['exposed_questions_percent']:.0f}% of the questions and "
@@ -68,12 +63,10 @@ def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
 
 @rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
       "together wholly above same_score")  # fmt: skip
-def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome | None:
+def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
     """Scores under a mask that worked examples put within its reach, question by question."""
-    frame = table(results)
-    row, limit = row_of(frame[frame["shots"] > 0], role=role, texts=EVERY), limits.same_score
-    if row is None:
-        return None
+    frame, limit = table(results), limits.same_score
+    row = need(row_of(frame[frame["shots"] > 0], role=role, texts=EVERY))
     why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
            f"-{limit:.0f}); the mask reaches {row['exposed_questions_percent']:.0f}% of the "
            f"questions and {row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
@@ -83,11 +76,9 @@ def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome |
 
 
 @rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
-def unexposed(results: Results) -> Outcome | None:
+def unexposed(results: Results) -> Outcome:
     """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
-    own = only(zero_shot(results), texts=list(TASKS.values())).drop_duplicates("texts")
-    if own.empty:
-        return None
+    own = need(only(zero_shot(results), texts=list(TASKS.values())).drop_duplicates("texts"))
     reached = float((own["exposed_questions_percent"] * own["questions"]).sum()
                     / own["questions"].sum())  # fmt: skip
     verdict = Verdict.DIRECTION if reached < 50 else Verdict.NOT_REPRODUCED
@@ -96,5 +87,5 @@ def unexposed(results: Results) -> Outcome | None:
         f"{row['exposed_pairs_percent']:.1f}%" for _, row in own.iterrows()
     )  # fmt: skip
     first = own.iloc[0]
-    facts = known(first, results) | {"n": int(own["questions"].sum())}
-    return Outcome(verdict, why, ours=reached, **facts)
+    every = known(first, results) | {"n": int(own["questions"].sum())}
+    return Outcome(verdict, why, ours=reached, **every)

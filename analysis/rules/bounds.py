@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import GPU_COMMAND
 from analysis.rules.table7 import GROUPS, paper_way, table7_row
@@ -38,7 +38,7 @@ def said(row: pd.Series | None) -> str:
 
 @rule("table7.{model}.k1.speedup", "table7.{model}.k2.speedup",
       refuted="a measured speed-up below the paper's by more than its limit")  # fmt: skip
-def table7_speedup(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def table7_speedup(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The pairs that stay bound the speed-up: 1 / density, the paper's own percentage. Within the
     bound, a timing decides."""
     percent = table7_row(claim)["pairs_retained"]
@@ -49,9 +49,7 @@ def table7_speedup(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         why = f"above the bound of its own pairs: {why}{said(timed(results, claim.keys['k']))}"
         known = {"ours": most, "evidence": "analysis/paper.yaml", **COUNTED}
         return Outcome(Verdict.CONTRADICTS, why, **known)
-    row = timed(results, claim.keys["k"], HEADS[claim.keys["model"]])
-    if row is None:
-        return None
+    row = need(timed(results, claim.keys["k"], HEADS[claim.keys["model"]]))
     known = {
         "ours": float(row["speedup"]), "n": int(row["repetitions"]), "evidence": row["evidence"],
         "command": GPU_COMMAND, "scale": f"{row['hardware']}; random tensors",
@@ -65,12 +63,10 @@ def table7_speedup(claim: Claim, results: Results, limits: Tolerances) -> Outcom
 
 @rule("audit.2", refuted="a mask of two of four groups whose pairs, or whose timing, allow the "
       "paper's 2x")  # fmt: skip
-def top2_bound(results: Results) -> Outcome | None:
+def top2_bound(results: Results) -> Outcome:
     """Density of hard top-2 of 4, the bound that it implies, and the measured ratio where there
     is one."""
     row, clock = paper_way(results, 2), timed(results, 2)
-    if row is None:
-        return None
     bound = 1 / float(row["density"])
     theirs = printed("table7", k=2)
     claimed = min(float(r["speedup"]) for r in theirs)

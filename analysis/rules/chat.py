@@ -14,14 +14,10 @@ ROUTED = "answers_paper"
 
 @rule("ours.chat.{before}", refuted="an interval of the difference wholly below zero: LoRA's "
       "answers are nearer")  # fmt: skip
-def further(results: Results, before: str) -> Outcome | None:
+def further(results: Results, before: str) -> Outcome:
     """LoRA at its best rate against the paper's mask, by the same questions."""
     cell = best(results, BLOCKS["lora-r4"])
-    if cell is None:
-        return None
     found = chat.apart(results, cell.name, ROUTED, int(before))
-    if found is None:
-        return None
     own, mask = (only(chat.table(results), cell=name, before=int(before)).iloc[0]
                  for name in (cell.name, ROUTED))  # fmt: skip
     why = (
@@ -29,5 +25,5 @@ def further(results: Results, before: str) -> Outcome | None:
         f"the paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
         f"{found.high:+.3f})"
     )
-    known = facts(own.rename({"questions": "documents"}), results) | columns(found, "ours")
+    known = facts(own, results, "questions") | columns(found, "ours")
     return Outcome(judged(-found.high, -found.low, 0.0), why, **known, same_setting=True)

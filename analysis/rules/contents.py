@@ -13,8 +13,8 @@ import pandas as pd
 from analysis import contents, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import columns, only
-from analysis.rules.registry import Outcome, Verdict, around, facts, points, rule
+from analysis.rows import Missing, columns, need, only
+from analysis.rules.registry import Outcome, around, facts, points, rule, told
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -36,12 +36,11 @@ def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
     return facts({**own.iloc[0], "documents": own["document"].nunique()}, results)
 
 
-def refuted(claim: Claim, results: Results, own: pd.DataFrame) -> Verdict:
-    """What speaks against a claim refutes it only where the routers trained for as many steps."""
+def few(claim: Claim, results: Results, own: pd.DataFrame) -> bool:
+    """Whether the routers trained for fewer steps than the paper's: then nothing is refuted."""
     cell = results.cells[own.iloc[0]["cell"]]
     start = results.cells.get(cell.start or "")
-    few = scope.fewer_steps(claim, start if start and not cell.steps else cell)
-    return Verdict.INCONCLUSIVE if few else Verdict.NOT_REPRODUCED
+    return scope.fewer_steps(claim, start if start and not cell.steps else cell)
 
 
 def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:
@@ -63,22 +62,19 @@ def against_others(results: Results, layer: int) -> tuple[bool, str]:
     "groups.{group}.category",
     refuted="after as many steps, no group is mostly of this category on test documents",
 )
-def category(claim: Claim, results: Results, group: str) -> Outcome | None:
+def category(claim: Claim, results: Results, group: str) -> Outcome:
     """Whether a group holds mostly this category, and whether groups are needed to see it."""
-    if contents.table(results).empty:
-        return None
+    need(contents.table(results))
     found = chosen(results, group)
     if found is None:
         first = contents.right(results).head(1)
         why = f"in no layer is a group mostly of {claim.paper} on validation documents"
-        return Outcome(refuted(claim, results, first), why, **known(results, first))
+        verdict = told(False, not few(claim, results, first))
+        return Outcome(verdict, why, **known(results, first))
     best, own = found
     value, (more, words) = purity(results, own), against_others(results, int(best["layer"]))
-    verdict = Verdict.INCONCLUSIVE
-    if value["high"] < HALF:
-        verdict = refuted(claim, results, own)
-    elif value["low"] > HALF and more:
-        verdict = Verdict.DIRECTION
+    verdict = told(value["low"] > HALF and more,
+                   value["high"] < HALF and not few(claim, results, own))  # fmt: skip
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
            f"({value['low']:.0f} to {value['high']:.0f}) of its tokens; the layer's tokens by "
            f"part of speech: {words}")  # fmt: skip
@@ -87,14 +83,11 @@ def category(claim: Claim, results: Results, group: str) -> Outcome | None:
 
 @rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit "
       "same_share from the paper's")  # fmt: skip
-def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome | None:
+def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome:
     """How pure the purest group of that category is."""
-    found = chosen(results, group)
-    if found is None:
-        return None
-    best, own = found
+    best, own = need(chosen(results, group))
     value, paper = purity(results, own), float(str(claim.paper))
-    verdict = around(value, paper, limits.same_share, refuted(claim, results, own))
+    verdict = around(value, paper, limits.same_share, few(claim, results, own))
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
            f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%")  # fmt: skip
     return Outcome(verdict, why, **value, **known(results, own))
@@ -104,22 +97,16 @@ def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outc
     "groups.{group}.top_tokens",
     refuted="after as many steps, none of the paper's tokens among the most frequent",
 )
-def tokens(claim: Claim, results: Results, group: str) -> Outcome | None:
+def tokens(claim: Claim, results: Results, group: str) -> Outcome:
     """How many of the paper's most frequent tokens are among ours, and how many groups of all
     layers have as many: the words are frequent everywhere."""
-    found = chosen(results, group)
-    if found is None:
-        return None
-    best, own = found
+    best, own = need(chosen(results, group))
     theirs = [word.lower() for word in str(claim.paper).split()]
     shared = shared_words(results, theirs)
     same = int(shared[(best["layer"], best["group"])])
     chance = float((shared >= same).mean())
-    verdict = Verdict.INCONCLUSIVE
-    if 2 * same >= len(theirs) and chance <= 1 - results.confidence:
-        verdict = Verdict.DIRECTION
-    elif not same:
-        verdict = refuted(claim, results, own)
+    verdict = told(2 * same >= len(theirs) and chance <= 1 - results.confidence,
+                   not same and not few(claim, results, own))  # fmt: skip
     why = (f"layer {best['layer']}, group {best['group']} has {same} of the paper's {len(theirs)} "
            f"among the most frequent tokens of a document; so have {chance:.0%} of all "
            "groups")  # fmt: skip
@@ -139,15 +126,15 @@ def shared_words(results: Results, words: list[str]) -> pd.Series:
     "groups.notes.assignment.largest_share",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )  # fmt: skip
-def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """How sure and how even groups are, the mean over layers."""
     by_document, own = evenness(results, claim.column)
     if len(by_document) < 2:
-        return None
+        raise Missing
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
     percent, paper = columns(found, "ours", scale=factor), factor * float(str(claim.paper))
-    verdict = around(percent, paper, limits.same_share, refuted(claim, results, own))
+    verdict = around(percent, paper, limits.same_share, few(claim, results, own))
     why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
            f"layers; the paper {paper:g}%")  # fmt: skip
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, own))
@@ -157,19 +144,14 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     "groups.notes.full-finetuning.persists",
     refuted="after as many steps, an interval wholly more than the limit same_share below",
 )
-def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Whether groups that were trained with all weights hold parts of speech as well as those that
     were trained alone."""
-    alone, tuned = (contents.right(results, name) for name in (contents.OWN, contents.TUNED))
-    if alone.empty or tuned.empty:
-        return None
+    alone, tuned = (need(contents.right(results, each)) for each in (contents.OWN, contents.TUNED))
     before, after = (contents.by_document(only(own, by="groups")) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
-    limit, verdict = limits.same_share, Verdict.INCONCLUSIVE
-    if found.low > -limit:
-        verdict = Verdict.DIRECTION
-    elif found.high < -limit:
-        verdict = refuted(claim, results, tuned)
+    limit = limits.same_share
+    verdict = told(found.low > -limit, found.high < -limit and not few(claim, results, tuned))
     why = (f"{100 * after.mean():.0f}% of the tokens have their group's part of speech; "
            f"{100 * before.mean():.0f}% where routers alone were trained, so "
            f"{points(vars(found), 'value')}")  # fmt: skip
@@ -182,10 +164,7 @@ def evenness(results: Results, column: str) -> tuple[pd.Series, pd.DataFrame]:
     if column == "confidence":
         own = only(results.readings["groups"], cell="ablate")
         return own.groupby(["document", "sha"])["confidence"].mean(), own
-    own = contents.right(results)
-    if own.empty:
-        return pd.Series(dtype=float), own
-    own = only(own, by="groups")
+    own = need(only(contents.right(results), by="groups"))
     by_layer = own.groupby(["document", "sha", "layer"])["members"]
     least_or_most = by_layer.min() if column == "smallest_share" else by_layer.max()
     share = 100 * least_or_most / by_layer.sum()

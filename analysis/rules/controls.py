@@ -19,8 +19,8 @@ from analysis.comparisons import (
 )
 from analysis.results import Results
 from analysis.rivals import EQUAL
-from analysis.rows import only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rows import need, only, row_of
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
 
 FEWEST = 3  # seeds from which a spread says anything
 
@@ -41,12 +41,10 @@ def against_ours(results: Results, known: Headline) -> pd.DataFrame:
 
 @rule("audit.9", refuted="every mask that learnt no routing is worse than the trained routers by "
       "more than the interval, with no fewer pairs")  # fmt: skip
-def routing_against_chance(results: Results) -> Outcome | None:
+def routing_against_chance(results: Results) -> Outcome:
     """Perplexity of each control relative to the trained routers at the same budget."""
     known = headline(results)
-    others = against_ours(results, known) if known else pd.DataFrame()
-    if others.empty:
-        return None
+    others = need(against_ours(results, known))
     nearest = others.sort_values("low").groupby("cell", sort=False).head(1)
     names = labels(results.cells[name] for name in nearest["cell"])
     why = f"Perplexity relative to {known.cell}, best budget of each: " + "; ".join(
@@ -72,26 +70,23 @@ def routing_against_chance(results: Results) -> Outcome | None:
 
 @rule("audit.10", refuted="at no budget do the seeds lie further apart than half the interval over "
       "documents")  # fmt: skip
-def spread_of_seeds(results: Results) -> Outcome | None:
+def spread_of_seeds(results: Results) -> Outcome:
     """Seeds against documents: from the best to the worst seed, beside half the interval over
     documents of their mean, at every reading, text and budget of experiments with three seeds."""
     frame = quality(results)
-    frame = against_full(frame[frame["seeds"] >= FEWEST])
-    if frame.empty:
-        return None
+    frame = need(against_full(frame[frame["seeds"] >= FEWEST]))
     found = frame.assign(**_spread(results, frame))
     found = found.assign(wider=found["spread"] > found["half"])
     share, first = float(found["wider"].mean()), found.loc[found["spread"].idxmax()]
-    verdict = Verdict.DIRECTION if share > 0.5 else Verdict.INCONCLUSIVE
-    verdict = verdict if share else Verdict.NOT_REPRODUCED
+    verdict = told(share > 0.5, not share)
     why = (
         f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
         f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
         f"{first['budget']}, {first['spread']:.1%} from best to worst (half the documents' "
         f"interval {first['half']:.1%})"
     )
-    known = facts(first, results) | {"n": int(first["seeds"])}
-    return Outcome(verdict, why, ours=100 * float(first["spread"]), **known)
+    return Outcome(verdict, why, ours=100 * float(first["spread"]),
+                   **facts(first, results, "seeds"))  # fmt: skip
 
 
 def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
@@ -113,22 +108,15 @@ def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
 
 @rule("audit.11", refuted="full attention trained alike is not better than the pretrained model, "
       "or gains less than the routers do")  # fmt: skip
-def any_training(results: Results) -> Outcome | None:
+def any_training(results: Results) -> Outcome:
     """The adapted full model against the pretrained one on the headline's texts, beside the routers
     against the pretrained one."""
     known = headline(results)
-    if known is None:
-        return None
     frame = only(known.family.others(quality(results)), base_role="pretrained")
-    row = row_of(frame, cell=known.family.against, condition="full")
-    best = row_of(frame.sort_values("change"), cell=known.cell, condition="hard")
-    if row is None or best is None:
-        return None
+    row = need(row_of(frame, cell=known.family.against, condition="full"))
+    best = need(row_of(frame.sort_values("change"), cell=known.cell, condition="hard"))
     why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {best['cell']} at "
            f"{best['distant_density']:.0%} of the distant pairs: {changed(best)}")  # fmt: skip
-    verdict = Verdict.INCONCLUSIVE
-    if row["high"] < 0 and row["change"] <= best["change"]:
-        verdict = Verdict.DIRECTION
-    elif row["low"] >= 0 or row["low"] > best["high"]:
-        verdict = Verdict.NOT_REPRODUCED
+    verdict = told(row["high"] < 0 and row["change"] <= best["change"],
+                   row["low"] >= 0 or row["low"] > best["high"])  # fmt: skip
     return Outcome(verdict, why, **interval(row), **facts(row, results))

@@ -7,16 +7,17 @@ import pandas as pd
 
 from analysis.paper import Claim, magnitude
 from analysis.results import Results
-from analysis.rows import row_of
+from analysis.rows import Missing, need, row_of
 from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, rule
 from experiments.settings import Tolerances
 
 
 def _table(results: Results, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
-    """A table that is always written, and what an Outcome says of it; empty where it is not."""
+    """A table that is always written, and what an Outcome says of it."""
     path = results.base / "tables" / f"{name}.csv"
-    frame = pd.read_csv(path) if path.is_file() else pd.DataFrame()
-    return frame, {"evidence": results.evidence(path), **COUNTED}
+    if not path.is_file():
+        raise Missing
+    return pd.read_csv(path), {"evidence": results.evidence(path), **COUNTED}
 
 
 @rule(
@@ -25,13 +26,10 @@ def _table(results: Results, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
     "table2.notes.{row}.percent_of_model", "table7.{row}.k1.pairs_retained",
     refuted="another count than the printed one, which no figure of the paper has either",
 )  # fmt: skip
-def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A printed figure against the count from the model's published shape, or from balance."""
     frame, known = _table(results, "parameters")
-    found = None if frame.empty else row_of(frame, claim=claim.id)
-    if found is None:
-        return None
-    limit = limits.rounding
+    found, limit = need(row_of(frame, claim=claim.id)), limits.rounding
     ours, paper = float(found["ours"]), float(magnitude(claim.paper) or 0.0)
     percent = claim.column in ("percent_of_model", "pairs_retained")
     why = f"{found['how']}: {ours:.3g}%" if percent else f"{found['how']} = {ours:,.0f}"
@@ -50,11 +48,9 @@ def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome | Non
 
 
 @rule("audit.7", refuted="the same figure in all tables that have it, within rounding")
-def spread(results: Results, limits: Tolerances) -> Outcome | None:
+def spread(results: Results, limits: Tolerances) -> Outcome:
     """Smallest and largest figure of each quantity that the paper reports more than once."""
     frame, known = _table(results, "repeated")
-    if frame.empty:
-        return None
     parts, worst = [], 0.0
     for quantity, rows in frame.groupby("quantity", sort=False):
         values = [magnitude(v) or 0.0 for v in rows["paper"].astype(str)]
@@ -66,12 +62,10 @@ def spread(results: Results, limits: Tolerances) -> Outcome | None:
 
 
 @rule("audit.12", refuted="Focus level with the better LoRA, within rounding, or below it")
-def confound(results: Results, limits: Tolerances) -> Outcome | None:
+def confound(results: Results, limits: Tolerances) -> Outcome:
     """Focus in the paper's Table 3, against the pretrained and against the adapted model."""
     frame, known = _table(results, "confound")
-    if frame.empty or (frame := frame[frame["method"].str.startswith("focus")]).empty:
-        return None
-    row = frame.iloc[0]
+    row = need(frame[frame["method"].str.startswith("focus")]).iloc[0]
     cost = float(row["against_adapted"])
     why = (f"{row['ppl']} is {row['against_pretrained']:+.1%} against the pretrained model and "
            f"{cost:+.1%} against full attention adapted on the same text by LoRA")  # fmt: skip

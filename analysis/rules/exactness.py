@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 from analysis.rules.registry import Outcome, Verdict, rule
 from experiments.settings import Tolerances
 
@@ -23,12 +23,10 @@ def _facts(frame: pd.DataFrame, results: Results) -> dict[str, object]:
 
 @rule("decomposition.log-sum-exp.cosine", refuted="a case below the cosine that prints as 1.0000, "
       "or over its limit of error")  # fmt: skip
-def log_sum_exp(results: Results, limits: Tolerances) -> Outcome | None:
+def log_sum_exp(results: Results, limits: Tolerances) -> Outcome:
     """Two calls merged by log-sum-exp. The code is ours, since the paper's is not public, so it is
     the identity that holds or does not, not the paper's implementation."""
-    frame = only(results.table("exactness"), method="log_sum_exp")
-    if frame.empty:
-        return None
+    frame = need(only(results.table("exactness"), method="log_sum_exp"))
     worst, failed = float(frame["output_cosine"].min()), int((~frame["passed"].astype(bool)).sum())
     why = (
         f"two calls as we wrote them down: worst cosine of {len(frame)} cases {worst:.7f}, worst "
@@ -40,12 +38,10 @@ def log_sum_exp(results: Results, limits: Tolerances) -> Outcome | None:
 
 
 @rule("decomposition.subtraction.cosine", refuted="a median cosine that prints as 1.0000")
-def subtraction(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def subtraction(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Merging by subtraction in log space: the paper does not say for which tensors 0.79 holds,
     so only direction."""
-    frame = only(results.table("exactness"), method="subtraction")
-    if frame.empty:
-        return None
+    frame = need(only(results.table("exactness"), method="subtraction"))
     middle, paper = float(frame["output_cosine"].median()), float(claim.paper)
     why = f"median cosine of {len(frame)} cases {middle:.4f}, the paper has {paper}"
     known = {"ours": middle, **_facts(frame, results)}

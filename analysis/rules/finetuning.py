@@ -16,12 +16,8 @@ from experiments.settings import Tolerances
 MODELS = [row["model"] for row in printed("table2")]
 
 
-def outcome(
-    claim: Claim, results: Results, limits: Tolerances, row: pd.Series | None
-) -> Outcome | None:
+def outcome(claim: Claim, results: Results, limits: Tolerances, row: pd.Series) -> Outcome:
     """Focus against full attention, under the training gate, after as many steps."""
-    if row is None:
-        return None
     (paper,) = printed(claim.id.split(".")[0], **claim.keys)
     full = claim.column.replace("focus", "full_attention")
     theirs = paper[claim.column] / paper[full] - 1
@@ -36,27 +32,28 @@ REFUTED = ("after as many steps, an interval above zero where the paper gains, o
 
 
 @rule("table5.{model}.ppl_focus_ft", "domains.{text}.ppl_focus_ft", refuted=REFUTED)
-def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19") -> Outcome | None:
+def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19") -> Outcome:
     """Our model on a text of the same kind: on plays for each of the paper's three models."""
     row = finetuning.of(results, "fine-tuned", "focus", TEXTS[text], "soft")
     return outcome(claim, results, limits, row)
 
 
 @rule("from_scratch.mistral-7b.ppl_focus", refuted=REFUTED)
-def from_scratch(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def from_scratch(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A small model with grouped queries, as Mistral has them."""
     row = finetuning.of(results, "from scratch", "focus", "articles", "soft")
     return outcome(claim, results, limits, row)
 
 
-@rule("table5.{model}.ppl_full_attention_ft", "domains.pg19.ppl_full_attention_ft",
-      refuted="after as many steps, an interval above the model before")  # fmt: skip
-def gains(claim: Claim, results: Results, model: str = "gpt2-124m") -> Outcome | None:
+@rule(
+    *(f"table5.{model}.ppl_full_attention_ft" for model in MODELS),
+    "domains.pg19.ppl_full_attention_ft",
+    refuted="after as many steps, an interval above the model before",
+)
+def gains(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before, where the paper has both."""
     row = finetuning.of(results, "fine-tuned", "full", TEXTS["pg19"], "full")
-    if row is None or model not in MODELS:
-        return None
-    before, after = figures(model)[0], float(str(claim.paper))
+    before, after = figures(str(claim.model))[0], float(str(claim.paper))
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     verdict, why = same_sign(row, after - before, few)
     return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))

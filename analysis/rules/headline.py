@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from analysis.comparisons import quality
 from analysis.copied import copied
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rivals import EQUAL
-from analysis.rows import only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rows import need, only, row_of
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
 from experiments.settings import Tolerances
 
 # Where each statement is read: experiment, reading, texts.
@@ -30,11 +28,9 @@ TIMED = {"recipe": ("ours", "untrained"), "allocated": ("allocated",)}
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 
-def judged(low: float, high: float, limit: float) -> str:
+def judged(low: float, high: float, limit: float) -> Verdict:
     """A statement that something lies below a limit, by its interval."""
-    if high <= limit:
-        return Verdict.REPRODUCED
-    return Verdict.NOT_REPRODUCED if low > limit else Verdict.INCONCLUSIVE
+    return told(high <= limit, low > limit, Verdict.REPRODUCED)
 
 
 @rule(
@@ -44,15 +40,11 @@ def judged(low: float, high: float, limit: float) -> str:
     refuted="an interval wholly above the limit: same_ppl against the adapted model, "
     "zero against another one",
 )  # fmt: skip
-def cost(
-    claim: Claim, results: Results, limits: Tolerances, place: str, budget: str
-) -> Outcome | None:
+def cost(claim: Claim, results: Results, limits: Tolerances, place: str, budget: str) -> Outcome:
     """A mask at a budget against a full model, or against another mask."""
     base, (block, reading, texts) = claim.id.split(".")[2], PLACES[place]
-    row = row_of(quality(results), experiment=block, reading=reading, texts=texts, budget=budget,
-                 base_role=ROLE.get(base, base), condition="hard")  # fmt: skip
-    if row is None:
-        return None
+    row = need(row_of(quality(results), experiment=block, reading=reading, texts=texts,
+                      budget=budget, base_role=ROLE.get(base, base), condition="hard"))  # fmt: skip
     limit = limits.same_ppl if base == "adapted" else 0.0
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
@@ -69,11 +61,9 @@ def cost(
 
 
 @rule("ours.copying", refuted="an interval of the share that is found again below the limit")
-def found_again(results: Results, limits: Tolerances) -> Outcome | None:
+def found_again(results: Results, limits: Tolerances) -> Outcome:
     """The recipe's default mask, of the first of its experiments that was read so."""
-    own = only(copied(results), role="ours")
-    if own.empty:
-        return None
+    own = need(only(copied(results), role="ours"))
     default = row_of(own, budget="0.125")
     row, limit = own.iloc[0] if default is None else default, limits.copied
     why = (f"{row['cell']} at {row['distant_density']:.0%} of the distant pairs finds "
@@ -84,17 +74,10 @@ def found_again(results: Results, limits: Tolerances) -> Outcome | None:
     return Outcome(verdict, why, **known, same_setting=True)
 
 
-def _longest(results: Results, phase: str, what: str) -> pd.Series | None:
-    frame = only(results.whole, phase=phase, role=TIMED[what])
-    return None if frame.empty else frame.sort_values("length").iloc[-1]
-
-
 @rule("ours.whole.{phase}.{what}", refuted="an interval of the ratio of times below 1")
-def whole_model(results: Results, phase: str, what: str) -> Outcome | None:
+def whole_model(results: Results, phase: str, what: str) -> Outcome:
     """Time of the whole model at the longest length, against the pretrained one."""
-    row = _longest(results, phase, what)
-    if row is None:
-        return None
+    row = need(only(results.whole, phase=phase, role=TIMED[what])).sort_values("length").iloc[-1]
     times = interval(row, "speedup", 1)
     low, high = times["low"], times["high"]
     stage = "prefill" if phase == "forward" else "continuation"

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis import scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
+from analysis.rows import need
 from analysis.rules.registry import Outcome, Verdict, facts, rule
 from analysis.rules.table7 import hard, table7_row
 from experiments.settings import Tolerances
@@ -35,12 +36,10 @@ REFUTED = "a mask with k = 3 or 4 of K = 4 that drops a pair or changes the loss
 
 
 @rule("table7.{model}.k3.{column}", "table7.{model}.k4.{column}", refuted=REFUTED)
-def dense_rows(claim: Claim, results: Results, limits: Tolerances, column: str) -> Outcome | None:
+def dense_rows(claim: Claim, results: Results, limits: Tolerances, column: str) -> Outcome:
     """k = 3 and k = 4 of K = 4 keep every pair, whatever the model: what the paper reports must
     then be its pretrained model's."""
-    rows = hard(results, claim.keys["k"])
-    if rows.empty:
-        return None
+    rows = need(hard(results, claim.keys["k"]))
     row, theirs = rows.iloc[0], table7_row(claim)
     measured = {
         "ppl": float(row["ppl"]), "delta": float(row["ppl"] - row["base_ppl"]),
@@ -64,13 +63,11 @@ def dense_rows(claim: Claim, results: Results, limits: Tolerances, column: str) 
 
 
 @rule("table2.notes.every-scale.topk3", "audit.1", "long_context.{row}.ppl_topk3", refuted=REFUTED)
-def top3_is_everything(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def top3_is_everything(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Top-3 of 4 groups is the pretrained model: density 1 and the same loss. At longer contexts
     the paper's figure is held against its own for full attention."""
-    rows = hard(results, 3)
+    rows = need(hard(results, 3))
     longer = printed("long_context", context=claim.keys.get("context"))
-    if rows.empty:
-        return None
     known = facts(rows.iloc[0], results) | ({} if longer else {"ours": nats(rows)})
     if not identity(rows, limits):
         return Outcome(Verdict.NOT_REPRODUCED, f"hard top-3 of 4 differs: {said(rows)}", **known)

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis import forecast, ladder
 from analysis.forecast import Law
 from analysis.results import Results
+from analysis.rows import need
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, facts, rule
 from experiments.settings import Tolerances
@@ -24,11 +25,9 @@ PLACE = "next rung"
 
 @rule("ours.ladder.grows", refuted="an interval of the slope wholly below zero: larger models lose "
       "less")  # fmt: skip
-def grows(results: Results) -> Outcome | None:
+def grows(results: Results) -> Outcome:
     """The slope of the law of one group of four."""
-    law, rungs = forecast.gap(results, ONE), ladder.of(results, "ladder", ONE)
-    if law is None:
-        return None
+    law, rungs = need(forecast.gap(results, ONE)), ladder.of(results, "ladder", ONE)
     low, high = law.slopes
     costs = ", ".join(f"{row['change']:+.1%}" for _, row in rungs.iterrows())
     why = (f"{law.slope:+.2f} points by a factor of ten in size ({low:+.2f} to {high:+.2f}); from "
@@ -40,14 +39,12 @@ def grows(results: Results) -> Outcome | None:
 
 @rule("ours.ladder.135m.{what}", refuted="an interval of what the model shows wholly outside the "
       "forecast's interval")  # fmt: skip
-def forecasts(results: Results, limits: Tolerances, what: str) -> Outcome | None:
+def forecasts(results: Results, limits: Tolerances, what: str) -> Outcome:
     """What the next rung shows beside what the ladder said of it, in percent."""
     budget = MASKS.get(what)
-    law = forecast.gap(results, budget) if budget else forecast.density(results)
-    read = ladder.of(results, PLACE, budget or ONE)
-    seen = read if budget else ladder.needed(results).query("place == @PLACE")
-    if law is None or read.empty or seen.empty:
-        return None
+    law = need(forecast.gap(results, budget) if budget else forecast.density(results))
+    read = need(ladder.of(results, PLACE, budget or ONE))
+    seen = read if budget else need(ladder.needed(results).query("place == @PLACE"))
     ends = ("change" if budget else "density", "low", "high")
     value, low, high = (100 * float(seen.iloc[0][end]) for end in ends)
     known = facts(read.iloc[0], results) | {"ours": value, "low": low, "high": high}

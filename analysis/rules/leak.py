@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
 from experiments.settings import Tolerances
 
@@ -21,13 +21,11 @@ def _said(frame: pd.DataFrame) -> str:
 
 @rule("audit.5", refuted="no more assignments change under Sinkhorn than the limit leak_share, "
       "or more than that under the causal balance")  # fmt: skip
-def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome | None:
+def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome:
     """Share of earlier assignments that a new suffix changes: Sinkhorn against the causal balance;
     our figure is the first cell's, the others stand in the text."""
-    sinkhorn, causal = (only(tables.leak(results), balance=name)
+    sinkhorn, causal = (need(only(tables.leak(results), balance=name))
                         for name in ("sinkhorn", "causal"))  # fmt: skip
-    if sinkhorn.empty or causal.empty:
-        return None
     first, limit = sinkhorn.iloc[0], limits.leak_share
     known = interval(first, "changed") | facts(first, results)
     why = f"Earlier assignments changed - {_said(pd.concat([sinkhorn, causal]))}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis import lengths, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import row_of
+from analysis.rows import need, row_of
 from analysis.rules.architectures import no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
 from experiments.settings import Tolerances
@@ -13,12 +13,11 @@ from experiments.settings import Tolerances
 
 @rule("long_context.{row}.ppl_topk2", refuted="after as many steps, an interval above the paper's "
       "cost at that length")  # fmt: skip
-def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """What two of four groups cost against full attention at one length."""
     context = claim.keys["context"]
-    found = row_of(lengths.table(results), method=lengths.LINES["long_paper"], context=context)
-    if found is None:
-        return None
+    own = lengths.table(results)
+    found = need(row_of(own, method=lengths.LINES["long_paper"], context=context))
     (theirs,) = printed("long_context", context=context)
     few = scope.fewer_steps(claim, results.cells[str(results.cells[found["cell"]].start)])
     cost = theirs["ppl_topk2"] / theirs["ppl_full"] - 1

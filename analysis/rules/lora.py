@@ -6,15 +6,13 @@ a rate of Table 4 stands beside the one of ours with the nearest product.
 
 from __future__ import annotations
 
-import pandas as pd
-
 from analysis import scope
 from analysis.benchmarks import table as scores
 from analysis.cells import Cell
 from analysis.comparisons import quality
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import only, row_of
+from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
@@ -26,15 +24,13 @@ RATES = ("1e-5", "5e-5", "1e-4")
 CHOSEN_ON = "search"  # validation documents
 
 
-def best(results: Results, block: str) -> Cell | None:
+def best(results: Results, block: str) -> Cell:
     """The cell of an experiment that costs least on validation documents."""
-    own = only(results.rows, experiment=block, reading=CHOSEN_ON)
-    if own.empty:
-        return None
+    own = need(only(results.rows, experiment=block, reading=CHOSEN_ON))
     return results.cells[str(own.groupby("cell")["nll"].sum().idxmin())]
 
 
-def nearest(results: Results, wanted: float) -> Cell | None:
+def nearest(results: Results, wanted: float) -> Cell:
     """The rank 4 cell whose rate times steps is nearest to the paper's, as a ratio."""
     cells = [each for each in results.cells.values() if each.block == BLOCKS["lora-r4"]]
 
@@ -42,15 +38,7 @@ def nearest(results: Results, wanted: float) -> Cell | None:
         own = float(cell.regime["learning_rate"]) * (cell.steps or 0)
         return max(own / wanted, wanted / own)
 
-    return min(cells, key=apart, default=None)
-
-
-def against_pretrained(results: Results, cell: Cell | None) -> pd.Series | None:
-    """A cell's perplexity under full attention, or a training gate, on test documents."""
-    if cell is None:
-        return None
-    return row_of(quality(results), cell=cell.name, base_role="pretrained", final=True,
-                  condition=["full", "soft"])  # fmt: skip
+    return min(need(cells), key=apart)
 
 
 def figures(entry: str, row: str, column: str) -> tuple[float, float]:
@@ -64,17 +52,14 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
 
 
 @rule(
-    "table3.{method}.ppl", "table4.{method}.ppl",
+    "table3.{method}.ppl", "table4.focus-k2.ppl", "table4.lora-r4-lr{rate}.ppl",
     refuted="an interval on the other side of the pretrained model than the paper's",
 )  # fmt: skip
-def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """What was trained against the model before, on test documents."""
     entry, method, _ = claim.id.split(".")
-    if method == "instruct":
-        return None
-    row = against_pretrained(results, cell_of(claim, results))
-    if row is None:
-        return None
+    row = need(row_of(quality(results), cell=cell_of(claim, results).name, final=True,
+                      base_role="pretrained", condition=["full", "soft"]))  # fmt: skip
     ours, theirs = figures(entry, method, "ppl")
     limit = 100 * limits.same_ppl
     verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
@@ -87,12 +72,11 @@ def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outco
     return Outcome(verdict, why + told(results.cells[row["cell"]]), **facts(row, results))
 
 
-def cell_of(claim: Claim, results: Results) -> Cell | None:
+def cell_of(claim: Claim, results: Results) -> Cell:
     """What stands for a row of Table 3 or 4."""
     entry, method, _ = claim.id.split(".")
     if method.startswith("focus"):
-        row = paper_way(results, 2)
-        return None if row is None else results.cells[row["cell"]]
+        return results.cells[paper_way(results, 2)["cell"]]
     if entry == "table3":
         return best(results, BLOCKS[method])
     return nearest(results, float(method.rsplit("lr", 1)[1]) * claim.setting["steps"])
@@ -111,13 +95,11 @@ def told(cell: Cell) -> str:
     refuted="an interval of the difference to the model before on the other side of zero, or "
     "beyond the limit same_score where the paper's difference is small",
 )
-def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
     entry, method, column = claim.id.split(".")
     cell = cell_of(claim, results)
-    row = row_of(scores(results), cell=cell.name, texts=NAMES[column]) if cell else None
-    if cell is None or row is None:
-        return None
+    row = need(row_of(scores(results), cell=cell.name, texts=NAMES[column]))
     ours, theirs = figures(entry, method, column)
     verdict, said = beside(interval(row, "points", 1), ours - theirs, limits.same_score)
     if not row["changed_percent"]:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import ends_of
+from analysis.rows import Missing, ends_of
 from analysis.settings import LedgerSettings
 
 
@@ -58,7 +59,7 @@ class Outcome:
             )
 
 
-Judge = Callable[..., Outcome | None]
+Judge = Callable[..., Outcome]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Rule:
 
     Attributes:
         judge: gets what it asks for by name, of the claim, the results, the limits (tolerances) and
-            the parts of the id; returns None where it has no result file to judge from.
+            the parts of the id; raises Missing where it has no result file to judge from.
         refuted: the outcome that would refute the claim. Every judge can reach it, from result
             files alone.
     """
@@ -105,8 +106,8 @@ def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome 
     for each, parts in matching(claim.id):
         asked = inspect.signature(each.judge).parameters
         given = {name: value for name, value in (known | parts).items() if name in asked}
-        if (outcome := each.judge(**given)) is not None:
-            return _without_weight(outcome)
+        with suppress(Missing):
+            return _without_weight(each.judge(**given))
     return None
 
 
@@ -126,26 +127,30 @@ def agree(ours: float, paper: float, relative: float) -> bool:
     return abs(ours - paper) <= relative * abs(paper)
 
 
-def around(ours: Mapping[str, float], paper: float, limit: float, beyond: Verdict) -> Verdict:
-    """What an interval says of the paper's figure: ``beyond`` where it lies wholly further from it
-    than the limit."""
-    if paper - limit <= ours["low"] and ours["high"] <= paper + limit:
-        return Verdict.DIRECTION
-    if ours["high"] < paper - limit or ours["low"] > paper + limit:
-        return beyond
-    return Verdict.INCONCLUSIVE
+def told(good: bool, bad: bool, holds: Verdict = Verdict.DIRECTION) -> Verdict:
+    """A verdict: ``holds`` where something speaks for a claim, refuted where something speaks
+    against it, else open."""
+    return holds if good else Verdict.NOT_REPRODUCED if bad else Verdict.INCONCLUSIVE
 
 
-def facts(row: Mapping[str, Any], results: Results) -> dict[str, Any]:
-    """Evidence, command, n and scale of a row of a table of cells, as an Outcome takes them."""
-    evidence, cell = str(row["evidence"]), str(row["cell"])
-    block = results.cells[cell].block
-    return {
-        "n": int(row["documents"]),
-        "evidence": evidence,
-        "command": f"dvc repro read@{block}",
-        "scale": scope.describe(results, results.cells[cell], evidence),
-    }
+def around(ours: Mapping[str, float], paper: float, limit: float, few: bool) -> Verdict:
+    """What an interval says of the paper's figure: against it where it lies wholly further from it
+    than the limit, but for a run of fewer steps than the paper's."""
+    within = paper - limit <= ours["low"] and ours["high"] <= paper + limit
+    beyond = ours["high"] < paper - limit or ours["low"] > paper + limit
+    return told(within, beyond and not few)
+
+
+def facts(row: Mapping[str, Any], results: Results, n: str = "documents",
+          scale: str = "") -> dict[str, Any]:  # fmt: skip
+    """Evidence, command, n and scale of a row of a table of cells, as an Outcome takes them.
+
+    Args:
+        n: the column that counts what the interval is over; ``scale``: instead of the run's own.
+    """
+    evidence, cell = str(row["evidence"]), results.cells[str(row["cell"])]
+    return {"n": int(row[n]), "evidence": evidence, "command": f"dvc repro read@{cell.block}",
+            "scale": scale or scope.describe(results, cell, evidence)}  # fmt: skip
 
 
 def changed(row: Mapping[str, Any]) -> str:

@@ -11,10 +11,10 @@ from analysis.comparisons import quality
 from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
-from analysis.rows import only, row_of
+from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
 from experiments.settings import Tolerances
 
 # The paper's name of a method, and the experiment that stands for it here.
@@ -30,12 +30,10 @@ STANDS_FOR = {
     refuted="where the paper's rival harms the pretrained model, an interval against full "
     "attention below zero or wholly within the limit same_ppl",
 )
-def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """What a rival changes, against the model that it runs on."""
     (entry, method, _), frame = claim.id.split("."), rows(results)
-    row = row_of(frame, experiment=STANDS_FOR[method], budget=[BUDGET, "own"])
-    if row is None:
-        return None
+    row = need(row_of(frame, experiment=STANDS_FOR[method], budget=[BUDGET, "own"]))
     papers = {each["method"]: each["ppl"] for each in printed(entry)}
     theirs = papers[method] / papers["pretrained"] - 1
     limit = 100 * limits.same_ppl
@@ -51,18 +49,12 @@ def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
 
 @rule("audit.8", refuted="every rival on the frozen model, oracles aside, costs more than "
       "far_worse by more than its interval")  # fmt: skip
-def others_do_it(results: Results, limits: Tolerances) -> Outcome | None:
+def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     """Rivals that score no pair in full and keep a part of them, against full attention."""
     partly = [role for role, about in ABOUT.items() if not about.every and role != "performer"]
-    own = only(rows(results), role=partly, budget=BUDGET).sort_values("change")
-    if own.empty:
-        return None
+    own = need(only(rows(results), role=partly, budget=BUDGET)).sort_values("change")
     best, limit = own.iloc[0], limits.far_worse
-    verdict = Verdict.INCONCLUSIVE
-    if best["high"] <= limit:
-        verdict = Verdict.DIRECTION
-    elif (own["low"] > limit).all():
-        verdict = Verdict.NOT_REPRODUCED
+    verdict = told(best["high"] <= limit, (own["low"] > limit).all())
     why = f"At {BUDGET} of the distant pairs, against full attention: " + "; ".join(
         f"{ROLES[row['role']]} {changed(row)}" for _, row in own.head(4).iterrows()
     )
@@ -72,18 +64,13 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome | None:
 
 @rule("ours.rivals", refuted="one rival, oracles aside, with no more pairs than ours reads better "
       "by more than the interval")  # fmt: skip
-def none_is_better(results: Results) -> Outcome | None:
+def none_is_better(results: Results) -> Outcome:
     """Rivals against the recipe at its own budget."""
     others = [role for role, about in ABOUT.items() if not about.every]
-    own = only(against_ours(results), budget=BUDGET, role=others).sort_values("change")
-    if own.empty:
-        return None
+    own = need(only(against_ours(results), budget=BUDGET, role=others)).sort_values("change")
     equal = own["distant_density"] <= own["base_distant_density"] + EQUAL
-    verdict = Verdict.INCONCLUSIVE
-    if (equal & (own["high"] < 0)).any():
-        verdict = Verdict.NOT_REPRODUCED
-    elif (own["low"] > 0).all():
-        verdict = Verdict.REPRODUCED
+    beaten = (equal & (own["high"] < 0)).any()
+    verdict = told((own["low"] > 0).all() and not beaten, beaten, Verdict.REPRODUCED)
     why = "Against the recipe at its own budget: " + "; ".join(
         f"{ROLES[row['role']]} {changed(row)} at {row['distant_density']:.1%}"
         for _, row in own.head(4).iterrows()
@@ -93,12 +80,10 @@ def none_is_better(results: Results) -> Outcome | None:
 
 
 @rule("ours.masked", refuted="an interval wholly above same_ppl")
-def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome | None:
+def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome:
     """LoRA under the mask against as much LoRA under full attention."""
-    row = row_of(quality(results), role="masked", against="adapted_again", condition="hard",
-                 final=True, texts="unseen")  # fmt: skip
-    if row is None:
-        return None
+    row = need(row_of(quality(results), role="masked", against="adapted_again", condition="hard",
+                      final=True, texts="unseen"))  # fmt: skip
     limit = limits.same_ppl
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "

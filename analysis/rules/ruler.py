@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import ruler
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import need, only
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
 from experiments.settings import Tolerances
@@ -19,11 +19,9 @@ FULL, RECIPE = "ruler_adapted", "ruler_recipe"
 
 @rule("ours.answers.{experiment}", refuted="at one length an interval of the answers lost wholly "
       "above same_score")  # fmt: skip
-def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outcome | None:
+def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outcome:
     """Answers under a mask against the adapted model, judged by the worst of all lengths."""
     own = asked(results, experiment, FULL)
-    if own.empty:
-        return None
     row, limit = own.sort_values("points_high").iloc[0], limits.same_score
     verdict = worst(judged(-each["points_high"], -each["points_low"], limit)
                     for _, each in own.iterrows())  # fmt: skip
@@ -33,11 +31,9 @@ def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outc
 
 @rule("ours.ruler.{control}", refuted="at one length an interval of the difference wholly above "
       "zero: the control finds more")  # fmt: skip
-def beyond_control(results: Results, control: str) -> Outcome | None:
+def beyond_control(results: Results, control: str) -> Outcome:
     """Answers under another mask against the recipe's, judged by its best of all lengths."""
     own = asked(results, control, RECIPE)
-    if own.empty:
-        return None
     row = own.sort_values("points_low").iloc[-1]
     verdict = worst(judged(each["points_low"], each["points_high"], 0.0)
                     for _, each in own.iterrows())  # fmt: skip
@@ -45,7 +41,7 @@ def beyond_control(results: Results, control: str) -> Outcome | None:
                    same_setting=True)  # fmt: skip
 
 
-def worst(verdicts: Iterable[str]) -> str:
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Of a statement about every length: refuted by one, borne out by all alone."""
     every = list(verdicts)
     return next((each for each in (Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE) if each in every),
@@ -54,8 +50,8 @@ def worst(verdicts: Iterable[str]) -> str:
 
 def asked(results: Results, experiment: str, against: str) -> pd.DataFrame:
     """Rows of all tasks together, a length each."""
-    return only(ruler.table(results), experiment=f"ruler_{experiment}", against=against,
-                task=ruler.EVERY)  # fmt: skip
+    return need(only(ruler.table(results), experiment=f"ruler_{experiment}", against=against,
+                     task=ruler.EVERY))  # fmt: skip
 
 
 def points(rows: pd.DataFrame) -> str:
@@ -69,4 +65,4 @@ def points(rows: pd.DataFrame) -> str:
 
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
     """Of one row, as an Outcome takes it."""
-    return facts(row.rename({"questions": "documents"}), results) | interval(row, "points", 1)
+    return facts(row, results, "questions") | interval(row, "points", 1)

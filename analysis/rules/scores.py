@@ -10,7 +10,7 @@ from analysis import finetuning, scope
 from analysis.benchmarks import table as scores
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import row_of
+from analysis.rows import need, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.benchmarks import TASKS, known
 from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule
@@ -35,12 +35,10 @@ def drop(claim: Claim, method: str) -> float:
     refuted="where the paper's score changes by more than the limit same_score, an interval within "
     "that limit or on the other side of zero; where it does not, one wholly beyond the limit",
 )
-def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark under a rival, or after fine-tuning, beside the pretrained model's."""
     method = claim.id.split(".")[1]
-    row = row_of(scores(results), experiment=ANSWERED[method], texts=TASKS[claim.column])
-    if row is None:
-        return None
+    row = need(row_of(scores(results), experiment=ANSWERED[method], texts=TASKS[claim.column]))
     theirs, limit, trained = drop(claim, method), limits.same_score, method == FINETUNED
     few = trained and scope.fewer_steps(claim, results.cells["finetuned-textsplays"])
     verdict, said = beside(row, theirs, limit, few, STAYS)
@@ -56,11 +54,9 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome |
 
 @rule("table1.full-attention-finetune.ppl", refuted="after as many steps, an interval above the "
       "model before")  # fmt: skip
-def finetuned(claim: Claim, results: Results) -> Outcome | None:
+def finetuned(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before."""
     row = finetuning.of(results, "fine-tuned", "full", "plays", "full")
-    if row is None:
-        return None
     papers = {each["method"]: each["ppl"] for each in printed("table1")}
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
     verdict, why = same_sign(row, papers[FINETUNED] - papers["pretrained"], few)

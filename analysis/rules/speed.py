@@ -8,8 +8,8 @@ import pandas as pd
 
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import only, row_of, with_ends
-from analysis.rules.registry import Outcome, Verdict, agree, interval, rule
+from analysis.rows import need, only, row_of, with_ends
+from analysis.rules.registry import Outcome, Verdict, agree, interval, rule, told
 from experiments.settings import Tolerances
 
 PAPER_GPU = "H100"
@@ -43,12 +43,10 @@ def _facts(row: pd.Series) -> dict[str, Any]:
 
 @rule("table6.t{context}.speedup_K{groups}", refuted="on the paper's GPU another speed-up than its "
       "by more than the limit; on another GPU the other side of 1x")  # fmt: skip
-def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> Outcome | None:
+def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> Outcome:
     """A cell of Table 6 on a GPU. A CPU says nothing about it."""
-    row = row_of(timings(results, gpu=True), K=int(groups), length=claim.keys["context"])
-    if row is None:
-        return None
-    paper = float(claim.paper)
+    length, paper = claim.keys["context"], float(claim.paper)
+    row = need(row_of(timings(results, gpu=True), K=int(groups), length=length))
     why = (f"{NAMES[row['method']]} {row['speedup']:.2f}x ({row['low']:.2f} to {row['high']:.2f}) "
            f"on {row['hardware']}, bound {row['bound']:.2f}x")  # fmt: skip
     if row["paper"]:
@@ -81,12 +79,11 @@ def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
 @rule("table6.notes.crossover.slowest_context_with_gain", "ours.speed.crossover",
       refuted="faster, or slower, at every length timed, though lengths on both sides of the "
       "paper's were")  # fmt: skip
-def crossover(claim: Claim, results: Results) -> Outcome | None:
+def crossover(claim: Claim, results: Results) -> Outcome:
     """The shortest timed length from which on the decomposition is faster than full attention: the
     paper's row on a GPU, the row of our own on this machine."""
-    frame = only(timings(results, gpu=not claim.id.startswith("ours.")), K=PAPER_GROUPS)
-    if frame.empty:
-        return None
+    gpu = not claim.id.startswith("ours.")
+    frame = need(only(timings(results, gpu), K=PAPER_GROUPS))
     row, later, why, slower = crossing(frame)
     known = _facts(row) | {"ours": float(later[0]) if later else None, "low": None, "high": None}
     if later and slower:
@@ -94,15 +91,14 @@ def crossover(claim: Claim, results: Results) -> Outcome | None:
         return Outcome(Verdict.DIRECTION, why, **known)
     lengths, paper = frame["length"], float(claim.paper or 16384)
     both = lengths.min() < paper <= lengths.max()
-    verdict = Verdict.NOT_REPRODUCED if both else Verdict.INCONCLUSIVE
-    return Outcome(verdict, f"{'always' if later else 'never'} faster: {why}", **known)
+    why = f"{'always' if later else 'never'} faster: {why}"
+    return Outcome(told(False, both), why, **known)
 
 
-def full_at_a_million(results: Results) -> pd.Series | None:
-    """Full attention at 1M tokens on a GPU, most heads first; None where not timed."""
+def full_at_a_million(results: Results) -> pd.Series:
+    """Full attention at 1M tokens on a GPU, most heads first."""
     frame = only(results.speed, method="full", length=MILLION, direction="forward")
-    frame = frame[frame["device"] != "cpu"]
-    return None if frame.empty else frame.sort_values("heads").iloc[-1]
+    return need(frame[frame["device"] != "cpu"]).sort_values("heads").iloc[-1]
 
 
 def _said(row: pd.Series) -> str:
@@ -118,29 +114,25 @@ def _full_facts(row: pd.Series) -> dict[str, Any]:
 
 @rule("table6.notes.full-attention-at-1m.seconds", refuted="on the paper's GPU one head alone "
       "takes longer, or 32 heads take less, than the paper's time")  # fmt: skip
-def full_seconds(claim: Claim, results: Results) -> Outcome | None:
+def full_seconds(claim: Claim, results: Results) -> Outcome:
     """Time of full attention at 1M tokens: the paper does not say for how many heads, so only a
     time that no number of heads explains refutes it."""
     row = full_at_a_million(results)
-    if row is None:
-        return None
     taken, heads, paper = float(row["median_s"]), float(row["heads"]), float(claim.paper)
     span = {"low": float(row["low_s"]), "high": float(row["high_s"])}
     why = (f"{_said(row)}; the paper's {paper} s, for which it states no heads, would be "
            f"{heads * paper / taken:.1f} of these")  # fmt: skip
     possible = taken / heads <= paper and taken * 32 / heads >= paper
     theirs = PAPER_GPU in str(row["hardware"])
-    verdict = Verdict.NOT_REPRODUCED if theirs and not possible else Verdict.INCONCLUSIVE
+    verdict = told(False, theirs and not possible)
     return Outcome(verdict, why, ours=taken, **span, **_full_facts(row))
 
 
 @rule("audit.3", refuted="a bound of the mask, or a measured speed-up, of 8.6x or more")
-def above_the_bound(results: Results) -> Outcome | None:
+def above_the_bound(results: Results) -> Outcome:
     """8.6x against the bound of the mask at 1M tokens, with both sides' shape and TFLOP/s."""
     full, claimed = full_at_a_million(results), 8.6
-    row = row_of(timings(results, gpu=True), K=8, length=MILLION)
-    if full is None or row is None:
-        return None
+    row = need(row_of(timings(results, gpu=True), K=8, length=MILLION))
     bound = float(row["bound"])
     why = (f"bound of the mask at 1M tokens {bound:.2f}x, the paper has {claimed}x; full attention "
            f"takes {_said(full)}, against the paper's 1.5 s; {NAMES[row['method']]} "

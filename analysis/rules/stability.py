@@ -15,8 +15,8 @@ import pandas as pd
 from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import row_of
-from analysis.rules.registry import Outcome, Verdict, around, interval, points, rule
+from analysis.rows import need, row_of
+from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
 ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank"}
@@ -27,18 +27,18 @@ PLAIN, SINKHORN = "plain softmax", "sinkhorn"
 SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 
-def trained(results: Results, name: str, weights: bool) -> pd.Series | None:
-    """A mitigation by the paper's name."""
-    return row_of(stability.table(results), name=name, weights=weights)
+def trained(results: Results, name: str, weights: bool, measure: str) -> pd.Series:
+    """A mitigation by the paper's name, Missing where it, or this measure of it, was not read."""
+    known = stability.table(results).dropna(subset=measure)
+    return need(row_of(known, name=name, weights=weights))
 
 
-def known(row: pd.Series, results: Results) -> dict[str, Any]:
+def known(row: pd.Series, results: Results, n: str = "layers") -> dict[str, Any]:
     """Evidence, command, n and scale."""
     cell = results.cells[row["cell"]]
-    return {"n": int(row["layers"]), "evidence": row["evidence"],
-            "command": f"dvc repro read@{row['experiment']}",
-            "scale": f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
-                     f"{row['steps']} steps; seed 0"}  # fmt: skip
+    scale = (f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
+             f"{row['steps']} steps; seed 0")  # fmt: skip
+    return facts(row, results, n, scale)
 
 
 def few(claim: Claim, row: pd.Series, results: Results) -> bool:
@@ -50,13 +50,10 @@ def few(claim: Claim, row: pd.Series, results: Results) -> bool:
     *(f"table8.{{method}}.{escape}" for escape in ESCAPES),
     refuted="what the paper says is blocked moves as under a plain softmax, or the other way round",
 )
-def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
+def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """A movement under a mitigation, of that under a plain softmax."""
-    row, plain = (trained(results, name, weights=True) for name in (method, PLAIN))
-    measure = ESCAPES[claim.column]
-    if row is None or plain is None or pd.isna(row.get(measure)):
-        return None
-    limit = limits.blocked
+    measure, limit = ESCAPES[claim.column], limits.blocked
+    row, plain = (trained(results, name, True, measure) for name in (method, PLAIN))
     left = float(row[measure]) / max(float(plain[measure]), 1e-9)
     low, high = (float(row[f"{measure}_{end}"]) / max(float(plain[measure]), 1e-9)
                  for end in ("low", "high"))  # fmt: skip
@@ -66,13 +63,11 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
         said = untold
     elif says in ("yes", "no") and (high <= limit or low > limit):
         blocked = high <= limit
-        same = blocked == (says == "yes")
-        verdict = Verdict.DIRECTION if same else Verdict.NOT_REPRODUCED
+        verdict = told(blocked == (says == "yes"), True)
         said = "blocked" if blocked else "not blocked"
     elif says not in ("yes", "no"):
         partly = limit < low and high < 1
-        verdict = Verdict.DIRECTION if partly else Verdict.INCONCLUSIVE
-        verdict = Verdict.NOT_REPRODUCED if low > 1 else verdict
+        verdict = told(partly, low > 1)
         said = "in part" if partly else "not blocked" if low > 1 else "the interval holds both"
     why = (f"{WORDS[measure].format(row[measure])}, {left:.2f} ({low:.2f} to {high:.2f}, over "
            f"layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper on "
@@ -84,7 +79,7 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
     """Why a measure says nothing of a mitigation; empty where it does."""
     if measure == "drift" and method in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
-    frozen = trained(results, method, weights=False)
+    frozen = row_of(stability.table(results), name=method, weights=False)
     if measure == "shift" and frozen is not None and frozen["shift_high"] > limit:
         return (f"with frozen weights they move by {frozen['shift']:.2f}, too, so the measure "
                 "cannot show them blocked")  # fmt: skip
@@ -94,19 +89,15 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
 @rule("table8.{method}.outcome", refuted="another outcome after as many steps as the paper's; for "
       "Sinkhorn, groups that are uneven or unsettled, or hold parts of speech worse than "
       "k-means")  # fmt: skip
-def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
+def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """How the groups end."""
-    row, even = (trained(results, name, weights=True) for name in (method, SINKHORN))
-    if row is None or even is None or pd.isna(row.get("largest")):
-        return None
-    fewer, happens, verdict = few(claim, row, results), ends(row, even, limits), Verdict.DIRECTION
+    row, even = (trained(results, name, True, "largest") for name in (method, SINKHORN))
+    fewer, happens = few(claim, row, results), ends(row, even, limits)
     words = (
         f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"
     )
-    if not happens:
-        late = fewer and method != SINKHORN
-        verdict = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
-    elif method == SINKHORN:
+    verdict = told(happens, method == SINKHORN or not fewer)
+    if happens and method == SINKHORN:
         verdict, words = semantic(results)
     why = (f"{row['largest']:.0f}% of the tokens in the largest of {row['groups']} groups "
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
@@ -152,16 +143,13 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SIN
     refuted="an interval wholly beyond the limit same_share from the paper's; without Sinkhorn, "
     "after as many steps",
 )  # fmt: skip
-def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group at the end."""
     method = METHODS[claim.keys["method"]]
-    row = trained(results, method, claim.column.endswith("full_ft"))
-    if row is None or pd.isna(row.get("largest")):
-        return None
+    row = trained(results, method, claim.column.endswith("full_ft"), "largest")
     own, paper = interval(row, "largest", 1), float(str(claim.paper))
     late = method != SINKHORN and few(claim, row, results)
-    beyond = Verdict.INCONCLUSIVE if late else Verdict.NOT_REPRODUCED
-    verdict = around(own, paper, limits.same_share, beyond)
+    verdict = around(own, paper, limits.same_share, late)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
         verdict = Verdict.DIRECTION  # a collapse is one
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
@@ -169,7 +157,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
            f"{paper:g}% (limit {limits.same_share:g} points)")  # fmt: skip
     if method != SINKHORN:
         why += "; it gives no weights of its losses: ours are 0.01"
-    return Outcome(verdict, why, **own, **known(row, results) | {"n": int(row["documents"])})
+    return Outcome(verdict, why, **own, **known(row, results, "documents"))
 
 
 @rule(
@@ -177,14 +165,11 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
     "dominance.{method}.stability_full_ft",
     refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
 )
-def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome | None:
+def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """Tokens that keep their group from one look to the next."""
-    row = trained(results, METHODS[method], claim.column.endswith("full_ft"))
-    if row is None or pd.isna(row.get("agreement")):
-        return None
+    row = trained(results, METHODS[method], claim.column.endswith("full_ft"), "agreement")
     own, paper = interval(row, "agreement", 1), float(str(claim.paper))
-    beyond = Verdict.INCONCLUSIVE if few(claim, row, results) else Verdict.NOT_REPRODUCED
-    verdict = around(own, paper, limits.same_share / 100, beyond)
+    verdict = around(own, paper, limits.same_share / 100, few(claim, row, results))
     why = (f"{own['ours']:.1%} of the tokens keep their group over the last looks "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}")  # fmt: skip

@@ -12,8 +12,8 @@ from analysis import scope
 from analysis.comparisons import change, quality
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import only
-from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule
+from analysis.rows import Missing, need, only
+from analysis.rules.registry import Outcome, Verdict, agree, changed, facts, interval, rule, told
 from experiments.settings import Tolerances
 
 GROUPS = 4  # K of Table 7
@@ -30,7 +30,7 @@ def sinks(results: Results, row: Any) -> int:
     return int(results.cells[row["cell"]].method.get("sinks", 0))
 
 
-def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Series | None:
+def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Series:
     """The row nearest to the paper: no sinks, one router a layer, sequence-wide Sinkhorn; Eq. 2
     first. With a claim: only of the model that it is about."""
     frame = only(hard(results, top_k), balance="sinkhorn")
@@ -39,8 +39,8 @@ def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Se
              for c in cells]  # fmt: skip
     named = [claim is None or scope.same_model(claim, c.model) for c in cells]
     own = frame.assign(_gate=[c.method.get("gate") != "eq2" for c in cells])
-    own = own[[a and b for a, b in zip(plain, named, strict=True)]]
-    return None if own.empty else own.sort_values("_gate", kind="stable").iloc[0]
+    own = need(own[[a and b for a, b in zip(plain, named, strict=True)]])
+    return own.sort_values("_gate", kind="stable").iloc[0]
 
 
 def with_sinks(results: Results, row: pd.Series, far: float) -> str:
@@ -97,12 +97,10 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
     refuted="in the paper's setting another perplexity; else top-1 not far worse than pretrained, "
     "or top-2 on the other side of it",
 )  # fmt: skip
-def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Perplexity of hard top-1 and top-2 on the paper's own models: the figure itself in its
     setting, else its direction."""
     row = paper_way(results, claim.keys["k"], claim)
-    if row is None:
-        return None
     cell, theirs = results.cells[row["cell"]], table7_row(claim)
     ours = {"ours": float(row["ppl"])}
     if claim.column == "delta":  # in points of perplexity
@@ -121,22 +119,18 @@ def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Out
 
 
 @rule("ours.paper.k1", refuted="an interval below the limit of far worse")
-def one_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def one_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Top-1 in the paper's setup on the model that we run: one row for one measurement."""
     row = paper_way(results, 1)
-    if row is None:
-        return None
     verdict, why = far_worse(claim, results, row, limits.far_worse)
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
 @rule("ours.paper.k2", refuted="an interval above the limit of far worse, while as many steps are "
       "enough with sinks")  # fmt: skip
-def two_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def two_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Top-2 in the paper's setup on the model that we run."""
     row = paper_way(results, 2)
-    if row is None:
-        return None
     against, why = far_worse(claim, results, row, limits.far_worse)
     turned = {Verdict.DIRECTION: Verdict.NOT_REPRODUCED, Verdict.NOT_REPRODUCED: Verdict.DIRECTION}
     verdict = turned.get(against, against)
@@ -147,12 +141,10 @@ def two_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome | 
     "table7.{model}.k2.pairs_retained", "ours.paper.k2.pairs",
     refuted="another share of the pairs than the paper's and than random groups keep",
 )  # fmt: skip
-def retained(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
+def retained(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Share of distant pairs that hard top-2 keeps; the paper's 25-26% at k = 1 leave no room for
     a window, so its figures are of distant pairs."""
     row = paper_way(results, 2, claim if claim.model else None)
-    if row is None:
-        return None
     every = [row["pairs_retained"] for row in printed("table7", k=2)]
     theirs = [float(claim.paper)] if claim.model else every
     ours, close = 100 * float(row["distant_density"]), limits.density_points
@@ -172,21 +164,16 @@ def retained(claim: Claim, results: Results, limits: Tolerances) -> Outcome | No
 
 @rule("audit.6", refuted="soft and hard perplexity within the limit same_ppl of each other, "
       "the interval within it whole")  # fmt: skip
-def soft_against_hard(results: Results, limits: Tolerances) -> Outcome | None:
+def soft_against_hard(results: Results, limits: Tolerances) -> Outcome:
     """Hard top-2 against the soft gate of one router trained with Eq. 2, paired by document."""
     row = paper_way(results, 2)
-    if row is None or results.cells[row["cell"]].method.get("gate") != "eq2":
-        return None
+    if results.cells[row["cell"]].method.get("gate") != "eq2":
+        raise Missing
     own = only(results.rows, cell=row["cell"], reading=row["reading"], texts=row["texts"])
-    soft = only(own, condition="soft")
-    if soft.empty:
-        return None
+    soft = need(only(own, condition="soft"))
     gap = change(only(own, budget=row["budget"]), soft, results.confidence)
     limit = limits.same_ppl
     why = f"one router, gate of Eq. 2: hard top-2 against soft {changed(gap)} (limit {limit:.0%})"
-    verdict = Verdict.INCONCLUSIVE
-    if gap["low"] > limit or gap["high"] < -limit:
-        verdict = Verdict.DIRECTION
-    elif -limit <= gap["low"] and gap["high"] <= limit:
-        verdict = Verdict.NOT_REPRODUCED
+    verdict = told(gap["low"] > limit or gap["high"] < -limit,
+                   -limit <= gap["low"] and gap["high"] <= limit)  # fmt: skip
     return Outcome(verdict, why, **interval(gap), **facts(row, results))

@@ -6,6 +6,7 @@ import pytest
 
 from analysis import benchmarks
 from analysis.figures import benchmarks as figure
+from analysis.rows import Missing
 from tests.analysis.result_files import PAPER, write_answers
 
 
@@ -39,4 +40,5 @@ def test_exposure_goes_by_the_window_of_the_mask(results):
 def test_one_place_is_no_figure(results):
     for task in benchmarks.FOUR:
         write_answers(results.root, task=task)
-    assert figure.draw(results) is None
+    with pytest.raises(Missing):
+        figure.draw(results)

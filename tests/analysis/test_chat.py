@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis import chat
+from analysis.rows import Missing
 from tests.analysis.result_files import write_chat
 
 
@@ -24,7 +25,8 @@ def test_questions_are_paired(results):
     found = chat.apart(results, "lora4", "answers_paper", 1024)
     assert found.value == pytest.approx(0.115)
     assert found.documents == 4
-    assert chat.apart(results, "lora4", "lora16", 1024) is None
+    with pytest.raises(Missing):
+        chat.apart(results, "lora4", "lora16", 1024)
 
 
 def test_nothing_read_is_an_empty_table(results):

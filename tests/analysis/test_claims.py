@@ -69,32 +69,6 @@ def test_rows_that_were_not_run_are_one_table_by_reason(results, settings):
     assert counts == sorted(counts, reverse=True)
 
 
-def broken(entry):
-    yield entry | {"verdict": "confirmed"}, "unknown verdict"
-    yield entry | {"kind": "other"}, "unknown kind"
-    yield entry | {"why": ""}, "reason"
-    yield entry | {"ours": 3.0}, "not run, yet"
-    yield entry | {"verdict": rules.Verdict.INCONCLUSIVE}, "needs evidence"
-    yield {key: value for key, value in entry.items() if key != "n"}, "fields must be"
-    measured = {
-        "evidence": "results/x",
-        "command": "x",
-        "scale": "x",
-        "verdict": rules.Verdict.DIRECTION,
-    }
-    yield entry | measured | {"low": 2.0, "high": 1.0}, "upside down"
-
-
-def test_a_broken_row_is_refused_by_name(results, settings):
-    entry = next(e for e in claims.build(results, settings) if e["id"] == "table1.focus.ppl")
-    for bad, message in broken(entry):
-        with pytest.raises(ValueError, match=f"table1.focus.ppl.*{message}"):
-            claims.write([bad], results.root)
-    with pytest.raises(ValueError, match="more than once"):
-        claims.validate([entry, entry])
-    assert not (results.root / "claims.json").exists()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

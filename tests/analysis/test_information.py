@@ -6,6 +6,7 @@ import pytest
 
 from analysis import information
 from analysis.figures.contents import told
+from analysis.rows import Missing
 from tests.analysis.result_files import write_information
 
 GROUPS = "aabbccddaabbccdd"
@@ -15,7 +16,8 @@ OTHER = "abcdbcdacdabdabc"
 
 def test_the_mean_over_documents_of_each_label(results):
     assert information.table(results).empty
-    assert told(results) is None
+    with pytest.raises(Missing):
+        told(results)
     write_information(results.root, "held", GROUPS, GROUPS)
     frame = information.table(type(results)(results.base)).set_index(["about", "layer"])
     assert frame.loc[("speech", "all"), "information"] == pytest.approx(0.25)

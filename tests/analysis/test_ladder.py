@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from analysis import forecast, ladder
 from analysis.figures import ladder as figure
 from analysis.results import Results
+from analysis.rows import Missing
 from experiments.settings import Tolerances
 from experiments.sources import catalogue, made
 from tests.analysis.result_files import write_ladder, write_paper, write_pretrained
@@ -125,7 +126,8 @@ def test_without_rungs_the_file_says_nothing_of_larger_models(results: Results) 
 
 
 def test_the_figure_has_a_line_a_mask_and_few_of_them(results: Results) -> None:
-    assert figure.draw(results) is None
+    with pytest.raises(Missing):
+        figure.draw(results)
     write_ladder(results.root, COSTS, 0.3)
     drawn = figure.draw(Results(results.base))
     assert drawn is not None

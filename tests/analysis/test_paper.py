@@ -35,6 +35,10 @@ FIGURES = {
 }
 
 
+KINDS = {"perplexity", "score", "count", "parameters", "speed", "density", "balance", "categorical",
+         "identity", "audit"}  # fmt: skip
+
+
 def figures(entry: dict[str, Any]) -> int:
     return sum(
         value is not None
@@ -58,6 +62,10 @@ def test_every_figure_is_exactly_one_claim():
             for column, value in row.items():
                 if column not in entry["keys"] and value is not None:
                     assert ids[f"{entry['id']}.{name}.{column}"] == 1
+
+
+def test_every_claim_is_of_a_known_kind():
+    assert {claim.kind for claim in claims()} == KINDS
 
 
 def test_ids_that_others_rely_on():

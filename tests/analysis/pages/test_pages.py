@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import focus
 from analysis import claims, pages
 from analysis.pages import failed, headline, rivals
-from analysis.pages.words import NONE, NOTHING
+from analysis.pages.words import NONE, NOTHING, or_nothing
 from analysis.results import Results
 from tests.analysis.result_files import (
     PAPER,
@@ -77,7 +79,7 @@ def test_lengths_that_only_some_were_asked_at_are_left_out(results):
 
 def test_what_a_question_in_full_brings_back(results):
     write_ruler(results.root, 0.1, found=0.5)
-    assert rivals.question(results) == NOTHING
+    assert or_nothing(lambda: rivals.question(results)) == NOTHING
     write_ruler(results.root, 0.1, found=1.0, block="ruler_recipe_last",
                 method=RECIPE | {"dense_last": 128})  # fmt: skip
     lost = f"{MINUS}50.0 points ({MINUS}50.0 to {MINUS}50.0)"
@@ -87,8 +89,8 @@ def test_what_a_question_in_full_brings_back(results):
 
 def test_nothing_asked_is_nothing(results):
     assert rivals.answers(results) == ({}, 0, None)
-    assert rivals.question(results) == NOTHING
-    assert rivals.beside(results) == NOTHING
+    assert or_nothing(lambda: rivals.question(results)) == NOTHING
+    assert or_nothing(lambda: rivals.beside(results)) == NOTHING
 
 
 def test_rivals_and_ours_stand_in_one_table(read):
@@ -121,7 +123,7 @@ def test_what_is_lost_on_short_texts_is_told(read):
 
 
 def test_other_kinds_of_text_stand_in_a_row_each(results):
-    assert rivals.kinds(results) == NOTHING
+    assert or_nothing(lambda: rivals.kinds(results)) == NOTHING
     how = {"reading": "kinds", "texts": "plays"}
     write_adapted(results.root, **how)
     write_masks(results.root, "recipe", {0.125: 0.0}, regime=ROUTERS, against=["adapted"], **how)
@@ -134,7 +136,7 @@ def test_other_kinds_of_text_stand_in_a_row_each(results):
 
 
 def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
-    assert failed.sharing(results) == NOTHING
+    assert or_nothing(lambda: failed.sharing(results)) == NOTHING
     for block, reading in (("allocated", "final"), ("long_longer_allocated", "long_8192")):
         base = block.replace("allocated", "heavy" if "long" in block else "heavy_untrained")
         write_masks(results.root, base, {0.125: 0.05}, regime=ROUTERS, reading=reading)
@@ -145,7 +147,7 @@ def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
 
 def test_what_did_not_fail_is_not_told(read):
     write_table(read.root, "prefill", {"length": 64, "speedup": 1.1})
-    assert failed.failed(read) == NOTHING
+    assert or_nothing(lambda: failed.failed(read)) == NOTHING
 
 
 def test_what_failed_is_told_from_files(results):
@@ -207,7 +209,10 @@ def test_groups_a_query_are_told_alone_and_calibrated(read):
 
 
 def test_what_was_not_measured_is_said_so(results):
-    assert headline.sentence(results) == headline.table(results) == NOTHING
+    for what in (headline.sentence, headline.table):
+        assert or_nothing(partial(what, results)) == NOTHING
+    text = "<!-- speed -->\n<!-- /speed -->"
+    assert NOTHING in pages.rendered(text, results, [])
 
 
 def test_only_what_is_between_markers_changes(read, settings):

@@ -56,6 +56,11 @@ def test_every_rule_can_hold_and_can_fail(results, settings, claim, writer, expe
     outcome = decided(claim, results, settings)
     assert outcome is not None
     assert outcome.verdict == expected, outcome.why
+    assert outcome.why
+    assert outcome.evidence
+    assert outcome.command
+    if outcome.low is not None:
+        assert outcome.low <= outcome.high
 
 
 def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
