@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -200,9 +201,13 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores, memory, operating system and GPU of this machine."""
+    """Processor with its instruction set and model numbers (one name may be several), cores,
+    memory, operating system and GPU of this machine."""
+    torch = sys.modules.get("torch")
     return {
-        "cpu": _cpu_name(),
+        "cpu": _processor("model name") or platform.processor() or "unknown",
+        "cpu_numbers": "/".join(_processor(name) for name in ("cpu family", "model", "stepping")),
+        "instructions": torch.backends.cpu.get_cpu_capability() if torch else None,
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -222,13 +227,14 @@ def _command() -> list[str]:
     return (["-m", name] if name else [Path(sys.argv[0]).name]) + sys.argv[1:]
 
 
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"
+def _processor(field: str) -> str:
+    """A field of the first processor, empty where Linux does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == field:
+                return value.strip()
+    return ""
 
 
 def _gpu_name() -> str | None:

@@ -34,6 +34,8 @@ def test_a_run_writes_metrics_and_what_produced_them(tmp_path):
     assert 10 < found["peak_memory_mb"] < 10**6
     assert found["versions"]["torch"].startswith("2.")
     assert found["hardware"]["cores"] >= 1
+    assert found["hardware"]["cpu"]
+    assert found["hardware"]["cpu_numbers"].count("/") == 2
     assert (tmp_path / "topk/cell/table.csv").read_text() == "a\n1\n2\n"
 
 
