@@ -56,7 +56,8 @@ def same() -> dict[tuple[str, str], str]:
     the digits that it has now."""
     text = SAME.read_text(encoding="utf-8")
     entries = yaml.load(text, yaml.BaseLoader) or []  # noqa: S506 - all are texts, also bare digits
-    return {(each["file"], each["now"]): each["as"] for each in entries}
+    return {(file, known["now"]): known["as"]
+            for each in entries for file, known in each["files"].items()}  # fmt: skip
 
 
 def file_of(module: str, root: Path) -> Path | None:

@@ -17,12 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import (
-    flop_registry,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-    shape_wrapper,
-)
+from torch.utils.flop_counter import flop_registry, shape_wrapper
 from transformers import PreTrainedModel
 
 import focus
@@ -135,22 +130,12 @@ def _gate_backward_flops(grad: Any, out: Any, lse: Any, *inputs: Any, **kwargs: 
     return gate_flops(*inputs, products=5, affinities=3)
 
 
-def _attention_flops(query: Any, key: Any, value: Any, *rest: Any, **kwargs: Any) -> int:
-    return int(sdpa_flop_count(query, key, value))
-
-
-def _attention_backward_flops(grad: Any, query: Any, key: Any, value: Any, *rest: Any,
-                              **kwargs: Any) -> int:  # fmt: skip
-    return int(sdpa_backward_flop_count(grad, query, key, value))
-
-
-CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-# torch's own, and what it has none for.
-FLOPS = {
+ATTENTION = "_scaled_dot_product_flash_attention"
+FLOPS = {  # torch's own, those of the CPU's attention by the GPU's, and what it has none for
     **flop_registry,
     FORWARD: shape_wrapper(gate_flops), BACKWARD: shape_wrapper(_gate_backward_flops),
-    CPU: shape_wrapper(_attention_flops), CPU_BACKWARD: shape_wrapper(_attention_backward_flops),
+    **{getattr(torch.ops.aten, f"{ATTENTION}_for_cpu{way}"):
+       flop_registry[getattr(torch.ops.aten, ATTENTION + way)] for way in ("", "_backward")},
 }  # fmt: skip
 
 

@@ -6,13 +6,11 @@
 
 from experiments.settings.blocks import (
     Benchmarks,
-    Calibration,
     Chat,
     Contents,
     Copying,
     Groups,
     Information,
-    Intervals,
     Leak,
     Perplexity,
     Positions,
@@ -27,14 +25,9 @@ from experiments.settings.experiment import (
     Centroids,
     Distil,
     Experiment,
-    Full,
     Joint,
     Lora,
     Mask,
-    MethodBlock,
-    Nothing,
-    Regime,
-    Scratch,
     Training,
 )
 from experiments.settings.file import SCALES, Settings, load, parse
@@ -43,10 +36,8 @@ from experiments.settings.measurements import (
     Decode,
     DecodeRouting,
     Exactness,
-    MaskRouting,
     Masks,
-    Prefill,
     Speed,
     Whole,
 )
-from experiments.settings.schema import Frozen, explain, read_yaml
+from experiments.settings.schema import read_yaml

@@ -123,42 +123,24 @@ class Leak(Windows):
     balances: Distinct[Literal["sinkhorn", "causal"]] = ("sinkhorn", "causal")
 
 
-class Groups(Windows):
-    """How even groups are under the training gate, and how sure a token is of its own, by layer."""
+class Looked(Windows):
+    """Groups of the training gate, by layer: how even they are and how sure a token is of its own;
+    parts of speech that they hold, beside other ways to group; what a group tells of a token."""
 
-    kind: Literal["groups"] = "groups"
-
-
-class Contents(Windows):
-    """Parts of speech that groups hold, and that other ways to group hold."""
-
-    kind: Literal["contents"] = "contents"
+    kind: Literal["groups", "contents", "information"]
 
 
-class Information(Windows):
-    """What a token's group tells of the token, by layer, and the groups themselves."""
+Groups = Looked
+Contents = Looked
+Information = Looked
 
-    kind: Literal["information"] = "information"
 
+class Asked(Frozen):
+    """Questions of tasks, which have right answers and no documents; ``questions``: of each task
+    (and length)."""
 
-class Benchmarks(Frozen):
-    """lm-eval's tasks, question by question.
-
-    Attributes:
-        tasks: names of ``experiments/benchmarks/tasks.py``, which are lm-eval's.
-        questions: of each, evenly spread over the set; all, where there are fewer.
-        shots: numbers of worked examples before each; many make prompts that the mask reaches.
-        batch_size: requests at a time; by one no answer hangs on its neighbours' length.
-        window, sinks: by which pairs are exposed to a mask.
-    """
-
-    kind: Literal["benchmarks"] = "benchmarks"
     tasks: Distinct[str]
-    questions: Annotated[int, Field(ge=2)] = 100
-    shots: Distinct[int] = (0,)
-    batch_size: Count = 1
-    window: Count = 128
-    sinks: Size = 4
+    questions: Annotated[int, Field(ge=2)]
     side: Literal["test"] = "test"
     final: Literal[True] = True
 
@@ -173,31 +155,34 @@ class Benchmarks(Frozen):
         return self.questions
 
 
-class Ruler(Frozen):
-    """Long-context tasks in the manner of RULER.
+class Benchmarks(Asked):
+    """lm-eval's tasks (``experiments/benchmarks/tasks.py``), question by question.
 
     Attributes:
-        tasks: names of ``experiments/ruler/tasks.py``.
+        questions: evenly spread over the set; all, where there are fewer.
+        shots: numbers of worked examples before each; many make prompts that the mask reaches.
+        batch_size: requests at a time; by one no answer hangs on its neighbours' length.
+        window, sinks: by which pairs are exposed to a mask.
+    """
+
+    kind: Literal["benchmarks"] = "benchmarks"
+    questions: Annotated[int, Field(ge=2)] = 100
+    shots: Distinct[int] = (0,)
+    batch_size: Count = 1
+    window: Count = 128
+    sinks: Size = 4
+
+
+class Ruler(Asked):
+    """Long-context tasks in the manner of RULER (``experiments/ruler/tasks.py``).
+
+    Attributes:
         lengths: tokens of a prompt with its answers, at most.
-        questions: of each task and length.
     """
 
     kind: Literal["ruler"] = "ruler"
-    tasks: Distinct[str]
     lengths: Distinct[Annotated[int, Field(ge=128)]]
     questions: Annotated[int, Field(ge=2)] = 8
-    side: Literal["test"] = "test"
-    final: Literal[True] = True
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Documents of no text are read."""
-        return ()
-
-    @property
-    def documents(self) -> int:
-        """Questions of each task and length."""
-        return self.questions
 
 
 class Chat(Windows):
@@ -224,16 +209,7 @@ class Chat(Windows):
 
 
 Reading = Annotated[
-    Perplexity
-    | Positions
-    | Copying
-    | Leak
-    | Groups
-    | Contents
-    | Information
-    | Benchmarks
-    | Ruler
-    | Chat,
+    Perplexity | Positions | Copying | Leak | Looked | Benchmarks | Ruler | Chat,
     Field(discriminator="kind"),
 ]
 

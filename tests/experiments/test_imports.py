@@ -68,7 +68,7 @@ def test_a_change_that_was_seen_to_change_no_row_counts_as_none(
     now = code(["experiments.methods.one"], tree)["focus"]
     assert now != before["focus"]
     listed = tmp_path / "same.yaml"
-    listed.write_text(f"- {{file: focus, now: '{now}', as: '{before['focus']}'}}\n")
+    listed.write_text(f"- files: {{focus: {{now: '{now}', as: '{before['focus']}'}}}}\n")
     monkeypatch.setattr(imports, "SAME", listed)
     same.cache_clear()
     assert code(["experiments.methods.one"], tree) == before
@@ -88,7 +88,7 @@ def test_no_listed_change_is_dead() -> None:
 
 def test_digits_that_look_like_a_number_are_texts(monkeypatch, tmp_path):
     path = tmp_path / "same.yaml"
-    path.write_text("- {file: a.py, now: 774039809492, as: 00e1}\n")
+    path.write_text("- files: {a.py: {now: 774039809492, as: 00e1}}\n")
     monkeypatch.setattr(imports, "SAME", path)
     imports.same.cache_clear()
     assert imports.same() == {("a.py", "774039809492"): "00e1"}
