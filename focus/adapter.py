@@ -15,19 +15,10 @@ from focus.architectures import AttentionLayer, attention_layers, without_weight
 from focus.fingerprint import fingerprint, same
 from focus.hub import FocusAdapter
 from focus.model import attach
-from focus.named import activate, adapter_of, check_new, on_device, routers_of, state_of
+from focus.named import activate, adapter_of, on_device, routers_of, state_of
 from focus.state import DEFAULT, Adapter, FocusState, attached, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
-
-
-def adapter_state(model: nn.Module, name: str | None = None) -> dict[str, Tensor]:
-    """An adapter's parameters and potentials, ``layers.<index>.<name>`` -> tensor, themselves.
-
-    Raises:
-        ValueError: Focus is not attached or has no adapter of this name.
-    """
-    return state_of(_adapter(attached(model), name).routers)
 
 
 def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
@@ -60,7 +51,7 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
 def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
     """A :class:`focus.FocusAdapter` with copies of an adapter's tensors, to save or to push."""
     state, inner = attached(model), transformers_model(model)
-    adapter = _adapter(state, name)
+    adapter = adapter_of(state, name)
     with on_device(adapter.routers.values()):
         tensors = {key: _whole(tensor) for key, tensor in state_of(adapter.routers).items()}
     hashes, reason = fingerprint(inner)
@@ -98,12 +89,18 @@ def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: 
         ValueError: the adapter is not there, is damaged, or belongs to another model; the name is
             taken; the model has no weights yet. The model is then left as it was.
     """
-    state = _state(base_model)
-    check_new(state, name)
+    inner = transformers_model(base_model)
+    state: FocusState | None = inner.__dict__.get("focus_state")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name: must be a string that is not empty, got {name!r}")
+    if state is not None and name in state.adapters:
+        raise ValueError(
+            f"name: the model has an adapter {name!r} already; give another name, "
+            f"focus.delete_adapter(model, {name!r}) if it is not in use, or focus.detach(model)"
+        )
     found = folder
     if not isinstance(found, FocusAdapter):
         found = FocusAdapter.from_pretrained(found, revision=revision)
-    inner = transformers_model(base_model)
     if without_weights(inner):
         raise ValueError("base_model: its weights are on the meta device; load them first")
     layers = attention_layers(inner)
@@ -163,15 +160,6 @@ def delete_adapter(model: AnyModel, name: str) -> AnyModel:
         )
     del state.adapters[name]
     return model
-
-
-def _adapter(state: FocusState, name: str | None) -> Adapter:
-    return adapter_of(state, state.active if name is None else name)
-
-
-def _state(model: nn.Module) -> FocusState | None:
-    found = transformers_model(model).__dict__.get("focus_state")
-    return found if isinstance(found, FocusState) else None
 
 
 def _whole(tensor: Tensor) -> Tensor:

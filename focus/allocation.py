@@ -1,8 +1,7 @@
 """Groups shared out among heads: most need few distant keys or none, some need nearly all.
 
-How many groups a query looks into is the same for all heads while routers are trained. Afterwards
-the heads of all layers share what that costs: each takes its next group where a pair more holds the
-most attention weight (as Ada-KV, arXiv 2407.11550, shares a cache among heads). Nothing is trained.
+The heads of all layers share what a common number costs: each takes its next group where a pair
+more holds the most attention weight (as Ada-KV, arXiv 2407.11550, shares a cache among heads).
 
 Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key heads, D head dimension,
 Hr routings of keys, Hq routings of queries, K groups, U units (the query routings of all layers), M
@@ -12,7 +11,6 @@ queries, N keys.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -49,44 +47,33 @@ def allocate_groups(model: nn.Module, texts: Iterable[Tensor]) -> None:
     state = attached(model)
     config = state.config.replace(allocated=True)  # refuses keys of several groups
     config = config.replace(probe="multi_probe")  # the same for these, whatever top_k is then
-    found: dict[int, Weighed] = {}
+    found: dict[int, Tensor] = {}
 
     def tap(index: int, hidden_BTE: Tensor, query_BHTD: Tensor, key_BHkTD: Tensor) -> None:
         router = state.routers[index]
         reach = reach_of(state.layers[index].module)
         for row in range(len(hidden_BTE)):
             new = weighed(router, hidden_BTE[row : row + 1], query_BHTD[row], key_BHkTD[row], reach)
-            found[index] = new if index not in found else found[index] + new
+            found[index] = found.get(index, 0) + new
 
     observe(model, texts, tap)
     units = [found[index] for index in state.routers]
-    taken = shared_out(torch.cat([each.weight for each in units]),
-                       torch.cat([each.pairs for each in units]),
-                       may_have_none=config.heavy_hitters > 0)  # fmt: skip
-    sizes = [len(each.weight) for each in units]
+    weight, pairs = torch.cat(units, 1)
+    taken = shared_out(weight, pairs, may_have_none=config.heavy_hitters > 0)
+    sizes = [each.shape[1] for each in units]
     for router, own in zip(state.routers.values(), taken.split(sizes), strict=True):
         router.take(taken_at=own)
     state.reconfigure(config)
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """What lies in the groups that queries look into first, second, ...: both (Hq, K), sums over
-    queries.
-
-    weight: of full attention, on distant keys; pairs: how many these are.
-    """
-
-    weight: Tensor
-    pairs: Tensor
-
-    def __add__(self, other: Weighed) -> Weighed:
-        return Weighed(self.weight + other.weight, self.pairs + other.pairs)
-
-
 def weighed(router: Router, hidden_1TE: Tensor, query_HTD: Tensor, key_HkTD: Tensor,
-            reach: int | None) -> Weighed:  # fmt: skip
-    """Of one layer and text; reach: tokens of the model's own sliding window, or None."""
+            reach: int | None) -> Tensor:  # fmt: skip
+    """What lies in the groups that queries of one layer look into first, second, ...: (2, Hq, K),
+    sums over the queries of a text, of full attention's weight on distant keys and of their number.
+
+    Args:
+        reach: tokens of the model's own sliding window, or None.
+    """
     config = router.config
     logits = router(hidden_1TE, balance=config.balance).cpu()
     order_HqTK = of_queries(logits)[0].argsort(dim=-1, descending=True, stable=True)
@@ -106,19 +93,16 @@ def weighed(router: Router, hidden_1TE: Tensor, query_HTD: Tensor, key_HkTD: Ten
         for sums, each in zip(total, (held, distant.float() @ keys_HNK), strict=True):
             shared = each.unflatten(0, (len(order_HqTK), -1)).sum(1)
             sums += shared.gather(-1, order_HqTK[:, rows]).sum(1)
-    return Weighed(*total)
+    return total
 
 
 def shared_out(weight_UK: Tensor, pairs_UK: Tensor, may_have_none: bool) -> Tensor:
     """From which mean number of groups on a unit looks into its n-th: (U, K) float32, rising.
 
-    Units take groups in the order of weight by pair, and what they have taken together is counted
-    in what as many groups each would cost. A group that is better than the one before it is taken
-    with that one.
-
-    Args:
-        weight_UK, pairs_UK: of each unit's first, second, ... group.
-        may_have_none: whether a unit may have no group; else all have one before any has two.
+    Units take their first, second, ... groups in the order of weight by pair, and what they have
+    taken together is counted in what as many groups each would cost. A group that is better than
+    the one before it is taken with that one. Unless a unit may have none, all have one before any
+    has two.
 
     Raises:
         ValueError: a weight is not finite.

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -45,9 +46,6 @@ class AttentionLayer:
 def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
     """The model's self-attention layers, in order; of a multimodal model, its language model's.
 
-    Args:
-        model: a decoder-only transformers model.
-
     Raises:
         ValueError: Focus cannot attach to it; the message says why.
     """
@@ -57,7 +55,8 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
         )
     config = model.config.get_text_config(decoder=True)
     _refuse_by_config(model, config)
-    modules = [m for m in decoder_of(model).modules() if getattr(m, "layer_idx", None) is not None]
+    every = model.get_decoder().modules()
+    modules = [each for each in every if getattr(each, "layer_idx", None) is not None]
     found = [module for module in modules if _hands_over(module)]
     _refuse_by_structure(model, config, modules, found)
     types = getattr(config, "layer_types", None) or []
@@ -67,11 +66,6 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
         for module in found
     ]
     return sorted(layers, key=lambda layer: layer.index)
-
-
-def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The part of a model that runs its decoder layers, without its head and other modalities."""
-    return model.get_decoder()
 
 
 def without_weights(model: nn.Module) -> bool:
@@ -104,28 +98,24 @@ def _unsupported(model: nn.Module, reason: str) -> ValueError:
 
 
 def _refuse_by_config(model: PreTrainedModel, config: Any) -> None:
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise _unsupported(model, "it is an encoder-decoder")
-    if getattr(config, "add_cross_attention", False):
-        raise _unsupported(
-            model,
-            "it has cross-attention (config.add_cross_attention), whose keys are of another "
-            "sequence; load it without",
-        )
-    if getattr(config, "is_causal", True) is False:
-        raise _unsupported(model, "it is bidirectional (config.is_causal = False)")
-    if getattr(config, "reorder_and_upcast_attn", False) and config._attn_implementation == "eager":
-        raise _unsupported(
-            model,
-            "it computes attention in float32 under eager alone (config.reorder_and_upcast_attn); "
-            "model.set_attn_implementation('sdpa') first",
-        )
-    if getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt"):
-        raise _unsupported(model, "its positions are ALiBi biases on the logits")
-    if getattr(config, "kv_lora_rank", None):
-        raise _unsupported(
-            model, "it has multi-head latent attention (MLA), whose keys share one compressed part"
-        )
+    upcast = getattr(config, "reorder_and_upcast_attn", False)
+    alibi = getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt")
+    for refused, reason in (
+        (getattr(model.config, "is_encoder_decoder", False), "it is an encoder-decoder"),
+        (getattr(config, "add_cross_attention", False),
+         "it has cross-attention (config.add_cross_attention), whose keys are of another sequence; "
+         "load it without"),
+        (getattr(config, "is_causal", True) is False,
+         "it is bidirectional (config.is_causal = False)"),
+        (upcast and config._attn_implementation == "eager",
+         "it computes attention in float32 under eager alone (config.reorder_and_upcast_attn); "
+         "model.set_attn_implementation('sdpa') first"),
+        (alibi, "its positions are ALiBi biases on the logits"),
+        (getattr(config, "kv_lora_rank", None),
+         "it has multi-head latent attention (MLA), whose keys share one compressed part"),
+    ):  # fmt: skip
+        if refused:
+            raise _unsupported(model, reason)
 
 
 def _refuse_by_structure(model: PreTrainedModel, config: Any, modules: list[nn.Module],
@@ -181,35 +171,21 @@ def _heads(module: nn.Module, projection: str, names: tuple[str, ...]) -> int | 
     return next((value for value in found if isinstance(value, int)), None)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What an attention module handed over: shapes (B, H, T, D), whether its mask has a sliding
-    window, and further keywords."""
-
-    module: nn.Module
-    query: torch.Size
-    key: torch.Size
-    value: torch.Size
-    sliding: bool
-    keywords: dict[str, Any]
-
-
 def probe(model: PreTrainedModel) -> None:
     """Runs a few tokens through the model and checks what its attention modules hand over.
 
     Each of :func:`attention_layers` must call the interface once, with query (B, H, T, D) and key
-    and value (B, Hk, T, D) of the head counts found, and pass on a keyword that the model's forward
-    was given and knows nothing of. The model and the random state are left as they were. A model
-    without its weights (meta device) is not run.
+    and value (B, Hk, T, D) of the head counts found, and pass on a keyword that it knows nothing
+    of. The model and the random state are left as they were; one on the meta device is not run.
 
     Raises:
-        ValueError: a module does otherwise; the message says which and how.
+        ValueError: a module does otherwise.
     """
     layers = attention_layers(model)
     if without_weights(model):
         return
     token = object()
-    calls: list[_Call] = []
+    calls: list[SimpleNamespace] = []
     with _recording(model, calls):
         _run(model, token)
     for layer in layers:
@@ -219,18 +195,19 @@ def probe(model: PreTrainedModel) -> None:
 
 
 @contextmanager
-def _recording(model: PreTrainedModel, calls: list[_Call]) -> Iterator[None]:
+def _recording(model: PreTrainedModel, calls: list[SimpleNamespace]) -> Iterator[None]:
     def record(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                attention_mask: Any = None, *args: Any, **keywords: Any,
                ) -> tuple[Tensor, None]:  # fmt: skip
-        calls.append(_Call(module, query.shape, key.shape, value.shape,
-                           attention_mask is not None, keywords))  # fmt: skip
+        calls.append(SimpleNamespace(module=module, query=query.shape, key=key.shape,
+                                     value=value.shape, sliding=attention_mask is not None,
+                                     keywords=keywords))  # fmt: skip
         batch, heads, tokens, _ = query.shape
         return value.new_zeros(batch, tokens, heads, value.shape[-1]), None
 
     configs: dict[int, Any] = {
         id(module.config): module.config
-        for module in decoder_of(model).modules()
+        for module in model.get_decoder().modules()
         if hasattr(module, "config")
     }
     former = [(config, config._attn_implementation) for config in configs.values()]
@@ -263,12 +240,12 @@ def _run(model: PreTrainedModel, token: object) -> None:
     # Dropout of a model in training mode must not move the caller's random state.
     with torch.random.fork_rng(devices=cuda):
         try:
-            decoder_of(model)(input_ids=ids, use_cache=False, **{PROBE: token})
+            model.get_decoder()(input_ids=ids, use_cache=False, **{PROBE: token})
         except TypeError as error:
             raise _unsupported(model, f"its forward takes no further keyword ({error})") from error
 
 
-def _objection(layer: AttentionLayer, calls: list[_Call], token: object) -> str | None:
+def _objection(layer: AttentionLayer, calls: list[SimpleNamespace], token: object) -> str | None:
     if len(calls) != 1:
         return f"called the attention interface {len(calls)} times in one forward pass"
     call = calls[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
@@ -18,6 +18,9 @@ BALANCES: tuple[str, ...] = get_args(Balance)
 GATES: tuple[str, ...] = get_args(Gate)
 PROBES: tuple[str, ...] = get_args(Probe)
 ROUTERS: tuple[str, ...] = get_args(Routers)
+CHOICES = {"balance": BALANCES, "gate": GATES, "probe": PROBES, "routers": ROUTERS}
+LEAST = {"num_groups": 1, "top_k": 1, "window": 1, "routing_dim": 1, "sinkhorn_iterations": 1,
+         "ngram_keys": 1, "sinks": 0, "ngram": 0}  # fmt: skip
 
 
 class Fields(TypedDict, total=False):
@@ -104,17 +107,23 @@ class FocusConfig:
     allocated: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("num_groups", "top_k", "window", "routing_dim", "sinkhorn_iterations",
-                     "ngram_keys"):  # fmt: skip
-            _check_int(name, getattr(self, name), minimum=1)
-        _check_int("sinks", self.sinks, minimum=0)
-        _check_int("ngram", self.ngram, minimum=0)
-        _check_positive("temperature", self.temperature)
-        _check_share("heavy_hitters", self.heavy_hitters)
-        _check_choice("balance", self.balance, BALANCES)
-        _check_choice("gate", self.gate, GATES)
-        _check_choice("probe", self.probe, PROBES)
-        _check_choice("routers", self.routers, ROUTERS)
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{name}: must be a whole number, got {value!r}")
+            if value < least:
+                raise ValueError(f"{name}: must be >= {least}, got {value}")
+        if not (_number(self.temperature) and 0 < self.temperature < math.inf):
+            raise ValueError(f"temperature: must be finite and > 0, got {self.temperature!r}")
+        if not (_number(self.heavy_hitters) and 0 <= self.heavy_hitters <= 0.5):
+            raise ValueError(
+                f"heavy_hitters: must be a number from 0 to 0.5, got {self.heavy_hitters!r}"
+            )
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name}: must be one of {', '.join(known)}, got {getattr(self, name)!r}"
+                )
         if not isinstance(self.allocated, bool):
             raise ValueError(f"allocated: must be true or false, got {self.allocated!r}")
         if self.allocated and self.key_top_k > 1:
@@ -211,25 +220,5 @@ class FocusConfig:
         return self.routers in ("key_head", "query_head")
 
 
-def _check_int(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name}: must be a whole number, got {value!r}")
-    if value < minimum:
-        raise ValueError(f"{name}: must be >= {minimum}, got {value}")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}: must be a number, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name}: must be finite and > 0, got {value}")
-
-
-def _check_share(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 0.5:
-        raise ValueError(f"{name}: must be a number from 0 to 0.5, got {value!r}")
-
-
-def _check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: must be one of {', '.join(choices)}, got {value!r}")
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -60,11 +60,8 @@ def count_pairs(
     """Counts the pairs of the hard mask in O(T * P) with P distinct memberships.
 
     Args:
-        membership: (B, Hm, T, K) bool, groups of each token as a query.
-        key_membership: (B, Hm or Hk, T, K), likewise as a key; None: the same.
-        window, sinks: as in :func:`focus.dense_attention`.
-        real: (B, T) bool, False for padding; None: all are real.
-        extra: (B, T, E) int64, further keys of each query, -1: none.
+        membership, key_membership, window, sinks, real, extra: as in
+            :func:`focus.attention.dense.pairs_kept`; None: keys are routed as queries are.
         limit: tokens of the model's own sliding window, beyond which nothing is kept; None: none.
     """
     batch, routings, tokens, _ = membership.shape
@@ -74,11 +71,7 @@ def count_pairs(
     if real is None:
         real = torch.ones(batch, tokens, dtype=torch.bool, device=device)
     far = tokens if limit is None else min(limit, tokens)
-    near = min(window, far)
     is_sink = sink_tokens(real, batch, tokens, sinks, device)
-    causal = _pairs(real, real, 0, tokens)
-    distant = _pairs(real, real & ~is_sink, window, tokens)
-    by_place = _pairs(real, real, 0, near) + _pairs(real, is_sink, near, far)
     kept = 0
     if extra is not None:
         own = distinct(extra.to(device), window, sinks, real)
@@ -90,13 +83,26 @@ def count_pairs(
     for b in range(batch):
         for h in range(routings):
             kept += _meeting_pairs(membership[b, h], key_membership[b, h], real[b],
-                                   real[b] & ~is_sink[b], near, far)  # fmt: skip
-    return PairCounts(causal * routings, by_place * routings, distant * routings, kept)
+                                   real[b] & ~is_sink[b], min(window, far), far)  # fmt: skip
+    found = pairs_by_place(real, window, sinks, limit)
+    causal, near, distant = (each * routings for each in found)
+    return PairCounts(causal, near, distant, kept)
 
 
-def _pairs(query_BT: Tensor, key_BT: Tensor, low: int, high: int) -> int:
-    """Pairs (i, j) with low <= i - j < high, i among the queries, j among the keys."""
-    return int((_seen(key_BT.long(), low, high) * query_BT).sum())
+def pairs_by_place(real_BT: Tensor, window: int, sinks: int, limit: int | None,
+                   start: int = 0) -> tuple[int, int, int]:  # fmt: skip
+    """Causal pairs of the queries from ``start`` on: all; kept by window or sinks, within the
+    model's own ``limit``; and beyond window and sinks."""
+    batch, tokens = real_BT.shape
+    far = tokens if limit is None else min(limit, tokens)
+    near = min(window, far)
+    is_sink = sink_tokens(real_BT, batch, tokens, sinks, real_BT.device)
+
+    def pairs(key_BT: Tensor, low: int, high: int) -> int:
+        return int((_seen(key_BT.long(), low, high) * real_BT)[:, start:].sum())
+
+    kept = pairs(real_BT, 0, near) + pairs(is_sink, near, far)
+    return pairs(real_BT, 0, tokens), kept, pairs(real_BT & ~is_sink, window, tokens)
 
 
 def _seen(keys: Tensor, low: int, high: int) -> Tensor:

@@ -42,8 +42,11 @@ def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
     packed = next((m for m in model.get_decoder().modules() if hasattr(m, "_packed_params")), None)
     if packed is not None:
         return None, f"weights are quantised ({type(packed).__name__})"
-    values = _sample(weights)
-    hashes = {}
+    taken = []
+    for weight in weights[:: -(-len(weights) // WEIGHTS)]:
+        flat = weight.detach().reshape(-1)
+        taken.append(flat[:: max(1, flat.numel() // VALUES)][:VALUES].float().cpu())
+    values, hashes = torch.cat(taken), {}
     for name, dtype in FORMATS.items():
         rounded = values.to(dtype).view(torch.int16).numpy()
         hashes[name] = hashlib.sha256(rounded.tobytes()).hexdigest()
@@ -53,15 +56,6 @@ def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
 def same(one: dict[str, str], other: dict[str, str]) -> bool:
     """Whether two fingerprints are of the same checkpoint."""
     return any(one.get(name) == other.get(name) is not None for name in FORMATS)
-
-
-def _sample(weights: list[Tensor]) -> Tensor:
-    """float32 values of all weights, on the CPU."""
-    taken = []
-    for weight in weights[:: -(-len(weights) // WEIGHTS)]:
-        flat = weight.detach().reshape(-1)
-        taken.append(flat[:: max(1, flat.numel() // VALUES)][:VALUES].float().cpu())
-    return torch.cat(taken)
 
 
 def _matrices(module: nn.Module) -> Iterator[Tensor]:

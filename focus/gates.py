@@ -17,7 +17,6 @@ from torch import Tensor
 
 from focus.attention import focus_attention
 from focus.attention.checks import as_autocast
-from focus.attention.train.blocks import wide_dtype
 from focus.attention.train.operator import gated_attention_op
 from focus.config import GATES as GATES
 from focus.groups import Assignments, top_k_groups
@@ -71,7 +70,7 @@ def gated_attention(
     seed = torch.randint(2**62, (), device="cpu") if dropout else None
     rule = (window, sinks, scale, limit, softcap, dropout)
     with torch.autocast(tensors[0].device.type, enabled=False):
-        wide = wide_dtype(tensors[0].dtype)
+        wide = torch.promote_types(tensors[0].dtype, torch.float32)
         groups = Assignments(*(each.to(wide) for each in assignments))
         soft = gated_assignments(groups, probes=probes, hard_keys=hard_keys, key_top_k=key_top_k)
         kind = "log" if gate == "straight_through" else gate

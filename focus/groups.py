@@ -40,23 +40,18 @@ class Memberships(NamedTuple):
 
 
 def assignments_of(logits_BSHrTK: Tensor, heavy_BHrT: Tensor | None = None) -> Assignments:
-    """Soft assignments from a router's logits; with heavy hitters, K + 1 groups: these tokens are
-    keys of the last alone, which every query is in beside its own."""
+    """Soft assignments from a router's logits, and of the heavy hitters, where there are any."""
     assignments = torch.softmax(logits_BSHrTK, -1)
-    query, key = of_queries(assignments), assignments[:, -1]
-    if heavy_BHrT is None:
-        return Assignments(query, key)
-    heavy = heavy_BHrT.unsqueeze(-1)
-    key = torch.cat([key.masked_fill(heavy, 0.0), heavy.to(key.dtype)], -1)
-    return Assignments(torch.cat([query, torch.ones_like(query[..., :1])], -1), key)
+    found = Assignments(of_queries(assignments), assignments[:, -1])
+    return found if heavy_BHrT is None else Assignments(*with_heavy(*found, heavy_BHrT))
 
 
-def with_heavy(found: Memberships, heavy_BHrT: Tensor) -> Memberships:
-    """Memberships of K + 1 groups: the last is that of the heavy hitters, which are in no other;
-    every query looks into it."""
+def with_heavy(query: Tensor, key: Tensor, heavy_BHrT: Tensor) -> tuple[Tensor, Tensor]:
+    """Assignments or memberships of K + 1 groups: the last is that of the heavy hitters, which are
+    keys of no other; every query looks into it beside its own."""
     heavy = heavy_BHrT.unsqueeze(-1)
-    key = torch.cat([found.of_keys & ~heavy, heavy], -1)
-    return Memberships(torch.cat([found.query, torch.ones_like(found.query[..., :1])], -1), key)
+    key = torch.cat([key.masked_fill(heavy, 0), heavy.to(key.dtype)], -1)
+    return torch.cat([query, torch.ones_like(query[..., :1])], -1), key
 
 
 def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig,

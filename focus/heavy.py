@@ -1,10 +1,8 @@
 """Heavy hitters: the few keys of a text that very many queries weigh, wherever they stand
 (H2O, arXiv 2306.14048, finds them by the weight they have gathered; here they are told ahead).
 
-Groups lose them: a query that is routed elsewhere cannot see them, and the share of its weight that
-full attention parks there grows with the text. A linear map of a token's hidden state tells, for
-each key head, whether the token will be one, so that the choice is causal and is made once, when
-the key is written. They form one further group that every query looks into, beside its own.
+Groups lose them. A linear map of a token's hidden state tells, for each key head, whether it will
+be one, so that the choice is causal and is made once, when the key is written.
 
 Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key heads, Hr key routings
 (1, or the key heads), Hq query routings, D head dimension, K groups.
@@ -13,7 +11,6 @@ Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key head
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -52,41 +49,25 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
     """
     state = attached(model)
     config = state.config.replace(heavy_hitters=float(share), allocated=False)
-    fits: dict[int, Fit] = {}
-    if share:
-        fits = _fits(model, texts)
+    seen = _observed(model, texts) if share else {}
     for index, router in state.routers.items():
-        weight, bias = fits[index].solved(share) if share else (None, None)
+        weight, bias = _solved(seen[index], share) if share else (None, None)
         router.take(heavy_weight=weight, heavy_bias=bias, taken_at=None)
     state.reconfigure(config)
 
 
-@dataclass
-class Fit:
-    """Normal equations of one layer, and the states that its thresholds are taken of.
-
-    Attributes:
-        square: (E + 1, E + 1); product: (E + 1, Hr); seen: normalised states (N, E) a window.
-    """
-
-    square: Tensor
-    product: Tensor
-    seen: list[Tensor] = field(default_factory=list)
-
-    def add(self, states_NE: Tensor, wanted_NHr: Tensor) -> None:
-        """Takes tokens in, with the logarithms of their weights."""
+def _solved(seen: list[tuple[Tensor, Tensor]], share: float) -> tuple[Tensor, Tensor]:
+    """Weight (Hr, E) and bias (Hr,) under which about ``share`` of the tokens score above zero, and
+    none so near to it that rounding tells; of the windows' normalised states (N, E) and logarithms
+    of weights (N, Hr)."""
+    square = product = torch.zeros((), dtype=torch.float32, device="cpu")
+    for states_NE, wanted_NHr in seen:
         own = F.pad(states_NE, (0, 1), value=1.0)
-        self.square += own.T @ own
-        self.product += own.T @ wanted_NHr
-        self.seen.append(states_NE)
-
-    def solved(self, share: float) -> tuple[Tensor, Tensor]:
-        """Weight (Hr, E) and bias (Hr,) under which about ``share`` of the tokens score above zero,
-        and none so near to it that rounding tells."""
-        ridge = RIDGE * torch.eye(len(self.square), dtype=self.square.dtype, device="cpu")
-        weight = torch.linalg.solve(self.square + ridge, self.product)[:-1].T.contiguous()
-        scores = torch.cat([F.linear(each, weight) for each in self.seen])
-        return weight, -torch.stack([threshold(each, share) for each in scores.T])
+        square, product = square + own.T @ own, product + own.T @ wanted_NHr
+    ridge = RIDGE * torch.eye(len(square), dtype=square.dtype, device="cpu")
+    weight = torch.linalg.solve(square + ridge, product)[:-1].T.contiguous()
+    scores = torch.cat([F.linear(states_NE, weight) for states_NE, _ in seen])
+    return weight, -torch.stack([threshold(each, share) for each in scores.T])
 
 
 def threshold(scores_N: Tensor, share: float) -> Tensor:
@@ -94,10 +75,6 @@ def threshold(scores_N: Tensor, share: float) -> Tensor:
 
     In a first layer all occurrences of a token have one score, and a quantile is a score: whether
     it is above itself, a step of one token and a pass over many would round apart.
-
-    Args:
-        scores_N: (N,), N >= 2.
-        share: in (0, 1).
     """
     falling = scores_N.sort(descending=True).values
     gaps = falling[:-1] - falling[1:]
@@ -110,9 +87,10 @@ def threshold(scores_N: Tensor, share: float) -> Tensor:
     return (falling[best] + falling[best + 1]) / 2
 
 
-def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
+def _observed(model: nn.Module,
+              texts: Iterable[Tensor]) -> dict[int, list[tuple[Tensor, Tensor]]]:  # fmt: skip
     state = attached(model)
-    fits: dict[int, Fit] = {}
+    seen: dict[int, list[tuple[Tensor, Tensor]]] = {index: [] for index in state.routers}
     window, sinks = state.config.window, state.config.sinks
 
     def look(index: int, hidden_BTE: Tensor, query_BHTD: Tensor, key_BHkTD: Tensor) -> None:
@@ -123,13 +101,10 @@ def _fits(model: nn.Module, texts: Iterable[Tensor]) -> dict[int, Fit]:
             heads = router.centroids.shape[1]
             wanted = weights.unflatten(0, (heads, -1)).mean(1)[:, tokens].clamp(min=1e-6).log()
             states = normalised(hidden.float().cpu())[tokens]
-            size = states.shape[1] + 1
-            square, wide = zeros(size, size), zeros(size, heads)
-            fit = fits.setdefault(index, Fit(square, wide))
-            fit.add(states, wanted.T)
+            seen[index].append((states, wanted.T))
 
     observe(model, texts, look)
-    return fits
+    return seen
 
 
 def zeros(*size: int) -> Tensor:

@@ -99,7 +99,9 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         folder = own_folder(Path(folder))
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / CARD_FILE).exists():
-            (folder / CARD_FILE).write_text(self._card(card))
+            count = sum(tensor.numel() for tensor in self.tensors.values())
+            text = model_card(self.config, self.base, count, card)
+            (folder / CARD_FILE).write_text(text)
         weights, config = _beside(folder / WEIGHTS_FILE), _beside(folder / CONFIG_FILE)
         try:
             save_file({k: t.contiguous() for k, t in self.tensors.items()}, weights)
@@ -125,12 +127,11 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
             "format": FORMAT,
             "focus": self.config.to_dict(),
             "base": base,
-            "versions": _versions(),
+            "versions": {
+                "focus": __version__,
+                **{name: version(name) for name in ("torch", "transformers")},
+            },
         }
-
-    def _card(self, run: Any) -> str:
-        count = sum(tensor.numel() for tensor in self.tensors.values())
-        return model_card(self.config, self.base, count, run)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, *,
@@ -207,14 +208,6 @@ def _is_ours(path: Path) -> bool:
 
 def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "focus": __version__,
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-    }
 
 
 def _in_file(path: Path, read: Any) -> Any:

@@ -21,7 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus.attention import focus_attention
 from focus.attention.checks import as_autocast
-from focus.attention.decode import Kept, decode_attention
+from focus.attention.decode import decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.attention.train.operator import masked_attention
@@ -251,7 +251,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
     )  # fmt: skip
-    layer.call.record.layers[layer.index] = LayerRecord(found, partial(_counted, kept))
+    layer.call.record.layers[layer.index] = LayerRecord(found, kept.counts)
     return out
 
 
@@ -259,10 +259,6 @@ def _goes_on(x: Inputs, layer: LayerCall, held: Unrouted) -> bool:
     """Whether the window holds a new token and all before it, too."""
     plain = x.query.shape[2] == 1 and x.key.dtype == held.key.dtype and _no_gradient(x)
     return plain and _window_holds(x, layer, held.seen + 1)
-
-
-def _counted(kept: Kept) -> PairCounts:
-    return PairCounts(*kept.counts())
 
 
 def _route(layer: LayerCall, router: Router, real: Tensor | None,

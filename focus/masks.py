@@ -19,18 +19,9 @@ from transformers.masking_utils import (
 from focus.call import running
 
 
-def focus_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any] = causal_mask_function,
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    **kwargs: Any,
-) -> Tensor | None:
-    """Mask builder for transformers' ``AttentionMaskInterface``.
+def focus_mask(**asked: Any) -> Tensor | None:
+    """Mask builder for transformers' ``AttentionMaskInterface``, which calls it by keywords: see
+    transformers' ``sdpa_mask``.
 
     Returns:
         In ``full`` mode, and for layers that stay local, what the model's own implementation asks
@@ -40,22 +31,19 @@ def focus_mask(
         checks. A model's own sliding window is not in the mask: layers that have one are told its
         size.
     """
+    mask_function = asked.get("mask_function", causal_mask_function)
     call, sliding = running(), is_sliding(mask_function)
     # Outside a pass (`generate` with a static cache) nobody knows the mode: numbers to be added to
     # the logits are a mask to every implementation.
     own_name = "eager" if call is None else call.implementation
     if call is None or call.settings.mode == "full" or (sliding and call.interleaved):
-        own = ALL_MASK_ATTENTION_FUNCTIONS[own_name]
-        return own(batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
-                   kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
-                   local_size=local_size, **kwargs)  # fmt: skip
+        own: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[own_name](**asked)
+        return own
     if mask_function is causal_mask_function or sliding:
-        return _padding(attention_mask, kv_length, kv_offset)
-    kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
+        return _padding(asked.get("attention_mask"), asked["kv_length"], asked.get("kv_offset", 0))
     return sdpa_mask(
-        batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
-        local_size, **kwargs,
-    )  # fmt: skip
+        **{**asked, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    )
 
 
 def is_sliding(mask_function: Callable[..., Any]) -> bool:
@@ -97,8 +85,14 @@ def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | No
     """
     if mask is None:
         return None, None
-    if mask.dtype != torch.bool:
-        mask = _as_bool(mask)
+    if mask.dtype != torch.bool:  # additive: 0 keeps, a number that no logit outweighs removes
+        kept = mask == 0
+        if not bool((kept | (mask <= -1e4)).all()):
+            raise ValueError(
+                "attention_mask: holds numbers between 0 and -10,000, so it is a bias on the "
+                "logits (ALiBi, say) and no mask; Focus does not support one"
+            )
+        mask = kept
     if mask.shape[-2] == 1 and (queries > 1 or mask.shape[1] == 1):
         real = mask[:, 0, 0, :keys]
         return (None if bool(real.all()) else real), None
@@ -147,17 +141,6 @@ def _start_anew(positions: Any, mask: Any) -> bool:
     real = mask[:, -tokens:].to(positions.device).bool()
     positions = positions.masked_fill(~real, -1)
     return bool((real[:, 1:] & (positions[:, 1:] <= positions.cummax(-1).values[:, :-1])).any())
-
-
-def _as_bool(mask: Tensor) -> Tensor:
-    """An additive mask: 0 keeps, a number that no logit outweighs removes."""
-    kept = mask == 0
-    if not bool((kept | (mask <= -1e4)).all()):
-        raise ValueError(
-            "attention_mask: holds numbers between 0 and -10,000, so it is a bias on the logits "
-            "(ALiBi, say) and no mask; Focus does not support one"
-        )
-    return kept
 
 
 def _window_of(mask: Tensor, real: Tensor, queries: int, offset: int) -> int | None:

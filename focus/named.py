@@ -141,23 +141,13 @@ def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:
         )
 
 
-def check_new(state: FocusState | None, name: str) -> None:
-    """Refuses a name that is taken, or no name."""
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"name: must be a string that is not empty, got {name!r}")
-    if state is not None and name in state.adapters:
-        raise ValueError(
-            f"name: the model has an adapter {name!r} already; give another name, "
-            f"focus.delete_adapter(model, {name!r}) if it is not in use, or focus.detach(model)"
-        )
-
-
-def adapter_of(state: FocusState, name: str) -> Adapter:
-    """The model's adapter of this name.
+def adapter_of(state: FocusState, name: str | None = None) -> Adapter:
+    """The model's adapter of this name; None: the active one.
 
     Raises:
         ValueError: it has none.
     """
+    name = state.active if name is None else name
     if name not in state.adapters:
         known = ", ".join(repr(each) for each in state.adapters)
         raise ValueError(f"name: the model has no adapter {name!r}; it has {known}")

@@ -3,9 +3,7 @@
 Learned groups find what is alike; a passage that is being copied, a name that comes again, needs
 the very place. A key goes by the n-gram before it, a query by the n-gram that it ends: where the
 two are equal, the key follows an earlier reading of what the query has just read (what induction
-heads look for). Each query takes a few such keys that have left its window, those of the longest
-n-gram first and of these the latest, so that attention pays a constant a token for them, however
-long the text. Not in the paper.
+heads look for). Not in the paper.
 
 Shape suffixes: B batch, T tokens, M queries, E keys of a query, N candidates.
 """
@@ -127,13 +125,8 @@ class NgramIndex:
 
     def extend(self, ids_BM: Tensor, real_BM: Tensor | None, longest: int, count: int,
                window: int) -> Tensor:  # fmt: skip
-        """Appends tokens and finds what each of them meets: (B, M, E) int64, as
-        :func:`keys_after_ngrams` of all tokens so far.
-
-        Args:
-            ids_BM: int64; real_BM: bool, False for padding, or None: all are real.
-            longest, count, window: as in :func:`keys_after_ngrams`.
-        """
+        """Appends tokens and finds what each of them meets, as :func:`keys_after_ngrams` of all
+        tokens so far."""
         self._append(ids_BM, real_BM)
         if self.ids is None:
             raise RuntimeError("nothing was appended")

@@ -185,7 +185,9 @@ class Router(nn.Module):
             with torch.no_grad():
                 logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
                 found = memberships_of(cast(Tensor, logits), config, taken_at)
-                return with_heavy(found, self.heavy(hidden_BTE)) if config.heavy_hitters else found
+                if not config.heavy_hitters:
+                    return found
+                return Memberships(*with_heavy(found.query, found.of_keys, self.heavy(hidden_BTE)))
         if ready is None:
             with torch.no_grad():
                 ready = self.prepared()

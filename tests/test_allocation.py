@@ -81,7 +81,7 @@ def test_weight_and_pairs_are_those_of_the_groups_by_rank() -> None:
     hidden = torch.randn(1, 90, 64, generator=generator)
     heads, key_heads = router.centroids.shape[1] * (router.centroids.shape[0] - 1), 2
     query, key = (torch.randn(n, 90, 16, generator=generator) for n in (heads, key_heads))
-    found = weighed(router, hidden, query, key, None)
+    held, pairs = weighed(router, hidden, query, key, None)
     ((_, later, weights),) = weights_of(query, key)
     distant = (later >= CONFIG.window) & (torch.arange(90) >= CONFIG.sinks)
     weights = weights.flatten(0, 1)
@@ -89,9 +89,9 @@ def test_weight_and_pairs_are_those_of_the_groups_by_rank() -> None:
         own = router(hidden, mask=CONFIG.replace(top_k=top_k))
         keys = own.key.repeat_interleave(heads // key_heads, 1)
         meets = (own.query[0].float() @ keys[0].float().transpose(-1, -2) > 0) & distant
-        assert torch.equal(found.pairs[:, :top_k].sum(-1).long(), meets.sum((1, 2)))
+        assert torch.equal(pairs[:, :top_k].sum(-1).long(), meets.sum((1, 2)))
         kept = (weights * meets).sum((1, 2))
-        assert torch.allclose(found.weight[:, :top_k].sum(-1).float(), kept, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(held[:, :top_k].sum(-1).float(), kept, rtol=1e-4, atol=1e-5)
 
 
 def test_heads_differ_and_pairs_stay_about_the_same(shared: PreTrainedModel) -> None:
@@ -210,7 +210,7 @@ def test_pairs_beyond_the_models_own_window_do_not_count() -> None:
     assert reach_of(state.layers[0].module) == 32
 
     def tap(index: int, hidden: Tensor, query: Tensor, key: Tensor) -> None:
-        found[index] = weighed(state.routers[index], hidden, query[0], key[0], 32).pairs.sum()
+        found[index] = weighed(state.routers[index], hidden, query[0], key[0], 32)[1].sum()
 
     with torch.no_grad(), focus.mode(model, "hard", tap=tap):
         model(token_ids(1, 200), use_cache=False)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 import focus
 from focus.heavy import received, threshold
+from focus.named import state_of
 from focus.state import attached
 from tests.models import tiny, token_ids
 
@@ -159,7 +160,7 @@ def test_none_again(found: PreTrainedModel) -> None:
     focus.find_heavy_hitters(found, [], 0)
     with torch.no_grad():
         assert torch.equal(found(ids).logits, plain(ids).logits)
-    assert set(focus.adapter.adapter_state(found)) == set(focus.adapter.adapter_state(plain))
+    assert set(state_of(attached(found).routers)) == set(state_of(attached(plain).routers))
 
 
 def test_routers_alone_have_none() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import focus
-from focus.adapter import adapter_state
 from focus.hub import FocusAdapter
+from focus.named import adapter_of, state_of
 from focus.state import attached
 from tests.adapters import CONFIG, OTHER, logits, trained
 from tests.models import build
@@ -48,11 +48,12 @@ def test_adapters_by_name(tmp_path: Path) -> None:
 def test_training_one_adapter_leaves_the_others(tmp_path: Path) -> None:
     focus.save_adapter(trained(), tmp_path)
     model = focus.load_adapter(trained(config=OTHER), tmp_path, name="b")
-    before = {key: tensor.clone() for key, tensor in adapter_state(model, "b").items()}
+    own = state_of(adapter_of(attached(model), "b").routers)
+    before = {key: tensor.clone() for key, tensor in own.items()}
     with torch.no_grad():
         for parameter in focus.trainable_parameters(model):
             parameter.add_(1)
-    assert all(torch.equal(t, before[key]) for key, t in adapter_state(model, "b").items())
+    assert all(torch.equal(t, before[key]) for key, t in own.items())
 
 
 def test_an_adapter_that_waited_follows_the_model(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 
 import focus
 from focus import FocusConfig
-from focus.adapter import adapter_state
 from focus.call import KEYWORD
+from focus.named import state_of
 from focus.state import attached
 from focus.trainer import FocusCallback
 from tests.models import build, token_ids
@@ -106,7 +106,7 @@ def lora(seed: int) -> PreTrainedModel:
 
 
 def values(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    return {name: each.clone() for name, each in adapter_state(model).items()}
+    return {name: each.clone() for name, each in state_of(attached(model).routers).items()}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -20,7 +20,7 @@ class Inputs:
     """Arguments of an attention call.
 
     query (B, H, T, D); key, value (B, Hk, T, D); membership (B, Hm, T, K) bool with Hm = 1, Hk or
-    H; key_membership likewise where keys are routed otherwise (``separate_keys``), else membership;
+    H; key_membership likewise where keys are routed otherwise, else the same tensor;
     real (B, T) bool, False for padding, or None when every token is real; extra (B, T, E) int64
     further keys of each query, -1: none, or None.
 
@@ -36,13 +36,17 @@ class Inputs:
     value: Tensor
     membership: Tensor
     key_membership: Tensor
-    separate_keys: bool
-    fewest: int
     real: Tensor | None
+    extra: Tensor | None
     window: int
     sinks: int
     scale: float
-    extra: Tensor | None = None
+    fewest: int = 0
+
+    @property
+    def separate_keys(self) -> bool:
+        """Whether keys are routed otherwise than queries."""
+        return self.key_membership is not self.membership
 
     @property
     def on_cpu(self) -> bool:
@@ -93,8 +97,7 @@ def check_arguments(
     if extra_keys is not None:
         _check_extra(extra_keys, query)
         extra = extra_keys.to(query.device) if extra_keys.shape[2] else None
-    return Inputs(query, key, value, query_groups, key_groups, key_membership is not None, 0, real,
-                  window, sinks, scale, extra)  # fmt: skip
+    return Inputs(query, key, value, query_groups, key_groups, real, extra, window, sinks, scale)
 
 
 def check_contents(x: Inputs) -> Inputs:
@@ -104,9 +107,9 @@ def check_contents(x: Inputs) -> Inputs:
         ValueError: what is wrong with which argument, and what to do.
     """
     query_groups, fewest = _count_groups("membership", x.membership, x)
-    key_groups, fewest_keys = query_groups, fewest
-    if x.separate_keys:
-        key_groups, fewest_keys = _count_groups("key_membership", x.key_membership, x)
+    if not x.separate_keys:
+        return replace(x, membership=query_groups, key_membership=query_groups, fewest=2 * fewest)
+    key_groups, fewest_keys = _count_groups("key_membership", x.key_membership, x)
     heads = max(query_groups.shape[1], key_groups.shape[1])
     query_groups = query_groups.expand(-1, heads, -1, -1)
     key_groups = for_query_heads(key_groups, heads)
@@ -258,6 +261,20 @@ def _count_groups(name: str, membership: Tensor, x: Inputs) -> tuple[Tensor, int
             "mark it as padding in key_padding_mask"
         )
     return membership, fewest
+
+
+def cleared(x: Tensor, real: Tensor | None) -> Tensor:
+    """(B, H, T, D) with zeros in padding, which may hold anything: 0 * NaN is NaN."""
+    return x if real is None else x.masked_fill(~real[:, None, :, None], 0.0)
+
+
+def named_keys(further: Tensor, first: int, count: int) -> Tensor:
+    """(B, 1, C, N) bool: which of the N keys from ``first`` on are named for a query, by its
+    ``further`` keys (B, C, E)."""
+    at = further - first
+    at = at.masked_fill((at < 0) | (at >= count), count)  # one column beyond the last
+    found = torch.zeros(*at.shape[:2], count + 1, dtype=torch.bool, device=at.device)
+    return found.scatter_(2, at, True)[:, None, :, :count]
 
 
 def for_query_heads(x: Tensor, heads: int) -> Tensor:

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from focus.attention.checks import cleared
 from focus.attention.gathered import gathered, masked, most_keys
 from focus.attention.native import step
 from focus.attention.past import Past
 from focus.attention.rule import Rule
+from focus.density import PairCounts, pairs_by_place
 
 
 @dataclass
@@ -39,28 +40,14 @@ class Kept:
     real: Tensor | None
     total: int | Tensor
 
-    def counts(self) -> tuple[int, int, int, int]:
-        """The fields of :class:`focus.density.PairCounts`, summed over batch and routings."""
-        real = self.real
+    def counts(self) -> PairCounts:
+        """Summed over batch and routings."""
+        real, rule = self.real, self.rule
         if real is None:
             real = torch.ones(self.batch, self.stop, dtype=torch.bool, device="cpu")
-        sinks = real & (real.cumsum(1) <= self.rule.sinks)
-        window, limit = self.rule.window, self.rule.limit or self.stop
-        causal = self._between(real, 0, self.stop)
-        near = self._between(real, 0, window) + self._between(sinks, window, self.stop)
-        window = min(window, limit)
-        kept = self._between(real, 0, window) + self._between(sinks, window, limit)
-        return causal, kept, causal - near, int(self.total) - kept
-
-    def _between(self, token_BT: Tensor, low: int, high: int) -> int:
-        """Pairs of a real query and one of the tokens low..high-1 positions back."""
-        query = torch.arange(self.start, self.stop, device=token_BT.device)
-        before = pad(token_BT.long().cumsum(1), (1, 0))
-        newest, oldest = (query + 1 - low).clamp_min(0), (query + 1 - high).clamp_min(0)
-        pairs = (before[:, newest] - before[:, oldest]).clamp_min(0)
-        if self.real is not None:
-            pairs = pairs * self.real[:, self.start : self.stop]
-        return int(pairs.sum()) * self.routings
+        found = pairs_by_place(real, rule.window, rule.sinks, rule.limit, self.start)
+        causal, near, distant = (each * self.routings for each in found)
+        return PairCounts(causal, near, distant, int(self.total) - near)
 
 
 def decode_attention(
@@ -123,8 +110,9 @@ def _anywhere(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, k
               softcap: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As :func:`focus.attention.native.step.attend`, by torch's own operations."""
     query, key, value = query.detach(), key.detach(), value.detach()
-    if query.device.type == "cpu":  # asking a device would wait for it; NaN comes out there
-        _check_finite((query, key, value), real)
+    for each in (query, key, value) if query.is_cpu else ():  # a device would have to be waited for
+        if not math.isfinite(float(cleared(each, real).abs().amax())):
+            raise ValueError(step.REFUSED)
     past.append(key, value, key_groups, real)
     few = query.shape[2] * most_keys(query_groups, extra, past) <= past.seen
     way = gathered if few or query.shape[2] == 1 else masked
@@ -154,13 +142,3 @@ def _check(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
             f"past_key_values: {', '.join(sorted(dtypes))} together; a cache goes on in "
             "the dtype it was begun in, the same for queries, keys and values"
         )
-
-
-def _check_finite(tensors: tuple[Tensor, ...], real: Tensor | None) -> None:
-    for each in tensors:
-        own = each if real is None else each.masked_fill(~real[:, None, :, None], 0.0)
-        if not math.isfinite(float(own.abs().amax())):
-            raise ValueError(
-                "query: holds NaN or infinity at a real token (or its key or value does); find "
-                "where it arises before attention"
-            )

@@ -16,6 +16,7 @@ from focus.attention.checks import (
     check_contents,
     check_finite,
     for_query_heads,
+    named_keys,
     sink_tokens,
 )
 from focus.attention.extra import settle
@@ -54,9 +55,7 @@ def pairs_kept(
     kept = own @ keys.transpose(-1, -2) > 0
     kept = kept | (distance < window) | is_sink[:, None, None, :]
     if extra is not None:
-        extra = extra[:, rows]
-        named = kept.new_zeros(batch, extra.shape[1], tokens + 1)  # -1 is the column past the last
-        kept = kept | named.scatter_(2, extra % (tokens + 1), True)[:, None, :, :tokens]
+        kept = kept | named_keys(extra[:, rows], 0, tokens)
     kept = kept & (distance >= 0)
     if real is not None:
         kept = kept & real[:, None, None, :] & real[:, None, rows, None]
@@ -133,10 +132,7 @@ def attend(
     scale: float,
     *,
     kept: Tensor,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
     softcap: float | None = None,
-    dropout: float = 0.0,
 ) -> Tensor:
     """softmax(logits) @ value over the kept pairs; rows without any pair are zero.
 
@@ -144,9 +140,7 @@ def attend(
         query: (B, H, T, D); key, value: (B, Hk, T, D).
         scale: factor of the logits.
         kept: (B, Hm, T, T) bool with Hm = 1, Hk or H.
-        bias: added to the logits, (B, Hm, T, T); factor: multiplies them, likewise (the gates).
         softcap: see :func:`dense_attention`.
-        dropout: probability with which an attention weight is dropped (a model's own, in training).
     """
     batch, heads, tokens, dim = query.shape
     key, value = (for_query_heads(x, kept.shape[1]) for x in (key, value))
@@ -160,19 +154,10 @@ def attend(
     logits = (query * scale) @ key.unsqueeze(2).transpose(-1, -2)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
-    if factor is not None:
-        logits = logits * factor.unsqueeze(2).to(logits.dtype)
-    if bias is not None:
-        logits = logits + bias.unsqueeze(2).to(logits.dtype)
-    weights = _masked_softmax(logits, kept.unsqueeze(2)).to(value.dtype)
-    if dropout:
-        weights = torch.dropout(weights, dropout, True)
-    return (weights @ value.unsqueeze(2)).reshape(batch, heads, tokens, dim)
-
-
-def _masked_softmax(logits: Tensor, kept: Tensor) -> Tensor:
     # A row that keeps nothing would be 0/0: its logits become 0 and its weights are cleared.
+    kept = kept.unsqueeze(2)
     empty = ~kept.any(-1, keepdim=True)
-    logits = logits.masked_fill(~kept, float("-inf")).masked_fill(empty, 0.0)
+    logits = logits.masked_fill(~kept, -torch.inf).masked_fill(empty, 0.0)
     upcast = torch.promote_types(logits.dtype, torch.float32)
-    return torch.softmax(logits, -1, dtype=upcast).masked_fill(empty, 0.0)
+    weights = torch.softmax(logits, -1, dtype=upcast).masked_fill(empty, 0.0).to(value.dtype)
+    return (weights @ value.unsqueeze(2)).reshape(batch, heads, tokens, dim)

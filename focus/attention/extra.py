@@ -33,8 +33,12 @@ def settle(x: Inputs) -> Inputs:
     if real is not None and x.on_cpu and bool(real.all()):
         real = None
     if extra is not None:
-        if x.on_cpu:
-            _check_positions(extra)
+        position = torch.arange(extra.shape[1], device=extra.device)
+        if x.on_cpu and bool(((extra > position[:, None]) | (extra < -1)).any()):
+            raise ValueError(
+                "extra_keys: names a key after its query, or a position below -1; give positions "
+                "of earlier tokens, -1 where there is none"
+            )
         extra = distinct(extra, x.window, x.sinks, real)
     return replace(x, real=real, extra=extra)
 
@@ -53,15 +57,6 @@ def distinct(extra_BTE: Tensor, window: int, sinks: int, real: Tensor | None) ->
     if real is not None:
         out |= ~real.unsqueeze(-1)
     return own.masked_fill_(out, -1)
-
-
-def _check_positions(extra: Tensor) -> None:
-    position = torch.arange(extra.shape[1], device=extra.device)
-    if bool(((extra > position[:, None]) | (extra < -1)).any()):
-        raise ValueError(
-            "extra_keys: names a key after its query, or a position below -1; give positions of "
-            "earlier tokens, -1 where there is none"
-        )
 
 
 def needed(membership: Tensor, key_membership: Tensor, extra: Tensor) -> Tensor:

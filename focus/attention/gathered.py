@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from focus.attention.bits import pack, unpack
+from focus.attention.checks import named_keys
 from focus.attention.past import Past
 
 MASK_ENTRIES = 2**24  # of one masked call
@@ -21,7 +22,8 @@ MASK_ENTRIES = 2**24  # of one masked call
 def most_keys(groups: Tensor, extra: Tensor | None, past: Past) -> int:
     """How many keys :func:`gathered` reads for a query (B, R, M, K) at most."""
     near = min(past.rule.reach, past.rule.limit or past.seen, past.seen)
-    far = _group_count(groups, past) * past.longest if past.lists is not None else 0
+    some = min(past.rule.query_groups, groups.shape[3])
+    far = some * past.longest if past.lists is not None else 0
     return near + past.rule.sinks + far + (0 if extra is None else extra.shape[2])
 
 
@@ -80,16 +82,12 @@ def _spans(past: Past, count: int, device: torch.device) -> tuple[Tensor, Tensor
     return query, low, torch.maximum(low, query - past.rule.reach + 1)
 
 
-def _group_count(groups: Tensor, past: Past) -> int:
-    return min(past.rule.query_groups, groups.shape[3])
-
-
 def _far(groups: Tensor, past: Past, low: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
     """What the lists of each query's groups hold beyond the window."""
     if past.lists is None or past.lengths is None:
         raise RuntimeError("there are no lists")
     bits, lists = past.filed()[1], past.lists[..., : past.longest]
-    member, chosen = groups.byte().topk(_group_count(groups, past), -1)
+    member, chosen = groups.byte().topk(min(past.rule.query_groups, groups.shape[3]), -1)
     b, r = _key_routings(groups, lists)
     own, lengths = lists[b, r, chosen].long(), past.lengths[b, r, chosen].unsqueeze(-1)
     held = torch.arange(own.shape[-1], device=own.device) < lengths
@@ -166,9 +164,7 @@ def _pairs(groups: Tensor, extra: Tensor | None, past: Past, own: slice) -> Tens
     is_sink = (position == sinks.unsqueeze(-1)).any(1)[:, None, None]
     kept = kept | (position >= near) | is_sink
     if extra is not None:
-        named = kept.new_zeros(len(extra), len(query), len(position) + 1)
-        at = (extra[:, own] - past.first).masked_fill(extra[:, own] < past.first, len(position))
-        kept = kept | named.scatter_(2, at, True)[:, None, :, :-1]
+        kept = kept | named_keys(extra[:, own], past.first, len(position))
     kept = kept & (position <= query) & (position >= low)
     if past.real is not None:
         real = past.real[:, -groups.shape[2] :][:, own]

@@ -81,7 +81,8 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, membership: Tensor, key_membership: Tensor | None,
     real: Tensor | None, extra: Tensor | None, window: int, sinks: int, scale: float, backend: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    x = _inputs(query, key, value, membership, key_membership, real, extra, window, sinks, scale)
+    keys = membership if key_membership is None else key_membership
+    x = Inputs(query, key, value, membership, keys, real, extra, window, sinks, scale)
     return _forward(x, backend)
 
 
@@ -99,7 +100,8 @@ def _attention_backward(
     membership: Tensor, key_membership: Tensor | None, real: Tensor | None, extra: Tensor | None,
     window: int, sinks: int, scale: float, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    x = _inputs(query, key, value, membership, key_membership, real, extra, window, sinks, scale)
+    keys = membership if key_membership is None else key_membership
+    x = Inputs(query, key, value, membership, keys, real, extra, window, sinks, scale)
     with _no_autocast(x):
         grads = _backward(grad, settle(x), out, lse, backend)
     return tuple(each.contiguous() for each in grads)  # type: ignore[return-value]
@@ -124,16 +126,6 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | N
 
 
 _attention.register_autograd(_differentiate, setup_context=_save)
-
-
-def _inputs(
-    query: Tensor, key: Tensor, value: Tensor, membership: Tensor, key_membership: Tensor | None,
-    real: Tensor | None, extra: Tensor | None, window: int, sinks: int, scale: float,
-) -> Inputs:  # fmt: skip
-    separate = key_membership is not None
-    keys = membership if key_membership is None else key_membership
-    return Inputs(query, key, value, membership, keys, separate, 0, real, window, sinks, scale,
-                  extra)  # fmt: skip
 
 
 def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
@@ -173,23 +165,22 @@ def _backward(
 
 
 def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
-    """The path, its inputs (memberships brought to one form where it wants that) and its spans.
-
-    ``auto``: where every pair is kept, torch's own causal attention, as the pretrained model calls
-    it; else the compiled kernel on CPU, variable-length FlashAttention in half precision on CUDA;
-    and stripes wherever these cannot compute the call.
-    """
+    """The path (``auto``: see :func:`focus.focus_attention`), its inputs (memberships brought to
+    one form where it wants that) and its spans."""
     if backend == "auto" and _may_keep_all(x):
         checked = check_contents(x)
         if keeps_all(checked) and _flash(checked):
             return "full", checked, None
-    if backend in NATIVE:
-        return "native", x, native.check(x)
-    if backend == "auto" and native.refusal(x) is None:
-        spans = native.real_spans(x.query, x.real)
+    if backend == "auto" or backend in NATIVE:
+        why = native.refusal(x)
+        spans = None if why else native.real_spans(x.query, x.real)
         if spans is not None:
             return "native", x, spans
-    if backend == "auto":
+        if backend in NATIVE:
+            raise ValueError(why or (
+                "key_padding_mask: has padding between real tokens, which the compiled kernel does "
+                "not take; pad on one side, or use backend='stripes'"
+            ))  # fmt: skip
         backend = "stripes" if varlen.refusal(x) else "varlen"
     return backend, check_contents(x), None
 

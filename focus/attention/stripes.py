@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from focus.attention.checks import Inputs, for_query_heads
+from focus.attention.checks import Inputs, cleared, for_query_heads
 from focus.attention.dense import pairs_kept
 
 PAIRS = 1 << 22  # of all query heads of a stripe
@@ -30,7 +30,7 @@ def forward(x: Inputs) -> tuple[Tensor, Tensor]:
         x: inputs after :func:`focus.attention.checks.check_contents`.
     """
     batch, heads, tokens, dim = x.query.shape
-    query, key, value = _without_padding(x, x.query, x.key, x.value)
+    query, key, value = (cleared(each, x.real) for each in (x.query, x.key, x.value))
     out = query.new_empty(batch, tokens, heads, dim).transpose(1, 2)
     if not x.on_cpu:  # torch's memory-efficient kernel there wants as many heads of each
         key, value = for_query_heads(key, heads), for_query_heads(value, heads)
@@ -53,7 +53,8 @@ def backward(grad: Tensor, x: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients in query, key and value, with every stripe's weights computed again."""
     wide = torch.promote_types(x.query.dtype, torch.float32)
     key_heads = x.key.shape[1]
-    grad, query, key, value = _without_padding(x, grad, x.query, x.key, x.value)
+    tensors = (grad, x.query, x.key, x.value)
+    grad, query, key, value = (cleared(each, x.real) for each in tensors)
     d_query = torch.empty_like(query)
     d_key, d_value = torch.zeros_like(key, dtype=wide), torch.zeros_like(value, dtype=wide)
     for rows, kept_BMSN in _stripes(x):
@@ -69,14 +70,6 @@ def backward(grad: Tensor, x: Inputs) -> tuple[Tensor, Tensor, Tensor]:
         d_key[:, :, : rows.stop] += (d_logits.transpose(-1, -2) @ q).sum(2)
         d_value[:, :, : rows.stop] += (weights.transpose(-1, -2) @ g).sum(2)
     return d_query, d_key.to(key.dtype), d_value.to(value.dtype)
-
-
-def _without_padding(x: Inputs, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """With zeros in padding, which may hold anything: 0 * NaN is NaN."""
-    if x.real is None:
-        return tensors
-    padding = ~x.real[:, None, :, None]
-    return tuple(each.masked_fill(padding, 0.0) for each in tensors)
 
 
 def _stripes(x: Inputs) -> Iterator[tuple[slice, Tensor]]:

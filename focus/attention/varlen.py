@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from focus.attention import flash
-from focus.attention.checks import Inputs, for_query_heads, sink_tokens
+from focus.attention.checks import Inputs, cleared, for_query_heads, sink_tokens
 from focus.attention.extra import add_extra, add_extra_grads
 from focus.attention.flash import Segments
 
@@ -123,7 +123,7 @@ def backward(grad: Tensor, x: Inputs, out: Tensor, lse: Tensor,
     key_heads, (x, given) = x.key.shape[1], (_whole_heads(x), lse)
     if x.real is not None:  # a row with lse +inf gives none
         given = lse.masked_fill(~x.real[:, None, :], torch.inf)
-        grad = grad.masked_fill(~x.real[:, None, :, None], 0.0)
+        grad = cleared(grad, x.real)
     plan, rows, dim = make_plan(x), _operands(x), x.query.shape[-1]
     grad_XHD, out_XHD = _rows(grad, x), _rows(out, x)
     lse_HX = _rows(given.unsqueeze(-1), x).squeeze(-1).T
@@ -172,20 +172,14 @@ def make_plan(x: Inputs) -> Plan:
     both_XK = own_RTK.flatten(0, 1), keys_RTK.flatten(0, 1)
     codes = _group_codes(x, index_N, group_N, *both_XK, min(len(having), most_keys) > 1)
     is_query_N = both_XK[0][index_N, group_N]
+    rank_N = (both_XK[0].cumsum(1) - 1)[index_N, group_N].masked_fill(~is_query_N, groups)
+    entries = rank_N.argsort(stable=True)[: sum(having)].split(having)
     return Plan(
         Call(index_N, *codes, Segments(offsets, tokens)),
         _local_call(x, *both_XK),
-        _results(both_XK[0], index_N, group_N, is_query_N, having),
+        [(index_N[each], each) for each in entries],
         ~is_query_N,
     )
-
-
-def _results(own_XK: Tensor, index_N: Tensor, group_N: Tensor, is_query_N: Tensor,
-             having: list[int]) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
-    """Rows with a first group, a second, ... (so many as ``having`` says), and their entries."""
-    rank_N = (own_XK.cumsum(1) - 1)[index_N, group_N].masked_fill(~is_query_N, own_XK.shape[1])
-    entries = rank_N.argsort(stable=True)[: sum(having)].split(having)
-    return [(index_N[each], each) for each in entries]
 
 
 def _group_codes(x: Inputs, index: Tensor, group: Tensor, own_XK: Tensor, keys_XK: Tensor,
@@ -247,15 +241,9 @@ def _merge(out_XHD: Tensor, lse_HX: Tensor, part_NHD: Tensor, part_HN: Tensor,
 
 def _whole_heads(x: Inputs) -> Inputs:
     """With keys and values for every routing, and zeros in padding, which may hold anything."""
-    query, key, value = (
-        x.query,
-        *(for_query_heads(each, x.membership.shape[1]) for each in (x.key, x.value)),
-    )
-    if x.real is not None:
-        query, key, value = (
-            each.masked_fill(~x.real[:, None, :, None], 0.0) for each in (query, key, value)
-        )
-    return replace(x, query=query, key=key, value=value)
+    routings = x.membership.shape[1]
+    key, value = (cleared(for_query_heads(each, routings), x.real) for each in (x.key, x.value))
+    return replace(x, query=cleared(x.query, x.real), key=key, value=value)
 
 
 def _operands(x: Inputs) -> Operands:

@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNITS = ("forward.cpp", "backward.cpp", "gated.cpp", "step.cpp", "route.cpp")
-HEADERS = ("vectors.h", "tile.h", "gradient.h", "lists.h", "rows.h", "cells.h", "backward.h",
-           "extra_gradient.h", "step.h", "sums.h", "gated.h")  # fmt: skip
-SOURCES = (*HEADERS, *UNITS)
+HERE = Path(__file__).parent
+SOURCES = sorted(path.name for kind in ("*.h", "*.cpp") for path in HERE.glob(kind))
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17", "-shared",
          "-fPIC")  # fmt: skip
 THREADS = "-fopenmp"  # not every compiler has it; without it one thread does all
@@ -94,18 +92,16 @@ def load() -> ctypes.CDLL:
             f"{what}; install one (Debian: apt install g++) or name one in CXX, or set "
             "FOCUS_NATIVE=0"
         )
-    try:
-        name = f"kernel-{fingerprint(found)}.so"
-        return _load_from(cache_folder(), name, found)
-    except OSError as error:  # no room, a folder from which nothing may be run, a broken file
-        first = error
-    try:
-        return _load_from(private_folder(), f"kernel-{fingerprint(found)}.so", found)
-    except OSError as error:
-        raise NativeUnavailableError(
-            f"the compiled kernel cannot be made or loaded ({first}; then {error}); name another "
-            "folder in FOCUS_CACHE, or set FOCUS_NATIVE=0"
-        ) from error
+    errors = []
+    for folder in (cache_folder, private_folder):
+        try:
+            return _load_from(folder(), f"kernel-{fingerprint(found)}.so", found)
+        except OSError as error:  # no room, a folder from which nothing may be run, a broken file
+            errors.append(error)
+    raise NativeUnavailableError(
+        f"the compiled kernel cannot be made or loaded ({'; then '.join(map(str, errors))}); name "
+        "another folder in FOCUS_CACHE, or set FOCUS_NATIVE=0"
+    ) from errors[-1]
 
 
 def _load_from(folder: Path, name: str, found: tuple[str, ...]) -> ctypes.CDLL:
@@ -136,11 +132,6 @@ def compiler() -> tuple[str, ...] | None:
         if path is not None:
             return path, *words
     return None
-
-
-def flags() -> tuple[str, ...]:
-    """What the compiler is told."""
-    return *FLAGS, *split("FOCUS_CXXFLAGS")
 
 
 def split(variable: str) -> list[str]:
@@ -176,12 +167,12 @@ def compile_to(path: Path, found: tuple[str, ...]) -> None:
 
 def _compile(target: Path, command: tuple[str, ...]) -> str | None:
     """Runs a compiler; None, or what it said where it failed."""
-    units = (str(Path(__file__).with_name(unit)) for unit in UNITS)
+    units = [str(HERE / name) for name in SOURCES if name.endswith(".cpp")]
+    command = (*command, *FLAGS, *split("FOCUS_CXXFLAGS"), *units, "-o", str(target))
     try:
         done = subprocess.run(
-            [*command, *flags(), *units, "-o", str(target)], capture_output=True, text=True,
-            errors="replace", timeout=SECONDS,
-        )  # fmt: skip
+            command, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it could not be run: {error}"
     return done.stderr.strip() or "nothing" if done.returncode else None
@@ -190,9 +181,9 @@ def _compile(target: Path, command: tuple[str, ...]) -> str | None:
 @functools.cache
 def cache_folder() -> Path:
     """Where kernels are kept: a folder of the user's own, else one of this process alone."""
-    root = os.environ.get("FOCUS_CACHE")
+    own, cache = (os.environ.get(name) for name in ("FOCUS_CACHE", "XDG_CACHE_HOME"))
     try:
-        folder = Path(root) if root else _user_cache() / "focus-attention"
+        folder = Path(own or Path(cache or Path.home() / ".cache") / "focus-attention")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         open_to_others = _open_to_others(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -235,17 +226,12 @@ def _open_to_others(folder: Path) -> Path | None:
     return None
 
 
-def _user_cache() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return Path(cache) if cache else Path.home() / ".cache"
-
-
 def fingerprint(found: tuple[str, ...]) -> str:
     """Names everything that the compiled file depends on: sources, compiler, processor."""
-    here = Path(__file__).parent
     state = Path(found[0]).resolve().stat()
-    parts = [*((here / name).read_text(encoding="utf-8") for name in SOURCES), *flags(), *found,
-             str(state.st_mtime_ns), str(state.st_size), processor()]  # fmt: skip
+    parts = [*((HERE / name).read_text(encoding="utf-8") for name in SOURCES), *FLAGS,
+             *split("FOCUS_CXXFLAGS"), *found, str(state.st_mtime_ns), str(state.st_size),
+             processor()]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -68,23 +68,6 @@ def real_spans(query: Tensor, real: Tensor | None) -> list[tuple[int, int]] | No
     return [(start, stop) for start, stop in torch.stack([starts, starts + counts], 1).tolist()]
 
 
-def check(x: Inputs) -> list[tuple[int, int]]:
-    """First and last + 1 real token of every sequence, for the kernel.
-
-    Raises:
-        ValueError: the kernel cannot compute this call.
-    """
-    spans, why = real_spans(x.query, x.real), refusal(x)
-    if spans is None:
-        why = why or (
-            "key_padding_mask: has padding between real tokens, which the compiled kernel does not "
-            "take; pad on one side, or use backend='stripes'"
-        )
-    if spans is None or why is not None:
-        raise ValueError(why)
-    return spans
-
-
 def forward(
     x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO,
     seconds: dict[str, float] | None = None,
@@ -92,9 +75,9 @@ def forward(
     """Output (B, H, T, D) and log-sum-exp (B, H, T) float32, 0 in padding.
 
     Args:
-        x: inputs after :func:`focus.attention.extra.settle`. Neither finite values nor a group for
-            every token need have been checked: the kernel sees them anyway.
-        spans: first and last + 1 real token of every sequence.
+        x: inputs after :func:`focus.attention.extra.settle`; the kernel itself sees what is not
+            finite and who has no group.
+        spans: see :func:`real_spans`.
         mode: how; the results are the same.
         seconds: filled with what each of :data:`PARTS` took; the last is called ``every pair``
             where no lists were made.

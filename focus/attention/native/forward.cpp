@@ -1,14 +1,7 @@
-// Attention under the hard mask on CPU, in one pass over the pairs that it keeps.
-//
-// Two phases, each in tiles of queries with the running softmax of FlashAttention:
-//   far   for each group, the queries that look into it, in order of position, against the keys that
-//         are found in it and have left the window (a prefix of the group's keys: a staircase).
-//         Sinks stand first in every group's keys and are counted in a query's first group alone.
-//   near  the window, in order of position, continuing from what the far phase left; at last the
-//         few further keys that single queries were given, one by one.
-// A pair is computed once: where both sides may hold several groups, only in the first they share.
-// With `dense`, the near phase alone goes over every causal pair and tests it: for short sequences
-// and masks that keep most pairs.
+// Attention under the hard mask on CPU, in one pass over the pairs that it keeps (docs/method.md, "A
+// whole sequence"). Of a group's keys a query meets a prefix, those that have left its window; sinks
+// stand first in every group's and are counted in a query's first group alone. Further keys of single
+// queries come last, one by one.
 //
 // Keys lie in panels of PANEL keys, transposed, so that both products broadcast from the left and
 // stream whole vectors from the right. float32 throughout; bfloat16 is converted on the way in and out.

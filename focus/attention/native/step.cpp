@@ -1,10 +1,8 @@
 // Attention of new tokens over a past, in one call: files them, then reads what each query keeps.
 //
-// A query keeps the window, the sinks, the positions in its groups' lists that the window has left
-// behind, and a few further keys. The past is cut into spans of positions, so that threads share
-// the work and what several query heads of a key head read is still in the processor's cache; each
-// span leaves its own maximum, norm and sum of values, merged by query at the end. Keys and values
-// are float32 or bfloat16, sums float32.
+// The past is cut into spans of positions, so that threads share the work and what several query heads
+// of a key head read is still in the processor's cache; each span leaves its own maximum, norm and sum
+// of values, merged by query at the end. Keys and values are float32 or bfloat16, sums float32.
 
 #include <algorithm>
 #include <new>

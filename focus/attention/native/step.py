@@ -18,6 +18,8 @@ from focus.attention.past import Past
 
 _PROBLEM = struct.Struct("=14Q20q2d")  # as in step.h
 FAR = 2**62
+REFUSED = ("query: holds NaN or infinity at a real token (or its key or value does); find where it "
+           "arises before attention")  # fmt: skip
 
 
 def computes(query: Tensor) -> bool:
@@ -34,19 +36,8 @@ def computes(query: Tensor) -> bool:
 def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
            past: Past, extra: Tensor | None, real: Tensor | None, scale: float,
            softcap: float | None) -> tuple[Tensor, int]:  # fmt: skip
-    """Appends tokens to a past and attends from them.
-
-    Args:
-        query, key, value, query_groups, key_groups, past, extra, real, scale, softcap: as in
-            :func:`focus.attention.decode.decode_attention`; the query is one that
-            :func:`computes` allows.
-
-    Returns:
-        (B, H, M, D), with zeros for padding; and how many pairs were kept, of all query routings.
-
-    Raises:
-        ValueError: a real token's query, key or value is not finite.
-    """
+    """As :func:`focus.attention.decode.decode_attention`, for a query that :func:`computes` allows;
+    beside the output, how many pairs were kept, of all query routings."""
     start = past.make_room(key, key_groups, real)
     rows, bits, sinks = past.filed()
     (batch, heads, tokens, dim), (_, key_routings, _, groups) = query.shape, key_groups.shape
@@ -65,8 +56,5 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
         torch.get_num_threads(), scale, softcap or 0.0,
     )  # fmt: skip
     if run("focus_step", problem, NOT_FINITE):
-        raise ValueError(
-            "query: holds NaN or infinity at a real token (or its key or value does); find where "
-            "it arises before attention"
-        )
+        raise ValueError(REFUSED)
     return out, kept.value

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from focus import paper
-from focus.attention.checks import for_query_heads, sink_tokens
+from focus.attention.checks import cleared, for_query_heads, named_keys, sink_tokens
 
 ROWS = 128  # of a block
 MOST_UNGATED = 60 * 0.6931471805599453  # log of an ungated weight over its row's sum, at most
@@ -46,9 +46,9 @@ class Rule:
 @dataclass(frozen=True)
 class Inputs:
     """query (B, H, T, D); key, value (B, Hk, T, D); query_groups (B, Hq, T, K) and key_groups
-    (B, Hr, T, K) in float32 or float64; real (B, T) bool; further (B, T, N) int64, positions of
-    keys that count as near for a query, -1: none; seed: a scalar int64 on CPU, where there is
-    dropout."""
+    (B, Hr, T, K) in float32, in float64 where query is; real (B, T) bool; further (B, T, N) int64,
+    positions of keys that count as near for a query, -1: none; seed: a scalar int64 on CPU, where
+    there is dropout."""
 
     query: Tensor
     key: Tensor
@@ -95,7 +95,7 @@ def backward(x: Inputs, rule: Rule, grad: Tensor, out: Tensor, lse: Tensor) -> l
     blocks = _Blocks(x, rule)
     d_query, d_key, d_value = (torch.zeros_like(each) for each in blocks.attended)
     d_groups = [torch.zeros_like(each) for each in blocks.groups]
-    grad = _cleared(grad.to(out.dtype), x.real)
+    grad = cleared(grad.to(out.dtype), x.real)
     delta = (grad * out).sum(-1, keepdim=True)
     for block in blocks:
         rows, seen = block.rows, block.seen
@@ -115,7 +115,7 @@ def backward(x: Inputs, rule: Rule, grad: Tensor, out: Tensor, lse: Tensor) -> l
         d_groups[0][:, :, rows] = d_affinity @ of_keys[:, :, seen]
         d_groups[1][:, :, seen] += d_affinity.transpose(-1, -2) @ of_queries[:, :, rows]
     routings = (x.query_groups.shape[1], x.key_groups.shape[1])
-    summed = (_summed(d, count) for d, count in zip(d_groups, routings, strict=True))
+    summed = (d.unflatten(1, (n, -1)).sum(2) for d, n in zip(d_groups, routings, strict=True))
     return [d_query, d_key, d_value, *summed]
 
 
@@ -124,12 +124,12 @@ class _Blocks:
 
     def __init__(self, x: Inputs, rule: Rule) -> None:
         self.x, self.rule = x, rule
-        wide = wide_dtype(x.query.dtype)
-        self.attended = [_cleared(each.to(wide), x.real) for each in (x.query, x.key, x.value)]
+        wide = torch.promote_types(x.query.dtype, torch.float32)
+        self.attended = [cleared(each.to(wide), x.real) for each in (x.query, x.key, x.value)]
         self.query, self.key, self.value = self.attended
         routings = max(x.query_groups.shape[1], x.key_groups.shape[1])
         self.groups = [
-            for_query_heads(_cleared(each, x.real), routings)
+            for_query_heads(cleared(each, x.real), routings)
             for each in (x.query_groups, x.key_groups)
         ]
         batch, _, tokens, _ = x.query.shape
@@ -155,17 +155,10 @@ class _Blocks:
             allowed = allowed & real[:, :, rows, None] & real[:, :, None, seen]
         distant = allowed & (distance >= self.rule.window) & ~self.sink_BT[:, None, None, seen]
         if self.x.further is not None:
-            distant = distant & ~self._named(self.x.further[:, rows], seen)
+            count = seen.stop - seen.start
+            distant = distant & ~named_keys(self.x.further[:, rows], seen.start, count)
         affinity = of_queries[:, :, rows] @ of_keys[:, :, seen].transpose(-1, -2)
         return Block(rows, seen, allowed.unsqueeze(2), distant.unsqueeze(2), affinity.unsqueeze(2))
-
-    def _named(self, further_BCN: Tensor, seen: slice) -> Tensor:
-        """(B, 1, C, keys) bool: which keys of ``seen`` are named for a query."""
-        count = seen.stop - seen.start
-        at = further_BCN - seen.start
-        at = at.masked_fill((at < 0) | (at >= count), count)  # one column beyond the last
-        named = torch.zeros(*at.shape[:2], count + 1, dtype=torch.bool, device=at.device)
-        return named.scatter_(2, at, True)[:, None, :, :count]
 
     def logits(self, block: Block) -> Tensor:
         """(B, A, S, C, N), scaled and soft-capped."""
@@ -238,17 +231,3 @@ class _Blocks:
 
     def _by_key_head(self, x_BHCN: Tensor) -> Tensor:
         return x_BHCN.unflatten(1, (self.key.shape[1], -1)).flatten(2, 3)
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums and softmax are in: float64 for float64, else float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _cleared(x: Tensor, real_BT: Tensor | None) -> Tensor:
-    """0 * NaN is NaN: what stands in padding must not reach a real row."""
-    return x if real_BT is None else x.masked_fill(~real_BT[:, None, :, None], 0.0)
-
-
-def _summed(d_BATK: Tensor, routings: int) -> Tensor:
-    return d_BATK.unflatten(1, (routings, -1)).sum(2)

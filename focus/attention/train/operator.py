@@ -21,14 +21,8 @@ def forward(
     real: Tensor | None, further: Tensor | None, seed: Tensor | None, gate: str, window: int,
     sinks: int, scale: float, limit: int | None, softcap: float | None, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Attention with gated distant logits.
-
-    Args:
-        query: (B, H, T, D); key, value: (B, Hk, T, D), one floating dtype and device.
-        query_groups, key_groups: (B, Hq, T, K), (B, Hr, T, K), float32; float64 where query is.
-        real, further, seed: see :class:`focus.attention.train.blocks.Inputs`.
-        gate, window, sinks, scale, limit, softcap, dropout: see
-            :class:`focus.attention.train.blocks.Rule`.
+    """Attention with gated distant logits, of the fields of
+    :class:`focus.attention.train.blocks.Inputs` and :class:`focus.attention.train.blocks.Rule`.
 
     Returns:
         out (B, H, T, D), not rounded to the inputs' dtype: what it would lose weighs in every
@@ -72,7 +66,7 @@ gated_attention_backward_op = torch.library.custom_op(
 
 @gated_attention_op.register_fake
 def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    wide = blocks.wide_dtype(query.dtype)
+    wide = torch.promote_types(query.dtype, torch.float32)
     return query.new_empty(query.shape, dtype=wide), query.new_empty(query.shape[:3], dtype=wide)
 
 
@@ -101,19 +95,11 @@ def masked_attention(
     softcap: float | None = None, dropout: float = 0.0, further: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention under the hard mask and what a model adds to it, by the definition in blocks of
-    rows: every pair is formed, O(T^2) time and O(T) memory.
-
-    Args:
-        query, key, value: as in :func:`forward`.
-        membership, key_membership: (B, Hq, T, K) and (B, Hr, T, K) bool.
-        window, sinks, scale, real: as in :func:`focus.focus_attention`, real as its padding mask.
-        limit, softcap, dropout: see :class:`focus.attention.train.blocks.Rule`.
-        further: (B, T, N) int64, further keys of each query, -1: none.
-
-    Returns:
-        (B, H, T, D), differentiable in query, key and value.
+    rows: every pair is formed, O(T^2) time and O(T) memory. Memberships are (B, Hq, T, K) and
+    (B, Hr, T, K) bool, other arguments as in :func:`forward`; differentiable in query, key and
+    value.
     """
-    wide = blocks.wide_dtype(query.dtype)
+    wide = torch.promote_types(query.dtype, torch.float32)
     seed = torch.randint(2**62, (), device="cpu") if dropout else None
     out = gated_attention_op(query, key, value, membership.to(wide), key_membership.to(wide), real,
                              further, seed, "hard", window, sinks, scale, limit, softcap,
