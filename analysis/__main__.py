@@ -6,9 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-from analysis import claims, figures, forecast, pages, report, settings, tables
+from analysis import claims, figures, forecast, pages, report, tables
+from analysis.results import Results
 from analysis.stale import stale
-from experiments import settings as suite
+from experiments import settings
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -21,13 +22,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pages", type=Path, nargs="?", const=Path(),
                         help="also render README.md and docs/ of a folder")  # fmt: skip
     options = parser.parse_args(arguments)
-    chosen, out = suite.load(options.params, options.scale), options.results
-    loaded = settings.of(chosen)
-    results = loaded.results(out)
+    chosen, out = settings.load(options.params, options.scale), options.results
+    results = Results.of(chosen, out)
     written = tables.write(results, out / "tables")  # first: rules read what was counted there
     written += figures.write(results, out / "figures")
     written.append(forecast.write(results, out / "forecast.json"))
-    rows = claims.build(results, loaded)
+    rows = claims.build(results, chosen.tolerances)
     written += claims.write(rows, out)
     numbers = {"experiments": tables.metrics(results), "claims": claims.totals(rows)}
     path = out / "metrics.json"

@@ -15,9 +15,9 @@ from analysis import rules
 from analysis.paper import Claim, claims, model_name, paper
 from analysis.results import Results
 from analysis.rules import Verdict
-from analysis.settings import LedgerSettings
 from analysis.tables import cell, number
 from analysis.tables import markdown as table_of
+from experiments.settings import Tolerances
 
 FIELDS = (
     "id", "source", "statement", "kind", "paper", "ours", "low", "high", "n", "scale", "verdict",
@@ -65,21 +65,21 @@ def _number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def row(claim: Claim, results: Results, settings: LedgerSettings) -> Row:
+def row(claim: Claim, results: Results, limits: Tolerances) -> Row:
     """One row of the ledger."""
-    found = rules.decide(claim, results, settings)
+    found = rules.decide(claim, results, limits)
     known = {name: getattr(claim, name) for name in ("id", "source", "statement", "kind", "paper")}
     if found is None:
         told = {"verdict": Verdict.NOT_RUN, "why": reason(claim), "command": command(claim)}
         return {name: {**dict.fromkeys(FIELDS), **known, **told}[name] for name in FIELDS}
     numbers = {name: _number(getattr(found, name)) for name in ("ours", "low", "high")}
-    every = vars(found) | known | numbers | {"scale": found.scale or settings.scale}
+    every = vars(found) | known | numbers | {"scale": found.scale or results.scale}
     return {name: every[name] for name in FIELDS}
 
 
-def build(results: Results, settings: LedgerSettings) -> list[Row]:
+def build(results: Results, limits: Tolerances) -> list[Row]:
     """The whole ledger in the order of the paper, our own statements and doubts last."""
-    return [row(claim, results, settings) for claim in claims()]
+    return [row(claim, results, limits) for claim in claims()]
 
 
 def totals(rows: list[Row]) -> dict[str, int]:

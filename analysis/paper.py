@@ -38,8 +38,13 @@ class Claim:
 
 @cache
 def paper() -> dict[str, Any]:
-    """The whole of `paper.yaml`."""
-    return yaml.safe_load((HERE / "paper.yaml").read_text(encoding="utf-8"))
+    """The whole of `paper.yaml`, with what its tables leave out."""
+    found = yaml.safe_load((HERE / "paper.yaml").read_text(encoding="utf-8"))
+    for entry in found["tables"]:
+        first, *_ = entry.setdefault("keys", entry["columns"][:1])
+        entry.setdefault("row", f"{{{first}}}")
+        entry["setting"] = found["source"]["defaults"] | entry.get("setting", {})
+    return found
 
 
 @cache
@@ -100,7 +105,7 @@ def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
                 stage=entry.get("stages", {}).get(column, entry["stage"]),
                 column=column,
                 keys=keys,
-                setting=paper()["source"]["defaults"] | entry["setting"],
+                setting=entry["setting"],
             )
         )
     return found

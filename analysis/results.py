@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.cells import Cell
+from experiments.settings import Settings
 
 # What a row of losses has, whoever wrote it; the other kinds have some of these and their own.
 ROWS = (
@@ -123,6 +124,13 @@ class Results:
     ) -> None:
         self.base, self.scale, self.root = Path(base), scale, Path(base) / scale
         self.against, self.confidence = against, confidence
+
+    @classmethod
+    def of(cls, chosen: Settings, base: str | Path) -> Results:
+        """Those of the scale of params.yaml, compared as it says now."""
+        against = {block: tuple(next(iter(cells.values())).against)
+                   for block, cells in chosen.experiments.items()}  # fmt: skip
+        return cls(base, chosen.scale, against, chosen.intervals.confidence)
 
     def evidence(self, path: Path) -> str:
         """A path as it stands in the ledger: from the repository's root."""

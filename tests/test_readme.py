@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import focus
-from analysis import claims, pages, settings
+from analysis import claims, pages
+from analysis.results import Results
+from experiments import settings
 from experiments.sources import models
 from tests.composability.clients import text, tokenizer
 
@@ -59,7 +61,7 @@ def test_the_script_that_trains_an_adapter_runs(tmp_path, monkeypatch):
 
 
 LOADED = settings.load(ROOT / "params.yaml")
-RESULTS = LOADED.results(ROOT / "results")
+RESULTS = Results.of(LOADED, ROOT / "results")
 measured = pytest.mark.skipif(not RESULTS.root.is_dir(), reason="no results of this scale yet")
 
 
@@ -75,7 +77,7 @@ def test_what_stands_between_markers_is_what_the_files_say(page):
 @measured
 def test_the_ledger_is_what_the_files_say():
     """A result that changed without `make report` shows here."""
-    rows = claims.build(RESULTS, LOADED)
+    rows = claims.build(RESULTS, LOADED.tolerances)
     kept = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
     assert {row["id"]: row["verdict"] for row in rows} == {
         row["id"]: row["verdict"] for row in kept

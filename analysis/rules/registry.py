@@ -15,7 +15,7 @@ from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import Missing, ends_of
-from analysis.settings import LedgerSettings
+from experiments.settings import Tolerances
 
 
 class Verdict(StrEnum):
@@ -100,9 +100,9 @@ def matching(claim_id: str) -> list[tuple[Rule, dict[str, str]]]:
     return [(each, match.groupdict()) for each, match in found if match]
 
 
-def decide(claim: Claim, results: Results, settings: LedgerSettings) -> Outcome | None:
+def decide(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None:
     """The first outcome that a rule can give, None where no rule has a result file."""
-    known = {"claim": claim, "results": results, "limits": settings.tolerances}
+    known = {"claim": claim, "results": results, "limits": limits}
     for each, parts in matching(claim.id):
         asked = inspect.signature(each.judge).parameters
         given = {name: value for name, value in (known | parts).items() if name in asked}

@@ -1,4 +1,4 @@
-"""Settings and an empty results folder for the tests of the analysis."""
+"""Tolerances and an empty results folder for the tests of the analysis."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 
 from analysis.results import Results
-from analysis.settings import LedgerSettings
 from experiments.settings import Tolerances
 from experiments.settings.schema import parse
 
 
 @pytest.fixture
-def declared(params: dict[str, Any]) -> Tolerances:
+def limits(params: dict[str, Any]) -> Tolerances:
     """The tolerances that stand in params.yaml."""
     return parse(Tolerances, params["tolerances"], "tolerances")
-
-
-@pytest.fixture
-def settings(declared: Tolerances) -> LedgerSettings:
-    return LedgerSettings(scale="laptop", tolerances=declared)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from experiments.settings.schema import parse
 from tests.analysis.result_files import write_paper, write_pretrained
 
 
-def test_an_empty_folder_gives_not_run_with_concrete_reasons(results, settings):
-    rows = claims.build(results, settings)
+def test_an_empty_folder_gives_not_run_with_concrete_reasons(results, limits):
+    rows = claims.build(results, limits)
     # What the paper's own figures say of each other needs no run.
     assert {entry["verdict"] for entry in rows} == {
         rules.Verdict.NOT_RUN,
@@ -38,17 +38,17 @@ def test_what_no_stage_measures_says_so():
     assert claims.command(claim) is None
 
 
-def test_the_order_is_stable_and_ids_unique(results, settings):
-    one = [entry["id"] for entry in claims.build(results, settings)]
-    assert one == [entry["id"] for entry in claims.build(results, settings)]
+def test_the_order_is_stable_and_ids_unique(results, limits):
+    one = [entry["id"] for entry in claims.build(results, limits)]
+    assert one == [entry["id"] for entry in claims.build(results, limits)]
     assert len(set(one)) == len(one)
     assert one[-12:] == [f"audit.{i}" for i in range(1, 13)]
 
 
-def test_files_hold_the_same_rows(results, settings):
+def test_files_hold_the_same_rows(results, limits):
     write_pretrained(results.root)
     write_paper(results.root, {1: 1.0})
-    rows = claims.build(results, settings)
+    rows = claims.build(results, limits)
     json_path, csv_path, md_path = claims.write(rows, results.base)
     assert json.loads(json_path.read_text()) == rows
     with csv_path.open(newline="") as handle:
@@ -58,8 +58,8 @@ def test_files_hold_the_same_rows(results, settings):
     assert claims.totals(rows)[rules.Verdict.INCONCLUSIVE] > 0
 
 
-def test_rows_that_were_not_run_are_one_table_by_reason(results, settings):
-    rows = claims.build(results, settings)
+def test_rows_that_were_not_run_are_one_table_by_reason(results, limits):
+    rows = claims.build(results, limits)
     text = claims.markdown(rows)
     assert len(text.splitlines()) < 120
     folded = claims.not_run(rows)
@@ -77,20 +77,20 @@ def test_rows_that_were_not_run_are_one_table_by_reason(results, settings):
         ({"other": 1}, r"tolerances\.other: unknown"),
     ],
 )
-def test_nonsense_tolerances_are_named(declared, change, message):
+def test_nonsense_tolerances_are_named(limits, change, message):
     with pytest.raises(ValueError, match=message):
-        parse(Tolerances, declared.plain() | change, "tolerances")
+        parse(Tolerances, limits.plain() | change, "tolerances")
 
 
-def test_a_missing_tolerance_is_named(declared):
-    block = declared.plain()
+def test_a_missing_tolerance_is_named(limits):
+    block = limits.plain()
     del block["cosine"]
     with pytest.raises(ValueError, match=r"tolerances\.cosine: Field required"):
         parse(Tolerances, block, "tolerances")
 
 
-def test_counts_by_table_add_up(results, settings):
-    rows = claims.build(results, settings)
+def test_counts_by_table_add_up(results, limits):
+    rows = claims.build(results, limits)
     lines = [line.strip("| ").split(" | ") for line in claims.by_source(rows)[2:]]
     names = [line.split(" | ")[0].strip("| ") for line in claims.by_source(rows)[2:]]
     assert names == [*dict.fromkeys(row["source"] for row in rows), "**all**"]

@@ -22,14 +22,14 @@ COSTS = [0.02, 0.0305, 0.0355, 0.04]
 
 
 def test_sizes_are_those_of_the_models_and_the_small_gap_is_the_declared_one(
-    declared: Tolerances,
+    limits: Tolerances,
 ) -> None:
     for name, parameters in ladder.RUNGS.items():
         source = catalogue.sources()[name]
         shape = made.config_of(source.architecture, source.width, source.layers)
         model = AutoModelForCausalLM.from_config(shape)
         assert sum(each.numel() for each in model.parameters()) == parameters
-    assert declared.same_ppl == ladder.SMALL
+    assert limits.same_ppl == ladder.SMALL
 
 
 def test_a_row_has_the_gap_to_the_same_model(results: Results) -> None:

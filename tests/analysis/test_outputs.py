@@ -273,10 +273,10 @@ def test_without_any_result_the_command_still_says_what_is_missing(tmp_path, cap
     assert page.count("no result files yet") == len(figures.FIGURES)
 
 
-def test_text_on_the_page_is_escaped(filled, settings, tmp_path):
+def test_text_on_the_page_is_escaped(filled, limits, tmp_path):
     from analysis import claims
 
-    rows = claims.build(filled, settings)
+    rows = claims.build(filled, limits)
     rows[-1]["why"] = "<b>&"
     text = report.write(filled, rows, tmp_path / "report.html").read_text()
     assert "&lt;b&gt;&amp;" in text

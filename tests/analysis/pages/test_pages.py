@@ -215,8 +215,8 @@ def test_what_was_not_measured_is_said_so(results):
     assert NOTHING in pages.rendered(text, results, [])
 
 
-def test_only_what_is_between_markers_changes(read, settings):
-    rows = claims.build(read, settings)
+def test_only_what_is_between_markers_changes(read, limits):
+    rows = claims.build(read, limits)
     text = (
         "# A\n<!-- ledger -->\nformer\n<!-- /ledger -->\n"
         "`kept`\n<!-- results -->\n<!-- /results -->\n"

@@ -46,14 +46,14 @@ from tests.analysis.rules.writers import (
 SINKHORN: Any = ("sinkhorn", 13.0, {})
 
 
-def decided(claim: str, results: Results, settings: Any) -> Any:
-    return rules.decide(CLAIMS[claim], results, settings)
+def decided(claim: str, results: Results, limits: Any) -> Any:
+    return rules.decide(CLAIMS[claim], results, limits)
 
 
 @pytest.mark.parametrize(("claim", "writer", "expected"), EVERY)
-def test_every_rule_can_hold_and_can_fail(results, settings, claim, writer, expected):
+def test_every_rule_can_hold_and_can_fail(results, limits, claim, writer, expected):
     writer(results)
-    outcome = decided(claim, results, settings)
+    outcome = decided(claim, results, limits)
     assert outcome is not None
     assert outcome.verdict == expected, outcome.why
     assert outcome.why
@@ -107,19 +107,19 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("ours.ladder.135m.k1", rungs((0.02, 0.2, 0.05, 0.1), 0.15)),  # too wide to say anything
     ],
 )
-def test_what_an_interval_leaves_open_is_inconclusive(results, settings, claim, writer):
+def test_what_an_interval_leaves_open_is_inconclusive(results, limits, claim, writer):
     writer(results)
-    assert decided(claim, results, settings).verdict == INCONCLUSIVE
+    assert decided(claim, results, limits).verdict == INCONCLUSIVE
 
 
 @pytest.mark.parametrize("claim", ["table2.qwen2.5-7b.ppl_focus",
                                    "table2.notes.coverage.architectures"])  # fmt: skip
 @pytest.mark.parametrize(("window", "verdict"), [(0.2, DIRECTION), (0.001, INCONCLUSIVE)])
 def test_a_model_that_reads_near_tokens_alone_proves_nothing(
-    results, settings, claim, window, verdict
+    results, limits, claim, window, verdict
 ):
     types(0.0, 0.01, window=window)(results)
-    assert decided(claim, results, settings).verdict == verdict
+    assert decided(claim, results, limits).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -129,43 +129,43 @@ def test_a_model_that_reads_near_tokens_alone_proves_nothing(
         (-0.03, -0.02, DIRECTION, "keeps more pairs"),
     ],
 )
-def test_whoever_keeps_more_pairs_beats_nobody(results, settings, control, more, verdict, words):
+def test_whoever_keeps_more_pairs_beats_nobody(results, limits, control, more, verdict, words):
     family(0.0, control=control)(results)
-    assert decided("audit.9", results, settings).verdict == verdict
+    assert decided("audit.9", results, limits).verdict == verdict
     path = results.root / "recipe" / "read" / "final" / "rows.csv"
     frame = pd.read_csv(path, dtype={"sha": str})
     frame.assign(distant_density=frame["distant_density"] + more).to_csv(path, index=False)
-    outcome = decided("audit.9", Results(results.base), settings)
+    outcome = decided("audit.9", Results(results.base), limits)
     assert (outcome.verdict, words in outcome.why) == (INCONCLUSIVE, True)
 
 
-def test_rows_about_models_that_did_not_run_are_not_run(results, settings):
+def test_rows_about_models_that_did_not_run_are_not_run(results, limits):
     """One measurement of ours is one row of ours."""
     both(paper({1: 1.2, 2: 0.1}, with_sinks=0.02), table("speed", *lengths(0.5, 2.0)))(results)
     for claim in CLAIMS.values():
-        outcome = rules.decide(claim, results, settings)
+        outcome = rules.decide(claim, results, limits)
         if claim.id.startswith(("table7", "table6")) and outcome is not None:
             assert outcome.verdict == CONTRADICTS, claim.id
-    assert decided("ours.paper.k1", results, settings).verdict == DIRECTION
+    assert decided("ours.paper.k1", results, limits).verdict == DIRECTION
 
 
-def test_nothing_is_plainly_reproduced_in_another_setting(results, settings):
+def test_nothing_is_plainly_reproduced_in_another_setting(results, limits):
     paper({1: 1.2, 2: -0.02}, **{**GPT2, "texts": "plays", "regime": TRAINED})(results)
     for claim in CLAIMS.values():
-        outcome = rules.decide(claim, results, settings)
+        outcome = rules.decide(claim, results, limits)
         assert outcome is None or outcome.verdict != REPRODUCED, claim.id
-    assert "plays instead of PG-19" in decided("table7.gpt2-124m.k2.ppl", results, settings).why
+    assert "plays instead of PG-19" in decided("table7.gpt2-124m.k2.ppl", results, limits).why
 
 
-def test_another_models_perplexity_is_no_figure_beside_the_papers(results, settings):
+def test_another_models_perplexity_is_no_figure_beside_the_papers(results, limits):
     dense(0.0)(results)
-    assert decided("table7.gpt2-124m.k3.ppl", results, settings).ours is None
-    assert decided("table7.gpt2-124m.k3.pairs_retained", results, settings).ours == 100
+    assert decided("table7.gpt2-124m.k3.ppl", results, limits).ours is None
+    assert decided("table7.gpt2-124m.k3.pairs_retained", results, limits).ours == 100
 
 
-def test_facts_tell_where_a_verdict_comes_from(results, settings):
+def test_facts_tell_where_a_verdict_comes_from(results, limits):
     paper({1: 1.2}, with_sinks=0.02)(results)
-    outcome = decided("ours.paper.k1", results, settings)
+    outcome = decided("ours.paper.k1", results, limits)
     assert (outcome.n, outcome.evidence) == (6, "results/laptop/paper/read/final/rows.csv")
     assert outcome.command == "dvc repro read@paper"
     expected = "laptop; smollm2-135m-instruct; unseen; T = 2048; 24 steps; seed 0"
@@ -174,13 +174,13 @@ def test_facts_tell_where_a_verdict_comes_from(results, settings):
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
-def test_a_smoke_run_or_random_weights_settle_identities_only(tmp_path, settings, scale):
+def test_a_smoke_run_or_random_weights_settle_identities_only(tmp_path, limits, scale):
     results = Results(tmp_path, scale)
     model = "smollm2-135m-instruct" if scale == "smoke" else "tiny-llama"
     rows = {"density": 1.0, "distant_density": 1.0, "wobble": 0.0}
     paper({1: 1.2, 3: 0.0}, rows, with_sinks=0.02, model=model)(results)
-    assert decided("ours.paper.k1", results, settings).verdict == INCONCLUSIVE
-    assert decided("audit.1", results, settings).verdict == ARITHMETIC
+    assert decided("ours.paper.k1", results, limits).verdict == INCONCLUSIVE
+    assert decided("audit.1", results, limits).verdict == ARITHMETIC
 
 
 def test_a_rule_cannot_say_reproduced_without_having_checked_the_setting():
