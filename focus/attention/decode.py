@@ -110,9 +110,8 @@ def _anywhere(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, k
               softcap: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As :func:`focus.attention.native.step.attend`, by torch's own operations."""
     query, key, value = query.detach(), key.detach(), value.detach()
-    for each in (query, key, value) if query.is_cpu else ():  # a device would have to be waited for
-        if not math.isfinite(float(cleared(each, real).abs().amax())):
-            raise ValueError(step.REFUSED)
+    if query.device.type == "cpu":  # asking a device would wait for it; NaN comes out there
+        _check_finite((query, key, value), real)
     past.append(key, value, key_groups, real)
     few = query.shape[2] * most_keys(query_groups, extra, past) <= past.seen
     way = gathered if few or query.shape[2] == 1 else masked
@@ -142,3 +141,9 @@ def _check(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
             f"past_key_values: {', '.join(sorted(dtypes))} together; a cache goes on in "
             "the dtype it was begun in, the same for queries, keys and values"
         )
+
+
+def _check_finite(tensors: tuple[Tensor, ...], real: Tensor | None) -> None:
+    for each in tensors:
+        if not math.isfinite(float(cleared(each, real).abs().amax())):
+            raise ValueError(step.REFUSED)
