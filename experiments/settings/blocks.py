@@ -269,8 +269,6 @@ class Tolerances(Frozen):
 
 
 class Fetching(Frozen):
-    """``also``: further sources to fetch; ``allow_unpinned``: hub sources whose revision is a
-    branch."""
+    """``allow_unpinned``: hub sources whose revision is a branch."""
 
-    also: Annotated[tuple[str, ...], Field(strict=False)] = ()
     allow_unpinned: bool = False

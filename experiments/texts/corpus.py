@@ -97,7 +97,7 @@ def cut(name: str, chosen: Settings, root: Path) -> Cut:
     if not (root / source.name).is_dir():
         raise ValueError(
             f"texts.{name}.source: {source.name} is not there: run `python -m "
-            f"experiments.stages.fetch {name}` first"
+            f"experiments.stages.fetch {source.name}` first"
         )
     place = root / source.name
     found = list(shards.held_out(place)) if how.streamed else read(place, source.layout)

@@ -10,6 +10,7 @@ import pytest
 from experiments import settings
 from experiments.stages.plan import planned
 from tests.experiments.training import values
+from tests.timed import untrained
 
 SWEPT = {"base": "recipe", "sweep": {"window": [8, 16]}, "seeds": [0]}
 
@@ -87,3 +88,19 @@ def test_the_code_of_what_is_used_alone_counts(file: dict[str, Any]) -> None:
     assert "experiments/readings/generation.py" not in recipe
     assert "experiments/kernels/timing.py" in found["speed.json"]["code"]
     assert "code" not in found["recipe/seed0.json"]
+
+
+def test_an_experiment_needs_what_it_trains_on_is_kept_apart_from_and_is_read_with(
+    params: dict[str, Any],
+) -> None:
+    params["texts"] = {"books": {"source": "pg19", "apart": ["unseen"]},
+                       "unseen": {"source": "gutenberg"}, "plays": {"source": "shakespeare"},
+                       "letters": {"source": "sotu"}}  # fmt: skip
+    params["readings"] = {"wide": {"kind": "perplexity", "texts": ["letters"]}}
+    params["bases"] = {}
+    params["experiments"] = {"large": {"model": "gpt2", "method": {"name": "full"},
+                                       "texts": "books", "readings": ["wide"]}}  # fmt: skip
+    wanted = planned(settings.parse({**params, **untrained(params, texts="plays")}))
+    found = wanted["large/data.json"]
+    assert found["models"] == ["gpt2"]
+    assert {text["source"] for text in found["texts"].values()} == {"pg19", "gutenberg", "sotu"}
