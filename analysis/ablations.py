@@ -48,9 +48,9 @@ def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[
         for cell in (default, *(cell for own, cell in swept if own == field)):
             yield {"trained": trained, "setting": THEIRS.get(field, field),
                    "value": whole(cell)[field], "default": whole(default)[field],
-                   "cell": cell.name, **perplexity(results, cell, default),
-                   **masked(results, cell, default),
-                   **largest(results, cell, default)}  # fmt: skip
+                   "cell": cell.name, **largest(results, cell, default),
+                   **perplexity(results, cell, default),
+                   **masked(results, cell, default)}  # fmt: skip
 
 
 def whole(cell: Cell) -> dict[str, Any]:
@@ -93,7 +93,8 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
     own, base = (shares(results, each) for each in (cell, default))
     if own.empty:
         return {}
-    row = columns(statistics.two_way(own.to_numpy(), results.confidence), "largest", "largest_")
+    found = statistics.two_way(own.to_numpy(), results.confidence)
+    row = {**columns(found, "largest", "largest_"), "documents": found.documents}
     if cell.name != default.name and base.shape == own.shape:
         apart = statistics.two_way((own - base).to_numpy(), results.confidence)
         row |= columns(apart, "points", "points_")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from analysis.results import Results
-from analysis.rows import columns, only
+from analysis.rows import columns, only, wide
 from experiments import statistics
 
 SAME = ["reading", "texts", "cell", "budget"]
@@ -27,21 +28,19 @@ def copied(results: Results) -> pd.DataFrame:
         loss = by_document(own)
         if loss.shape != full.shape or loss.shape != new.shape:
             continue  # nothing to measure the mask against
-        share = statistics.ratio((new - loss).to_numpy(), (new - full).to_numpy(),
-                                 results.confidence)  # fmt: skip
+        share = statistics.ratio(new - loss, new - full, results.confidence)
         first = own.iloc[0]
         rows.append(found | {
             "role": results.cells[found["cell"]].role, **columns(share, "copied", "copied_"),
             "seeds": share.seeds, "documents": share.documents,
-            "nats": float(loss.to_numpy().mean()),
-            "gain": float((new - full).to_numpy().mean()),
+            "nats": float(loss.mean()), "gain": float((new - full).mean()),
             "distant_density": float(own["distant_density"].mean()),
             **{name: first[name] for name in ("K", "top_k", "probe", "ngram", "evidence")},
         })  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def by_document(rows: pd.DataFrame) -> pd.DataFrame:
-    """Loss a token: a row a seed, a column a document, the mean over distances."""
-    loss = rows.assign(loss=rows["nll"].astype(float) / rows["tokens"].astype(float))
-    return loss.pivot_table(index="seed", columns=["document", "sha"], values="loss")
+def by_document(rows: pd.DataFrame) -> np.ndarray:
+    """Loss a token as (seeds, documents), the mean over distances."""
+    loss = rows["nll"].astype(float) / rows["tokens"].astype(float)
+    return wide(rows, loss, ["document", "sha"])

@@ -35,6 +35,11 @@ class Claim:
         """Slug of the model that the figure belongs to, None where none is named."""
         return self.keys.get("model") or self.setting.get("model") or None
 
+    @property
+    def figure(self) -> float:
+        """The paper's figure as a number, 0 where it is none."""
+        return magnitude(self.paper) or 0.0
+
 
 @cache
 def paper() -> dict[str, Any]:
@@ -84,6 +89,12 @@ def printed(table_id: str, **named: Any) -> list[dict[str, Any]]:
             rows = [dict(zip(entry["columns"], row, strict=True)) for row in entry["rows"]]
             return [row for row in rows if named.items() <= row.items()]
     raise ValueError(f"analysis/paper.yaml has no table {table_id!r}; name one of its `id`s")
+
+
+def theirs(table_id: str, column: str, **named: Any) -> float:
+    """A figure of the paper, of the row that has these values; a change that is not there is 0."""
+    row, *_ = printed(table_id, **named)
+    return magnitude(row[column]) or 0.0
 
 
 def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:

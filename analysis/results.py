@@ -47,26 +47,13 @@ NEEDED = {
     "chat": ("condition", "document", "before", "divergence", "agreed"),
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
     "exactness": ("method", "output_cosine", "output_error", "passed"),
-    "speed": (
-        "device",
-        "length",
-        "K",
-        "k",
-        "probe",
-        "heads",
-        "method",
-        "direction",
-        "speedup",
-        "median_s",
-        "low_s",
-        "high_s",
-        "density",
-    ),
+    "speed": ("device", "length", "K", "k", "probe", "heads", "method", "direction", "speedup",
+              "median_s", "low_s", "high_s", "density"),
     "decode": ("device", "context", "dtype", "method", "speedup"),
     "masks": ("method", "K", "k", "heavy", "budget", "time", "time_low", "time_high"),
     "prefill": ("experiment", "length", "speedup", "speedup_low", "speedup_high", "density"),
     "continuation": ("experiment", "length", "speedup", "speedup_low", "speedup_high"),
-}
+}  # fmt: skip
 
 
 def read_csv(path: Path, kind: str | None = None) -> pd.DataFrame:

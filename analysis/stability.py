@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.ablations import shares
+from analysis.ablations import largest
 from analysis.cells import Cell
 from analysis.results import Results
 from analysis.rows import columns, only
@@ -62,16 +62,7 @@ def row(results: Results, cell: Cell) -> dict[str, Any]:
     for name, values in [*((each, last[each]) for each in EVERY), ("lost_rank", lost)]:
         if values.notna().all() and len(values) > 1:
             known |= columns(statistics.mean(values, results.confidence), name, f"{name}_")
-    return known | largest(results, cell)
-
-
-def largest(results: Results, cell: Cell) -> dict[str, Any]:
-    """Percent of the tokens in the largest group on test documents, the mean over layers."""
-    own = shares(results, cell)
-    if own.empty:
-        return {}
-    found = statistics.two_way(own.to_numpy(), results.confidence)
-    return {**columns(found, "largest", "largest_"), "documents": found.documents}
+    return known | largest(results, cell, cell)
 
 
 def by_layer(trace: pd.DataFrame, step: int) -> pd.DataFrame:

@@ -32,26 +32,33 @@ THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
 
 def draw(results: Results) -> Figure:
     """Two rows of panels, one a setting."""
-    frame = ablations.table(results)
-    known = frame["change"].notna() | (frame["value"] == frame["default"])
-    frame = frame[known & frame["setting"].isin(list(TITLES))]
-    shown = [str(name) for name, own in frame.groupby("setting", sort=False)
-             if len(set(own["value"])) > 1]  # fmt: skip
-    figure, every = style.axes(len(need(shown)), 0.8 + 2.5 * len(shown), 6.2, rows=2, share=True)
-    for column, setting in enumerate(shown):
-        own = only(frame, setting=setting).sort_values("value")
-        values = sorted(set(own["value"]))
-        above, below = every[column], every[column + len(shown)]
+    frame = only(ablations.table(results), setting=TITLES)
+    figure, columns = grid(frame, 6.2, "tokens in the largest group (%)", 100)
+    for setting, own, above, below in columns:
+        own, values = own.sort_values("value"), sorted(set(own["value"]))
         for trained, rows in own.groupby("trained", sort=False):
             panel(above, below, rows, values, str(trained), setting)
         above.axhline(0, color=style.INK, linewidth=1.2)
         for axis in (above, below):
             axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         above.set_title(TITLES[setting], loc="left")
-    every[0].set_ylabel("change of perplexity (%)")
-    every[len(shown)].set(ylabel="tokens in the largest group (%)", ylim=(0, 100))
-    style.legend(figure, every, 4)
+    style.legend(figure, figure.axes, 4)
     return figure
+
+
+def grid(frame: pd.DataFrame, height: float, share: str,
+         most: float) -> tuple[Figure, list[tuple[str, pd.DataFrame, Axes, Axes]]]:  # fmt: skip
+    """Two panels for each setting that has several values, with its rows: change of the perplexity,
+    and below it a share in percent, up to ``most``."""
+    known = frame[frame["change"].notna() | (frame["value"] == frame["default"])]
+    shown = need([(str(name), own) for name, own in known.groupby("setting", sort=False)
+                  if len(set(own["value"])) > 1])  # fmt: skip
+    count = len(shown)
+    figure, every = style.axes(count, 0.8 + 2.5 * count, height, rows=2, share=True)
+    every[0].set_ylabel("change of perplexity (%)")
+    every[count].set(ylabel=share, ylim=(0, most))
+    panels = zip(shown, every[:count], every[count:], strict=True)
+    return figure, [(*own, above, below) for own, above, below in panels]
 
 
 def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], trained: str,

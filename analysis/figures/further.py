@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 
 from analysis import ablations
 from analysis.figures import style
+from analysis.figures.ablations import grid
 from analysis.results import Results
-from analysis.rows import need, only
+from analysis.rows import only
 
 CAPTION = (
     "The paper's setup with one setting changed that the paper leaves alone (routers alone "
@@ -29,17 +30,11 @@ def draw(results: Results) -> Figure:
     """Two rows of panels, one a setting."""
     frame = ablations.table(results)
     frame = only(frame[~frame["setting"].isin(ablations.SETTINGS)], trained="centroids")
-    frame = frame[frame["change"].notna() | (frame["value"] == frame["default"])]
-    shown = [(str(name), own) for name, own in frame.groupby("setting", sort=False)
-             if len(own) > 1]  # fmt: skip
-    figure, every = style.axes(len(need(shown)), 0.8 + 2.5 * len(shown), 5.6, rows=2, share=True)
-    for column, (setting, own) in enumerate(shown):
-        above, below = every[column], every[column + len(shown)]
+    figure, columns = grid(frame, 5.6, "distant pairs kept (%)", 104)
+    for setting, own, above, below in columns:
         panel(above, below, own.sort_values("value", key=lambda x: x.map(rank)))
         above.set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
-    every[0].set_ylabel("change of perplexity (%)")
-    every[len(shown)].set(ylabel="distant pairs kept (%)", ylim=(0, 104))
-    style.legend(figure, every, 2)
+    style.legend(figure, figure.axes, 2)
     return figure
 
 

@@ -7,13 +7,12 @@ setting changes: whether it matters, and in which direction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
 from analysis import ablations, scope
 from analysis.ablations import DEFAULTS
-from analysis.paper import Claim, magnitude, printed
+from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
@@ -38,12 +37,6 @@ def with_value(results: Results, trained: str, setting: str, value: float,
     return need(row_of(own.astype({"value": float}), value=value))
 
 
-def theirs(entry: str, column: str, **named: Any) -> float:
-    """A figure of the paper's, of the row that has these values."""
-    row, *_ = printed(entry, **named)
-    return float(magnitude(row[column]) or 0)
-
-
 @rule(
     "table9.{parameter}.{value}.centroid_ppl", "table9.{parameter}.{value}.finetuned_ppl",
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
@@ -60,13 +53,13 @@ def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outco
       "it")  # fmt: skip
 def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Two groups: the smallest window against the default of eight, others against the smallest."""
-    (narrow,) = (row["ppl"] for row in printed("table9.notes") if row["ppl"])
+    narrow = theirs("table9.notes", "ppl", window=16)
     if claim.column == "ppl":
         name, base = "two_groups", DEFAULTS["centroids"]
         paper = narrow / theirs("table9", "centroid_ppl", parameter="k", value=8) - 1
     else:
         name, base = f"two_groups_window-window{claim.keys['window']}", "two_groups"
-        paper = float(str(claim.paper)) / narrow
+        paper = claim.figure / narrow
     cell, other = (need(results.cells.get(each)) for each in (name, base))
     found = need(ablations.perplexity(results, cell, other))
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, cell)

@@ -13,7 +13,7 @@ import pandas as pd
 from analysis import architectures, scope
 from analysis.architectures import TYPES
 from analysis.benchmarks import table as scores
-from analysis.paper import Claim, printed
+from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, only
 from analysis.rules.benchmarks import TASKS, kept, known
@@ -50,12 +50,6 @@ def no_worse(row: pd.Series, theirs: float, limit: float, few: bool) -> tuple[st
     )
 
 
-def figures(model: str) -> tuple[float, float]:
-    """The paper's perplexities of a model, pretrained and with Focus."""
-    (row,) = printed("table2", model=model)
-    return float(row["ppl_pretrained"]), float(row["ppl_focus"])
-
-
 def near_only(results: Results, model: str, limit: float) -> str:
     """Words where a window alone costs a model no more than the limit: then no mask can cost it
     much, and that it does not says nothing. Empty where distant tokens matter, or nobody looked."""
@@ -75,7 +69,7 @@ def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> 
     attention = claim.keys["attention"]
     condition = "soft" if model.startswith("gpt2") else "hard"
     row = need(architectures.of(results, attention, condition, claim))
-    before, after = figures(model)
+    before, after = theirs("table2", "ppl_pretrained", model=model), claim.figure
     if not scope.differences(claim, results.cells[row["cell"]], row):
         close = agree(float(row["ppl"]), after, limits.same_ppl)
         verdict = Verdict.REPRODUCED if close else Verdict.NOT_REPRODUCED
@@ -137,9 +131,9 @@ def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The greatest drop of a zero-shot benchmark under the paper's setup, over all models."""
     own = only(scores(results), texts=list(TASKS.values()), role=["small", "paper"], shots=0)
     own = need(own[own["budget"] != "own"])
-    worst, theirs = own.sort_values("points").iloc[0], float(str(claim.paper))
+    worst = own.sort_values("points").iloc[0]
     limit, reached = limits.same_score, own["exposed_questions_percent"].max()
-    verdict, worse = Verdict.ARITHMETIC, bool((own["high"] < theirs).any())
+    verdict, worse = Verdict.ARITHMETIC, bool((own["high"] < claim.figure).any())
     if worse or reached > limit:  # else hardly a question can change
         verdict = told(not worse and bool((own["low"] >= -limit).all()), worse)
     why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {points(worst)}; masks "

@@ -42,7 +42,7 @@ def table7_speedup(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     """The pairs that stay bound the speed-up: 1 / density, the paper's own percentage. Within the
     bound, a timing decides."""
     percent = table7_row(claim)["pairs_retained"]
-    most, paper = 100 / (percent - 0.5), float(claim.paper)  # the percentage is rounded
+    most, paper = 100 / (percent - 0.5), claim.figure  # the percentage is rounded
     why = (f"{percent}% of pairs allow at most {most:.2f}x at the speed of a kernel that full "
            "attention has too, as the paper's two calls do")  # fmt: skip
     if paper > most * (1 + limits.rounding):

@@ -86,7 +86,7 @@ def category(claim: Claim, results: Results, group: str) -> Outcome:
 def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome:
     """How pure the purest group of that category is."""
     best, own = need(chosen(results, group))
-    value, paper = purity(results, own), float(str(claim.paper))
+    value, paper = purity(results, own), claim.figure
     verdict = around(value, paper, limits.same_share, few(claim, results, own))
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
            f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%")  # fmt: skip
@@ -133,7 +133,7 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
         raise Missing
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
-    percent, paper = columns(found, "ours", scale=factor), factor * float(str(claim.paper))
+    percent, paper = columns(found, "ours", scale=factor), factor * claim.figure
     verdict = around(percent, paper, limits.same_share, few(claim, results, own))
     why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
            f"layers; the paper {paper:g}%")  # fmt: skip

@@ -30,7 +30,7 @@ def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A printed figure against the count from the model's published shape, or from balance."""
     frame, known = _table(results, "parameters")
     found, limit = need(row_of(frame, claim=claim.id)), limits.rounding
-    ours, paper = float(found["ours"]), float(magnitude(claim.paper) or 0.0)
+    ours, paper = float(found["ours"]), claim.figure
     percent = claim.column in ("percent_of_model", "pairs_retained")
     why = f"{found['how']}: {ours:.3g}%" if percent else f"{found['how']} = {ours:,.0f}"
     if agree(ours, paper, limit):

@@ -42,7 +42,7 @@ def subtraction(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Merging by subtraction in log space: the paper does not say for which tensors 0.79 holds,
     so only direction."""
     frame = need(only(results.table("exactness"), method="subtraction"))
-    middle, paper = float(frame["output_cosine"].median()), float(claim.paper)
+    middle, paper = float(frame["output_cosine"].median()), claim.figure
     why = f"median cosine of {len(frame)} cases {middle:.4f}, the paper has {paper}"
     known = {"ours": middle, **_facts(frame, results)}
     if middle >= limits.cosine:

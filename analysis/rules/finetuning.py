@@ -6,9 +6,9 @@ import pandas as pd
 
 from analysis import finetuning, scope
 from analysis.finetuning import TEXTS
-from analysis.paper import Claim, printed
+from analysis.paper import Claim, printed, theirs
 from analysis.results import Results
-from analysis.rules.architectures import figures, no_worse
+from analysis.rules.architectures import no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
 from analysis.rules.table7 import same_sign
 from experiments.settings import Tolerances
@@ -18,11 +18,10 @@ MODELS = [row["model"] for row in printed("table2")]
 
 def outcome(claim: Claim, results: Results, limits: Tolerances, row: pd.Series) -> Outcome:
     """Focus against full attention, under the training gate, after as many steps."""
-    (paper,) = printed(claim.id.split(".")[0], **claim.keys)
     full = claim.column.replace("focus", "full_attention")
-    theirs = paper[claim.column] / paper[full] - 1
+    cost = claim.figure / theirs(claim.id.split(".")[0], full, **claim.keys) - 1
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = no_worse(row, theirs, limits.same_ppl, few)
+    verdict, why = no_worse(row, cost, limits.same_ppl, few)
     why = f"training gate against full attention, {row['texts']}: {why}"
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
@@ -53,7 +52,7 @@ def from_scratch(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 def gains(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before, where the paper has both."""
     row = finetuning.of(results, "fine-tuned", "full", TEXTS["pg19"], "full")
-    before, after = figures(str(claim.model))[0], float(str(claim.paper))
+    before = theirs("table2", "ppl_pretrained", model=claim.model)
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = same_sign(row, after - before, few)
+    verdict, why = same_sign(row, claim.figure - before, few)
     return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))

@@ -56,7 +56,7 @@ def dense_rows(claim: Claim, results: Results, limits: Tolerances, column: str) 
                 "speedup": 1.0}[column]  # fmt: skip
     why = f"nothing is masked ({said(rows)}"
     why += "; not a timing, the bound by pairs kept)" if column == "speedup" else ")"
-    if abs(float(claim.paper) - expected) > 1e-9:
+    if abs(claim.figure - expected) > 1e-9:
         why += f"; so the figure must be {expected:g}, the paper has {claim.paper}"
         return Outcome(Verdict.CONTRADICTS, why, **known)
     return Outcome(Verdict.ARITHMETIC, why, **known)
@@ -77,6 +77,6 @@ def top3_is_everything(claim: Claim, results: Results, limits: Tolerances) -> Ou
         return Outcome(Verdict.ARITHMETIC, why, **known)
     full = longer[0]["ppl_full"]
     why += f"the figure must be the paper's full attention's, {full}"
-    if float(claim.paper) == float(full):
+    if claim.figure == full:
         return Outcome(Verdict.ARITHMETIC, why, **known)
     return Outcome(Verdict.CONTRADICTS, f"{why}; it is {claim.paper}", **known)

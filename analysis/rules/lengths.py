@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis import lengths, scope
-from analysis.paper import Claim, printed
+from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, row_of
 from analysis.rules.architectures import no_worse
@@ -18,9 +18,8 @@ def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     context = claim.keys["context"]
     own = lengths.table(results)
     found = need(row_of(own, method=lengths.LINES["long_paper"], context=context))
-    (theirs,) = printed("long_context", context=context)
     few = scope.fewer_steps(claim, results.cells[str(results.cells[found["cell"]].start)])
-    cost = theirs["ppl_topk2"] / theirs["ppl_full"] - 1
+    cost = claim.figure / theirs("long_context", "ppl_full", context=context) - 1
     verdict, why = no_worse(found, cost, limits.same_ppl, few)
     why = f"at {context} tokens, trained at {found['trained_at']}, against full attention: {why}"
     return Outcome(verdict, why, **interval(found), **facts(found, results))

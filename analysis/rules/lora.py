@@ -10,7 +10,7 @@ from analysis import scope
 from analysis.benchmarks import table as scores
 from analysis.cells import Cell
 from analysis.comparisons import quality
-from analysis.paper import Claim, printed
+from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside, pretrained
@@ -41,14 +41,11 @@ def nearest(results: Results, wanted: float) -> Cell:
     return min(need(cells), key=apart)
 
 
-def figures(entry: str, row: str, column: str) -> tuple[float, float]:
-    """The paper's figure of a row, and of what it is held against."""
-    rows = {each["method"]: each for each in printed(entry)}
-    if entry == "table4":
-        return float(rows[row][column]), float(rows["instruct"][column])
-    if column == "ppl":
-        return float(rows[row][column]), pretrained()
-    return float(rows[row][column]), 0.0  # changes already
+def before(claim: Claim) -> float:
+    """The paper's figure that a claim's is held against."""
+    if claim.id.startswith("table4"):
+        return theirs("table4", claim.column, method="instruct")
+    return pretrained() if claim.column == "ppl" else 0.0  # changes already
 
 
 @rule(
@@ -57,18 +54,16 @@ def figures(entry: str, row: str, column: str) -> tuple[float, float]:
 )  # fmt: skip
 def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """What was trained against the model before, on test documents."""
-    entry, method, _ = claim.id.split(".")
     row = need(row_of(quality(results), cell=cell_of(claim, results).name, final=True,
                       base_role="pretrained", condition=["full", "soft"]))  # fmt: skip
-    ours, theirs = figures(entry, method, "ppl")
-    limit = 100 * limits.same_ppl
-    verdict, said = beside(interval(row), 100 * (ours / theirs - 1), limit)
+    change, limit = claim.figure / before(claim) - 1, limits.same_ppl
+    verdict, said = beside(interval(row), 100 * change, 100 * limit)
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    gains, harm = row["high"] < 0, ours / theirs - 1 > -limit / 100
-    if few and (row["low"] > 0 if method.startswith("focus") else gains and harm):
+    gains, harm = row["high"] < 0, change > -limit
+    if few and (row["low"] > 0 if ".focus" in claim.id else gains and harm):
         verdict, said = Verdict.INCONCLUSIVE, "too few steps to tell"
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
-           f"paper {ours / theirs - 1:+.1%}: {said}")  # fmt: skip
+           f"paper {change:+.1%}: {said}")  # fmt: skip
     return Outcome(verdict, why + told(results.cells[row["cell"]]), **facts(row, results))
 
 
@@ -97,13 +92,11 @@ def told(cell: Cell) -> str:
 )
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
-    entry, method, column = claim.id.split(".")
-    cell = cell_of(claim, results)
-    row = need(row_of(scores(results), cell=cell.name, texts=NAMES[column]))
-    ours, theirs = figures(entry, method, column)
-    verdict, said = beside(interval(row, "points", 1), ours - theirs, limits.same_score)
+    cell, more = cell_of(claim, results), claim.figure - before(claim)
+    row = need(row_of(scores(results), cell=cell.name, texts=NAMES[claim.column]))
+    verdict, said = beside(interval(row, "points", 1), more, limits.same_score)
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
-           f"{ours - theirs:+.1f}: {said}")  # fmt: skip
+           f"{more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why + told(cell), **known(row, results))

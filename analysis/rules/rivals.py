@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from analysis.cells import ROLES
 from analysis.comparisons import quality
-from analysis.paper import Claim, printed
+from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
 from analysis.rows import need, only, row_of
@@ -34,16 +34,15 @@ def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """What a rival changes, against the model that it runs on."""
     (entry, method, _), frame = claim.id.split("."), rows(results)
     row = need(row_of(frame, experiment=STANDS_FOR[method], budget=[BUDGET, "own"]))
-    papers = {each["method"]: each["ppl"] for each in printed(entry)}
-    theirs = papers[method] / papers["pretrained"] - 1
+    change = claim.figure / theirs(entry, "ppl", method="pretrained") - 1
     limit = 100 * limits.same_ppl
-    verdict, said = beside(interval(row), 100 * theirs, limit)
-    if theirs < 0 and verdict == Verdict.NOT_REPRODUCED:
+    verdict, said = beside(interval(row), 100 * change, limit)
+    if change < 0 and verdict == Verdict.NOT_REPRODUCED:
         # Our model was adapted before; what the paper's gain owes to training, nobody knows.
         verdict, said = Verdict.INCONCLUSIVE, f"{said}, on a model that has gained before"
     kept = "every pair" if row["budget"] == "own" else f"{row['distant_density']:.1%}"
     why = (f"{changed(row)} against full attention ({kept} of the distant pairs), on an adapted "
-           f"model; the paper has {theirs:+.1%} against pretrained: {said}")  # fmt: skip
+           f"model; the paper has {change:+.1%} against pretrained: {said}")  # fmt: skip
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 

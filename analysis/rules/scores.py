@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from analysis import finetuning, scope
 from analysis.benchmarks import table as scores
-from analysis.paper import Claim, printed
+from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, row_of
 from analysis.rules.ablations import beside
@@ -23,10 +23,9 @@ STAYS = ("it stays here, too", "it changes here", "it stays here")  # in place o
 ANSWERED = {name: f"answers_{own}" for name, own in {**STANDS_FOR, FINETUNED: "finetuned"}.items()}
 
 
-def drop(claim: Claim, method: str) -> float:
-    """The paper's points between a method's score and the pretrained model's."""
-    rows = {row["method"]: row for row in printed(claim.id.split(".")[0])}
-    return float(rows[method][claim.column]) - float(rows["pretrained"][claim.column])
+def drop(claim: Claim) -> float:
+    """The paper's difference between a method's figure and the pretrained model's."""
+    return claim.figure - theirs(claim.id.split(".")[0], claim.column, method="pretrained")
 
 
 @rule(
@@ -39,15 +38,15 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark under a rival, or after fine-tuning, beside the pretrained model's."""
     method = claim.id.split(".")[1]
     row = need(row_of(scores(results), experiment=ANSWERED[method], texts=TASKS[claim.column]))
-    theirs, limit, trained = drop(claim, method), limits.same_score, method == FINETUNED
+    more, limit, trained = drop(claim), limits.same_score, method == FINETUNED
     few = trained and scope.fewer_steps(claim, results.cells["finetuned-textsplays"])
-    verdict, said = beside(row, theirs, limit, few, STAYS)
+    verdict, said = beside(row, more, limit, few, STAYS)
     masked = not trained and method != "performer"
     if verdict == Verdict.DIRECTION and masked and row["exposed_questions_percent"] <= limit:
         verdict = Verdict.ARITHMETIC  # a mask reaches hardly a question
     share = f"; {row['exposed_questions_percent']:.0f}% of the questions are longer than its window"
     reach = share if masked else ""
-    why = (f"{points(row)} against the pretrained model, the paper {theirs:+.1f}: "
+    why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
            f"{said}{reach}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
 
@@ -57,7 +56,6 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 def finetuned(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before."""
     row = finetuning.of(results, "fine-tuned", "full", "plays", "full")
-    papers = {each["method"]: each["ppl"] for each in printed("table1")}
     few = scope.fewer_steps(claim, results.cells[row["cell"]])
-    verdict, why = same_sign(row, papers[FINETUNED] - papers["pretrained"], few)
+    verdict, why = same_sign(row, drop(claim), few)
     return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))

@@ -45,7 +45,7 @@ def _facts(row: pd.Series) -> dict[str, Any]:
       "by more than the limit; on another GPU the other side of 1x")  # fmt: skip
 def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> Outcome:
     """A cell of Table 6 on a GPU. A CPU says nothing about it."""
-    length, paper = claim.keys["context"], float(claim.paper)
+    length, paper = claim.keys["context"], claim.figure
     row = need(row_of(timings(results, gpu=True), K=int(groups), length=length))
     why = (f"{NAMES[row['method']]} {row['speedup']:.2f}x ({row['low']:.2f} to {row['high']:.2f}) "
            f"on {row['hardware']}, bound {row['bound']:.2f}x")  # fmt: skip
@@ -89,7 +89,7 @@ def crossover(claim: Claim, results: Results) -> Outcome:
     if later and slower:
         why = f"slower at first, faster from {later[0]} on: {why}"
         return Outcome(Verdict.DIRECTION, why, **known)
-    lengths, paper = frame["length"], float(claim.paper or 16384)
+    lengths, paper = frame["length"], claim.figure or 16384
     both = lengths.min() < paper <= lengths.max()
     why = f"{'always' if later else 'never'} faster: {why}"
     return Outcome(told(False, both), why, **known)
@@ -118,7 +118,7 @@ def full_seconds(claim: Claim, results: Results) -> Outcome:
     """Time of full attention at 1M tokens: the paper does not say for how many heads, so only a
     time that no number of heads explains refutes it."""
     row = full_at_a_million(results)
-    taken, heads, paper = float(row["median_s"]), float(row["heads"]), float(claim.paper)
+    taken, heads, paper = float(row["median_s"]), float(row["heads"]), claim.figure
     span = {"low": float(row["low_s"]), "high": float(row["high_s"])}
     why = (f"{_said(row)}; the paper's {paper} s, for which it states no heads, would be "
            f"{heads * paper / taken:.1f} of these")  # fmt: skip

@@ -147,7 +147,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
     """Tokens in the largest group at the end."""
     method = METHODS[claim.keys["method"]]
     row = trained(results, method, claim.column.endswith("full_ft"), "largest")
-    own, paper = interval(row, "largest", 1), float(str(claim.paper))
+    own, paper = interval(row, "largest", 1), claim.figure
     late = method != SINKHORN and few(claim, row, results)
     verdict = around(own, paper, limits.same_share, late)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
@@ -168,7 +168,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
 def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """Tokens that keep their group from one look to the next."""
     row = trained(results, METHODS[method], claim.column.endswith("full_ft"), "agreement")
-    own, paper = interval(row, "agreement", 1), float(str(claim.paper))
+    own, paper = interval(row, "agreement", 1), claim.figure
     verdict = around(own, paper, limits.same_share / 100, few(claim, row, results))
     why = (f"{own['ours']:.1%} of the tokens keep their group over the last looks "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "

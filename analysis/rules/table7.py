@@ -146,7 +146,7 @@ def retained(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     a window, so its figures are of distant pairs."""
     row = paper_way(results, 2, claim if claim.model else None)
     every = [row["pairs_retained"] for row in printed("table7", k=2)]
-    theirs = [float(claim.paper)] if claim.model else every
+    theirs = [claim.figure] if claim.model else every
     ours, close = 100 * float(row["distant_density"]), limits.density_points
     known = {"ours": ours, **facts(row, results)}
     said = ", ".join(f"{each:g}%" for each in theirs)
