@@ -52,7 +52,9 @@ def download(source: Source) -> Path:
             [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input",
              "--no-deps", "--no-cache-dir", form, source.package, "--dest", part,
              "--requirement", listed],
-            capture_output=True, text=True, env={**os.environ, "TMPDIR": str(part.resolve())},
+            stdout=None if sys.stdout.isatty() else subprocess.DEVNULL,  # with pip's own bar
+            stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "TMPDIR": str(part.resolve())},
         )  # fmt: skip
         got = part / source.file
         if done.returncode or not got.is_file():
