@@ -266,7 +266,10 @@ def test_every_wrong_field_has_a_line(params: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:
         settings.parse(params)
     lines = str(caught.value).splitlines()
-    assert [line.split(":")[0] for line in lines] == ["readings.final.documents", "speed.lengths"]
+    assert [line.split(":")[0] for line in lines] == [
+        "readings.final.documents",
+        "speed.lengths[0]",
+    ]
 
 
 def test_settings_cannot_be_changed(params: dict[str, Any]) -> None:
