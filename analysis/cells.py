@@ -25,7 +25,6 @@ ROLES = {
     "heavy_window": "wider window, heavy hitters",
     "random": "random groups",
     "oracle_heads": "oracle for each head",
-    "oracle": "oracle",
     "position": "groups by position",
     "token": "groups by token",
     "ngram": "n-gram keys alone",

@@ -37,9 +37,9 @@ ROOT = Path("results")
 NOT_CODE = (":!results", ":!dvc.lock", ":!params.yaml")
 
 
-def results(chosen: Settings, root: str | Path = ROOT) -> Path:
+def results(chosen: Settings) -> Path:
     """Where the results of a scale lie."""
-    return Path(root) / chosen.scale
+    return ROOT / chosen.scale
 
 
 class Run:

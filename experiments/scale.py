@@ -21,7 +21,7 @@ from experiments.settings.schema import read_yaml
 
 BUILD = Path("build")
 DOWNLOADS = Path("data/downloads")
-SCALE = re.compile(r"^scale:[ \t]*\w+", re.MULTILINE)
+SCALE = re.compile(rb"^scale:[ \t]*\w+", re.MULTILINE)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def copied(name: str, root: Path = Path()) -> Path:
-    """The folder of the copy, with this tree's files, committed or not."""
+    """The folder of the copy: this tree's files, committed or not, params.yaml at that scale."""
     copy = root / BUILD / name
     if not (copy / ".git").is_dir():
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,13 @@ def copied(name: str, root: Path = Path()) -> Path:
     for path in files(copy) - wanted:
         (copy / path).unlink()
     for path in sorted(wanted):
-        place(root / path, copy / path, SCALE if path == str(FILE) else None, name)
+        content, target = (root / path).read_bytes(), copy / path
+        if path == str(FILE):
+            content = SCALE.sub(f"scale: {name}".encode(), content, count=1)
+        if not target.is_file() or target.read_bytes() != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            shutil.copymode(root / path, target)
     link = copy / DOWNLOADS
     if not link.is_symlink():
         (root / DOWNLOADS).mkdir(parents=True, exist_ok=True)
@@ -66,18 +72,6 @@ def files(root: Path) -> set[str]:
         if path and not path.startswith("results/") and path != "dvc.lock"
         and (root / path).is_file()
     }  # fmt: skip
-
-
-def place(source: Path, target: Path, line: re.Pattern[str] | None, name: str) -> None:
-    """Copies a file where the content differs; of params.yaml, with another scale."""
-    content = source.read_bytes()
-    if line is not None:
-        content = line.sub(f"scale: {name}", content.decode(), count=1).encode()
-    if target.is_file() and target.read_bytes() == content:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(content)
-    shutil.copymode(source, target)
 
 
 def git(*arguments: str) -> str:

@@ -20,27 +20,27 @@ from experiments.sources.models import TINY
 FILE = Path(__file__).with_name("models.yaml")
 
 
-def names(root: str | Path = catalogue.ROOT) -> list[str]:
+def names() -> list[str]:
     """Models whose shape is known here: fetched ones, those of models.yaml, tiny ones."""
     sources = [name for name, each in catalogue.sources().items() if each.role == "model"]
-    fetched = [name for name in sources if (Path(root) / name / "config.json").is_file()]
+    fetched = [name for name in sources if (catalogue.ROOT / name / "config.json").is_file()]
     return list(dict.fromkeys([*fetched, *_written(), *TINY]))
 
 
-def config(name: str, root: str | Path = catalogue.ROOT) -> PretrainedConfig:
+def config(name: str) -> PretrainedConfig:
     """A model's transformers config.
 
     Raises:
         ValueError: an unknown name; the message has those that are known.
     """
-    folder = Path(root) / name
+    folder = catalogue.ROOT / name
     if name in TINY:
         kind, values = TINY[name]
         return kind(**values)
-    if name in names(root) and (folder / "config.json").is_file():
+    if name in names() and (folder / "config.json").is_file():
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     if name not in _written():
-        raise ValueError(f"model {name}: unknown; known are {', '.join(names(root))}")
+        raise ValueError(f"model {name}: unknown; known are {', '.join(names())}")
     return AutoConfig.for_model(**_written()[name])
 
 

@@ -1,4 +1,8 @@
-"""The oracle chosen for each query head, as the recipe's routers may choose."""
+"""A reference that needs every pair: queries keep the distant keys that full attention weighs most,
+chosen for each query head, as the recipe's routers may choose.
+
+Every query, head and layer keeps the same share, so groups that spend pairs unevenly may beat it.
+"""
 
 from __future__ import annotations
 

@@ -37,8 +37,14 @@ SCALES = ("smoke", "laptop", "gpu", "cluster")
 Cells = Mapping[str, Experiment]
 
 
-class _File(Frozen):
-    """All blocks but the experiments, which are resolved before they are parsed."""
+class Settings(Frozen):
+    """All of params.yaml under its scale.
+
+    Attributes:
+        scale: the overlay that was laid over the file.
+        seed: of measurements without training, and of bootstraps; ``seeds``: of experiments.
+        experiments: cells by name, by experiment: resolved before they are parsed.
+    """
 
     scale: str
     seed: Size
@@ -56,18 +62,7 @@ class _File(Frozen):
     masks: Masks
     prefill: Prefill
     continuation: Continuation
-
-
-class Settings(_File):
-    """All of params.yaml under its scale.
-
-    Attributes:
-        scale: the overlay that was laid over the file.
-        seed: of measurements without training, and of bootstraps; ``seeds``: of experiments.
-        experiments: cells by name, by experiment.
-    """
-
-    experiments: Mapping[str, Cells]
+    experiments: Mapping[str, Cells] = {}
 
     def cell(self, name: str) -> Experiment:
         """A cell, or the only cell of an experiment; ValueError with the names that there are."""
@@ -124,25 +119,24 @@ def load(path: str | Path = FILE, scale: str | None = None,
 
 def parse(values: Mapping[str, Any]) -> Settings:
     """Settings from the mapping that params.yaml holds; see :func:`load`."""
+    bases, named = (values.get(key) or {} for key in ("bases", "experiments"))
     rest = {key: value for key, value in values.items() if key not in ("experiments", "bases")}
-    file = parse_block(_File, rest, "")
-    blocks = {**(values.get("bases") or {}), **(values.get("experiments") or {})}
-    if set(values.get("bases") or {}) & set(values.get("experiments") or {}):
+    settings = parse_block(Settings, rest, "")
+    if set(bases) & set(named):
         raise ValueError("bases: a base and an experiment have the same name")
-    for name in set(values.get("experiments") or {}) & set(_File.model_fields):
+    for name in set(named) & set(Settings.model_fields):
         raise ValueError(f"experiments.{name}: is the name of a block, and of its results")
-    named = values.get("experiments") or {}
-    points = {name: swept(name, inherited(name, blocks, f"experiments.{name}"),
+    points = {name: swept(name, inherited(name, {**bases, **named}, f"experiments.{name}"),
                           f"experiments.{name}") for name in named}  # fmt: skip
     found: dict[str, Cells] = {}
     for name, cells in points.items():
-        path = f"experiments.{name}"
         started(name, points)
         found[name] = MappingProxyType({
-            label: parse_block(Experiment, {**cell, "name": label, "block": name}, path)
+            label: parse_block(Experiment, {**cell, "name": label, "block": name},
+                               f"experiments.{name}")
             for label, cell in cells.items()
         })  # fmt: skip
-    settings = Settings.model_construct(**dict(file), experiments=MappingProxyType(found))
+    settings = settings.model_copy(update={"experiments": MappingProxyType(found)})
     _check(settings)
     return settings
 

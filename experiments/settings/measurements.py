@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from experiments.settings.schema import (
     Count,
@@ -20,15 +20,6 @@ from focus.config import PROBES
 
 GroupKind = Literal["balanced", "unbalanced", "empty", "one", "ragged"]
 Probe = Literal["symmetric", "multi_probe"]
-
-
-def _positive(values: tuple[int, ...]) -> tuple[int, ...]:
-    if min(values) < 1:
-        raise ValueError(f"must all be 1 or more, got {list(values)}")
-    return values
-
-
-Counts = Annotated[Distinct[int], AfterValidator(_positive)]
 
 
 class Heads(Frozen):
@@ -56,11 +47,11 @@ class Exactness(Heads):
         kinds: how tokens fall into groups; dtypes: of the fast path.
     """
 
-    groups: Counts
-    top_ks: Counts
-    windows: Counts
+    groups: Distinct[Count]
+    top_ks: Distinct[Count]
+    windows: Distinct[Count]
     sinks: Distinct[Size]
-    lengths: Counts
+    lengths: Distinct[Count]
     kinds: Distinct[GroupKind] = ("balanced", "unbalanced", "empty", "one")
     dtypes: Distinct[Dtype] = ("float32", "bfloat16")
     heads: Count = 4
@@ -78,9 +69,9 @@ class Speed(Heads):
         most_repetitions: of one length; if the time is up, five have to do (two from 16,384 on).
     """
 
-    lengths: Counts
-    groups: Counts = (4, 8, 16)
-    top_ks: Counts = (1, 2)
+    lengths: Distinct[Count]
+    groups: Distinct[Count] = (4, 8, 16)
+    top_ks: Distinct[Count] = (1, 2)
     probes: Distinct[Probe] = PROBES
     single_from: Count = 65536
     both_until: Count = 16384
@@ -125,7 +116,7 @@ class Decode(Heads):
             cache because the last one left them there.
     """
 
-    contexts: Counts
+    contexts: Distinct[Count]
     routings: Distinct[DecodeRouting]
     dtypes: Distinct[Dtype] = ("float32", "bfloat16")
     sinks: Size = 4
@@ -202,12 +193,12 @@ class Whole(Frozen):
 class Prefill(Whole):
     """A forward pass over texts of so many tokens."""
 
-    lengths: Counts
+    lengths: Distinct[Count]
 
 
 class Continuation(Whole):
     """Tokens generated after contexts of so many tokens."""
 
-    contexts: Counts
+    contexts: Distinct[Count]
     new_tokens: Count = 48
     most_repetitions: Annotated[int, Field(ge=2)] = 9

@@ -81,21 +81,12 @@ def parse(kind: type[Block], values: Any, path: str) -> Block:
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise ValueError(explain(error, path, values)) from error
-
-
-def explain(error: ValidationError, path: str, values: Any) -> str:
-    """Pydantic's findings, a line each, by the names that params.yaml has.
-
-    Args:
-        path: of the block.
-        values: what it was to be built from.
-    """
-    lines = [_line(each, path, values) for each in error.errors()]
-    return "\n".join(line.removeprefix(".") for line in lines)
+        lines = [_line(each, path, values) for each in error.errors()]
+        raise ValueError("\n".join(line.removeprefix(".") for line in lines)) from error
 
 
 def _line(found: Mapping[str, Any], path: str, values: Any) -> str:
+    """One of pydantic's findings, by the names that params.yaml has."""
     kind, what = found["type"], found["msg"].removeprefix("Value error, ")
     place = path + _place(found["loc"], values, kind)
     if kind.startswith("union_tag"):  # a name that decides which fields there are

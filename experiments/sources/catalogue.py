@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -68,13 +68,8 @@ class Source(Frozen):
 
 def sources(path: Path = LIST) -> dict[str, Source]:
     """The list by name; ValueError names the row and field that is wrong."""
-    return {name: parse(Source, _row(name, row), name) for name, row in read_yaml(path).items()}
-
-
-def _row(name: str, row: Any) -> Mapping[str, Any]:
-    if not isinstance(row, Mapping):
-        raise ValueError(f"{name}: must be a mapping, got {row!r}")
-    return {"name": name, **row}
+    return {name: parse(Source, {"name": name, **row} if isinstance(row, Mapping) else row, name)
+            for name, row in read_yaml(path).items()}  # fmt: skip
 
 
 def find(name: str, listed: Mapping[str, Source]) -> Source:

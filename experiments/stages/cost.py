@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +69,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def write(block: str, hardware: Hardware, path: Path = TABLE,
-          names: Iterable[str] | None = None) -> None:  # fmt: skip
+def write(block: str, hardware: Hardware) -> None:
     """Every model but the tiny ones at every scale but `smoke`, which only shows that stages
     run."""
-    wanted = [name for name in shapes.names() if name not in TINY] if names is None else names
+    names = [name for name in shapes.names() if name not in TINY]
     levels = [settings.load(scale=scale) for scale in SCALES if scale != "smoke"]
-    rows = [estimate(name, chosen, block, hardware) for name in wanted for chosen in levels]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).astype({"train_devices_needed": "Int64"}).to_csv(path, index=False)
+    rows = [estimate(name, chosen, block, hardware) for name in names for chosen in levels]
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).astype({"train_devices_needed": "Int64"}).to_csv(TABLE, index=False)
 
 
 def described(row: dict[str, Any], hardware: Hardware) -> list[str]:

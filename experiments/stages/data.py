@@ -60,9 +60,10 @@ def prepare(name: str, chosen: Settings) -> None:
                 prepare(cell.block, chosen)
         return
     wanted = plans.of_data(name, chosen)
-    bring([*wanted["models"], *wanted["benchmarks"]], chosen)
+    named = [*wanted["models"], *wanted["benchmarks"]]
+    bring(named, chosen)
     make(wanted["texts"], chosen)
-    fetched = {each: stamp(each) for each in (*wanted["models"], *wanted["benchmarks"])}
+    fetched = {each: stamp(each) for each in named}
     for part, names in (("train", wanted["training"]), ("read", wanted["reading"])):
         sides = ("train", "validation") if part == "train" else texts.SIDES
         found = {each: {side: texts.fingerprint(each, side) for side in sides} for each in names}

@@ -39,14 +39,12 @@ class Cut:
     overlap: float
 
 
-def build(name: str, chosen: Settings, root: Path = sources.ROOT,
-          folder: Path | None = None) -> dict[str, Any]:  # fmt: skip
+def build(name: str, chosen: Settings, folder: Path | None = None) -> dict[str, Any]:
     """Writes a text's sides as train.jsonl, validation.jsonl and test.jsonl, and texts.json. Of a
     streamed text train.jsonl lists the shards, and held_out.npz has marks of what it must not hold.
 
     Args:
         name: under ``texts`` in params.yaml.
-        root: of the fetched sources.
         folder: where to write: data/texts/<name>.
 
     Returns:
@@ -56,8 +54,8 @@ def build(name: str, chosen: Settings, root: Path = sources.ROOT,
         ValueError: there is no such text, its source is not there, or no document is long enough.
     """
     how = named(name, chosen)
-    found = cut(name, chosen, root)
-    held = held_out(how, chosen, root)
+    found = cut(name, chosen)
+    held = held_out(how, chosen)
     train, twins = apart(found.sides["train"], held, how.max_overlap)
     sides = {**found.sides, "train": train}
     if not any(sides.values()):
@@ -69,7 +67,7 @@ def build(name: str, chosen: Settings, root: Path = sources.ROOT,
         record.write_text(folder / f"{side}.jsonl", "".join(map(as_line, texts)))
     if how.streamed:
         held = {name: [*found.sides["validation"], *found.sides["test"]], **held}
-        rows["train"] = list_shards(folder, root / how.source, held)
+        rows["train"] = list_shards(folder, sources.ROOT / how.source, held)
     manifest = {
         "source": how.source,
         "licence": found.source.licence,
@@ -90,16 +88,16 @@ def named(name: str, chosen: Settings) -> Texts:
     return chosen.texts[name]
 
 
-def cut(name: str, chosen: Settings, root: Path) -> Cut:
+def cut(name: str, chosen: Settings) -> Cut:
     """A text's documents by side, before its training side is kept apart from other texts'."""
     how = named(name, chosen)
     source = sources.find(how.source, sources.sources())
-    if not (root / source.name).is_dir():
+    place = sources.ROOT / source.name
+    if not place.is_dir():
         raise ValueError(
             f"texts.{name}.source: {source.name} is not there: run `python -m "
             f"experiments.stages.fetch {source.name}` first"
         )
-    place = root / source.name
     found = list(shards.held_out(place)) if how.streamed else read(place, source.layout)
     # Length first: what is too short to be read at all makes no collection of what holds it.
     long = [text for text in found if len(text.text) >= how.min_characters]
@@ -129,9 +127,9 @@ def split(documents: list[Text], how: Texts) -> Sides:
     return sides
 
 
-def held_out(how: Texts, chosen: Settings, root: Path) -> dict[str, list[Text]]:
+def held_out(how: Texts, chosen: Settings) -> dict[str, list[Text]]:
     """What the texts of ``how.apart`` hold out, by their names."""
-    sides = {other: cut(other, chosen, root).sides for other in how.apart}
+    sides = {other: cut(other, chosen).sides for other in how.apart}
     return {other: [*found["validation"], *found["test"]] for other, found in sides.items()}
 
 

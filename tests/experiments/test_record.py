@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -64,8 +65,8 @@ def test_of_several_processes_the_first_alone_writes(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
-def test_results_of_scales_lie_apart(tmp_path):
-    assert record.results(SimpleNamespace(scale="gpu"), tmp_path) == tmp_path / "gpu"
+def test_results_of_scales_lie_apart():
+    assert record.results(SimpleNamespace(scale="gpu")) == Path("results/gpu")
 
 
 @pytest.mark.parametrize(

@@ -66,15 +66,13 @@ def near_pairs(tokens: int, window: int, sinks: int) -> Tensor:
     return (j <= i) & ((i - j < window) | (j < sinks))
 
 
-def heaviest_by_definition(query: Tensor, key: Tensor, share: float, window: int, sinks: int,
-                           each_head: bool) -> Tensor:  # fmt: skip
-    """(B, Hk or H, T, T) bool: near pairs and each query's heaviest distant keys, row by row."""
+def heaviest_by_definition(query: Tensor, key: Tensor, share: float, window: int,
+                           sinks: int) -> Tensor:  # fmt: skip
+    """(B, H, T, T) bool: near pairs and each query's heaviest distant keys, row by row."""
     heads, key_heads, tokens = query.shape[1], key.shape[1], query.shape[2]
     logits = query @ key.repeat_interleave(heads // key_heads, 1).transpose(-1, -2)
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
     weights = (logits * query.shape[-1] ** -0.5).masked_fill(future, -torch.inf).softmax(-1)
-    if not each_head:
-        weights = weights.unflatten(1, (key_heads, -1)).mean(2)
     near = near_pairs(tokens, window, sinks)
     kept = near.repeat(*weights.shape[:2], 1, 1)
     for i in range(tokens):

@@ -144,11 +144,11 @@ def test_groups_within_a_share(share: float, groups: int, most: int) -> None:
 
 
 def test_an_oracle_of_padded_texts_is_refused() -> None:
-    model, method = tiny("tiny-llama"), built(methods.find("oracle"), {"window": 8}, seed=0)
+    model, method = tiny("tiny-llama"), built(methods.find("oracle_heads"), {"window": 8}, seed=0)
     method.install(model)
     mask = torch.ones(1, 20, dtype=torch.int64)
     mask[0, :3] = 0
-    with method.applied(model, 0.5), pytest.raises(ValueError, match=r"^oracle: .*without padding"):
+    with method.applied(model, 0.5), pytest.raises(ValueError, match=r"^oracle_heads: .*padding"):
         model(token_ids(1, 20), attention_mask=mask, use_cache=False)
 
 

@@ -34,7 +34,7 @@ def test_routers_of_a_start_stay_under_the_methods_own_config() -> None:
             other.install(model)
 
 
-@pytest.mark.parametrize("kind", ["window", "position", "random", "oracle", "token", "ngram"])
+@pytest.mark.parametrize("kind", ["window", "position", "random", "oracle_heads", "token", "ngram"])
 def test_routers_that_were_there_do_not_matter_to_another_method(kind: str) -> None:
     ids, found = words(1, 200), []
     budget = None if kind == "ngram" else 0.25
@@ -50,7 +50,7 @@ def test_routers_that_were_there_do_not_matter_to_another_method(kind: str) -> N
     assert torch.equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("kind", ["window", "position", "random", "oracle", "token", "ngram"])
+@pytest.mark.parametrize("kind", ["window", "position", "random", "oracle_heads", "token", "ngram"])
 def test_outside_of_its_context_the_model_attends_in_full(kind: str) -> None:
     model, ids = tiny("tiny-llama"), words(1, 200)
     wanted = logits_of(model, ids)

@@ -49,7 +49,6 @@ CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "position-plain": ("position", {**NEAR, "ngram": 0}, 0.3),
     "token": ("token", NEAR, 0.125),
     "token-plain": ("token", {**NEAR, "ngram": 0}, 0.25),
-    "oracle": ("oracle", NEAR, 0.125),
     "oracle_heads": ("oracle_heads", NEAR, 0.125),
     "csa": ("csa", NEAR, 0.125),
     "quest": ("quest", {**NEAR, "block": 8}, 0.125),
@@ -67,7 +66,7 @@ CHOOSING = [name for name, case in CASES.items() if issubclass(methods.find(case
 MASKED = [name for name in CASES if name not in (*CHOOSING, "full", "performer")]
 SHARED = [name for name, case in CASES.items() if isinstance(case[2], float)]
 # Of those that no calibration on other texts makes inexact.
-EXACT = {"oracle", "oracle_heads", "quest", "moba", "xattention", "sparq", "seer", "indexer"}
+EXACT = {"oracle_heads", "quest", "moba", "xattention", "sparq", "seer", "indexer"}
 
 
 def ready(name: str) -> tuple[PreTrainedModel, Method, Any]:
@@ -124,17 +123,15 @@ def test_full_attention_is_the_model_as_it_is() -> None:
     assert pairs.near == 2 * int(near_pairs(TOKENS, WINDOW, SINKS).sum())
 
 
-@pytest.mark.parametrize("name", ["oracle", "oracle_heads"])
-def test_an_oracle_keeps_the_heaviest_keys(name: str) -> None:
-    model, method, budget = ready(name)
+def test_the_oracle_keeps_the_heaviest_keys() -> None:
+    model, method, budget = ready("oracle_heads")
     ids, kept = words(2, TOKENS), []
     with method.applied(model, budget) as counting:
         found = logits_of(model, ids)
         pairs = counting()
 
     def mask_of(layer: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        how = budget, WINDOW, SINKS, name == "oracle_heads"
-        kept.append(heaviest_by_definition(query, key, *how))
+        kept.append(heaviest_by_definition(query, key, budget, WINDOW, SINKS))
         return kept[-1]
 
     with masked(mask_of) as reference:

@@ -18,7 +18,6 @@ CASES: dict[str, tuple[dict[str, Any], list[float]]] = {
     "position": ({"trained_at": 0.5}, [0.5]),
     "token": ({}, [0.5]),
     "random": ({}, [0.5]),
-    "oracle": ({}, [0.5]),
     "oracle_heads": ({}, [0.5]),
     "ngram": ({}, []),
     "csa": ({}, [0.5]),

@@ -46,7 +46,7 @@ def dense(own: Layer) -> Tensor:
     return own.logits().softmax(-1) @ own.value.repeat_interleave(2, 1)
 
 
-BY_TOKEN = [("oracle", {}), ("oracle_heads", {}), ("csa", {}), ("sparq", {}), ("indexer", {})]
+BY_TOKEN = [("oracle_heads", {}), ("csa", {}), ("sparq", {}), ("indexer", {})]
 BY_BLOCK = [(name, {"block": 4}) for name in ("quest", "moba", "seer")]
 
 

@@ -185,15 +185,15 @@ UNKEPT = [
     (control("random"), "budgets: method random needs a share of the distant pairs"),
     (control("position"), "budgets: method position needs a share"),
     (control("token"), "budgets: method token needs a share"),
-    (control("oracle"), "budgets: method oracle needs a share"),
+    (control("oracle_heads"), "budgets: method oracle_heads needs a share"),
     (control("oracle_heads", {"top_k": 1}), "budgets[0]: method oracle_heads takes a share"),
     (control("random", 0.5, 0.01), "budgets[1]: a share of 0.01 takes more than 64 groups"),
     (control("position", 0.015), "budgets[0]: a share of 0.015 takes more than 64 groups"),
     (control("token", 0.001), "budgets[0]: a share of 0.001 takes more than 64 groups"),
     (control("window", 0.5, windo=1), "method.windo: unknown field"),
-    (control("oracle", 0.5, ngram=3), "method.ngram: unknown field"),
+    (control("oracle_heads", 0.5, ngram=3), "method.ngram: unknown field"),
     ({**control("random", 0.5), **TRAINED}, "regime.name: no weights can be trained under method"),
-    ({**control("oracle", 0.5), **TRAINED}, "regime.name: no weights can be trained under method"),
+    ({**control("oracle_heads", 0.5), **TRAINED}, "regime.name: no weights can be trained"),
     (
         {**control("ngram", trained_at=0.5), **TRAINED},
         "method.trained_at: method ngram has nothing",
@@ -212,7 +212,7 @@ def test_a_budget_that_a_method_cannot_keep(file: Any, cell: dict[str, Any], mes
 
 KEPT = [control("full"), control("window"), control("window", 0.001, 1.0), control("ngram"),
         control("random", 0.0625, 1.0), control("position", 1 / 64), control("token", 0.5),
-        control("oracle", 0.001), control("oracle_heads", 0.5, window=64),
+        control("oracle_heads", 0.001), control("oracle_heads", 0.5, window=64),
         {**control("window"), **TRAINED}, {**control("window", 0.1, trained_at=0.1), **TRAINED},
         {**control("full"), **TRAINED}]  # fmt: skip
 
@@ -266,7 +266,10 @@ def test_every_wrong_field_has_a_line(params: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as caught:
         settings.parse(params)
     lines = str(caught.value).splitlines()
-    assert [line.split(":")[0] for line in lines] == ["readings.final.documents", "speed.lengths"]
+    assert [line.split(":")[0] for line in lines] == [
+        "readings.final.documents",
+        "speed.lengths[0]",
+    ]
 
 
 def test_settings_cannot_be_changed(params: dict[str, Any]) -> None:

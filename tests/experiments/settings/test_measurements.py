@@ -10,7 +10,7 @@ from experiments import settings
 
 BAD = [
     ("exactness", "groups", [], "exactness.groups: must name"),
-    ("exactness", "windows", [0], "exactness.windows: must all be 1 or more"),
+    ("exactness", "windows", [0], "exactness.windows[0]: "),
     ("exactness", "key_heads", 3, "exactness.key_heads: 3 does not divide"),
     ("exactness", "kinds", ["odd"], "exactness.kinds[0]: "),
     ("speed", "lengths", [64, 64], "speed.lengths: must name"),
