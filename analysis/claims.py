@@ -71,7 +71,7 @@ def row(claim: Claim, results: Results, limits: Tolerances) -> Row:
     known = {name: getattr(claim, name) for name in ("id", "source", "statement", "kind", "paper")}
     if found is None:
         told = {"verdict": Verdict.NOT_RUN, "why": reason(claim), "command": command(claim)}
-        return {name: {**dict.fromkeys(FIELDS), **known, **told}[name] for name in FIELDS}
+        return dict.fromkeys(FIELDS) | known | told
     numbers = {name: _number(getattr(found, name)) for name in ("ours", "low", "high")}
     every = vars(found) | known | numbers | {"scale": found.scale or results.scale}
     return {name: every[name] for name in FIELDS}

@@ -46,9 +46,10 @@ def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
     return found
 
 
-def fewer_steps(claim: Claim, cell: Cell) -> bool:
+def fewer_steps(claim: Claim, results: Results, cell: str) -> bool:
     """Whether the run trained for fewer steps than the paper."""
-    return (cell.steps or 0) < claim.setting.get("steps", paper()["source"]["defaults"]["steps"])
+    paper_steps = claim.setting.get("steps", paper()["source"]["defaults"]["steps"])
+    return (results.cells[cell].steps or 0) < paper_steps
 
 
 def trained(results: Results, cell: Cell) -> int:

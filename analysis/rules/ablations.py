@@ -62,7 +62,7 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         paper = claim.figure / narrow
     cell, other = (need(results.cells.get(each)) for each in (name, base))
     found = need(ablations.perplexity(results, cell, other))
-    row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, cell)
+    row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, results, name)
     limit = 100 * limits.same_ppl
     verdict, why = beside(interval(row), 100 * paper, limit, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
@@ -94,7 +94,7 @@ def both(claim: Claim, results: Results, known: list[str]) -> tuple[pd.Series, f
 def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
            paper: float, base: float) -> Outcome:  # fmt: skip
     """A change of perplexity beside the paper's, from ``base`` to ``paper``."""
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     limit = limits.same_ppl
     if row["value"] == row["default"]:
         verdict, why = same_sign(row, paper - pretrained(), few)
@@ -106,7 +106,7 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
 
 
 def beside(ours: Mapping[str, float], theirs: float, limit: float, few: bool = False,
-           words: tuple[str, str, str] = SMALL) -> tuple[str, str]:  # fmt: skip
+           words: tuple[str, str, str] = SMALL) -> tuple[Verdict, str]:  # fmt: skip
     """A change with its interval beside one of the paper's: whether it is small there and here, or
     large in both with the same sign. A run of far fewer steps refutes neither."""
     verdict, said = _beside(ours["low"], ours["high"], theirs, limit, words)
@@ -117,7 +117,7 @@ def beside(ours: Mapping[str, float], theirs: float, limit: float, few: bool = F
 
 def _beside(
     low: float, high: float, theirs: float, limit: float, words: tuple[str, str, str]
-) -> tuple[str, str]:
+) -> tuple[Verdict, str]:
     in_both, in_the_paper, here = words
     if abs(theirs) <= limit:
         if -limit <= low and high <= limit:
@@ -145,7 +145,7 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     row, paper, base = both(claim, results, ["largest", "evidence"])
     limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     if row["value"] == row["default"]:
         near = abs(row["largest"] - paper) <= limit
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"

@@ -31,7 +31,7 @@ from analysis.rules.registry import (
 from experiments.settings import Tolerances
 
 
-def no_worse(row: pd.Series, theirs: float, limit: float, few: bool) -> tuple[str, str]:
+def no_worse(row: pd.Series, theirs: float, limit: float, few: bool) -> tuple[Verdict, str]:
     """A change of perplexity beside the paper's: a gain, where the paper gains more than the limit;
     else a cost no greater than the paper's, or than the limit.
 
@@ -76,7 +76,7 @@ def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> 
         why = f"{row['ppl']:.2f} against the paper's {after} in its own setting"
         return Outcome(verdict, why, ours=float(row["ppl"]), **facts(row, results),
                        same_setting=True)  # fmt: skip
-    few, limit = scope.fewer_steps(claim, results.cells[row["cell"]]), limits.same_ppl
+    few, limit = scope.fewer_steps(claim, results, row["cell"]), limits.same_ppl
     verdict, why = no_worse(row, after / before - 1, limit, few)
     if unseen := near_only(results, row["model"], limit):
         verdict, why = Verdict.INCONCLUSIVE, f"{why}; {unseen}"

@@ -25,10 +25,9 @@ NAMES = {**TASKS, "truthfulqa_mc1": "truthfulqa_mc1"}
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
     """Evidence, command, n and scale of a row."""
     seeds = ", ".join(map(str, results.run_of(row["evidence"]).get("seeds") or [0]))
-    scale = (
-        f"{results.scale}; {results.cells[row['cell']].model}; {int(row['questions'])} questions"
-    )
-    return facts(row, results, "questions", f"{scale}, {int(row['shots'])} shots; seed {seeds}")
+    asked = f"{int(row['questions'])} questions, {int(row['shots'])} shots"
+    scale = f"{results.scale}; {results.cells[row['cell']].model}; {asked}; seed {seeds}"
+    return facts(row, results, "questions", scale)
 
 
 def zero_shot(results: Results) -> pd.DataFrame:

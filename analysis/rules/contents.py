@@ -39,8 +39,8 @@ def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
 def few(claim: Claim, results: Results, own: pd.DataFrame) -> bool:
     """Whether the routers trained for fewer steps than the paper's: then nothing is refuted."""
     cell = results.cells[own.iloc[0]["cell"]]
-    start = results.cells.get(cell.start or "")
-    return scope.fewer_steps(claim, start if start and not cell.steps else cell)
+    start = cell.start if cell.start in results.cells and not cell.steps else None
+    return scope.fewer_steps(claim, results, start or cell.name)
 
 
 def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:

@@ -20,7 +20,7 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, row: pd.Series) 
     """Focus against full attention, under the training gate, after as many steps."""
     full = claim.column.replace("focus", "full_attention")
     cost = claim.figure / theirs(claim.id.split(".")[0], full, **claim.keys) - 1
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     verdict, why = no_worse(row, cost, limits.same_ppl, few)
     why = f"training gate against full attention, {row['texts']}: {why}"
     return Outcome(verdict, why, **interval(row), **facts(row, results))
@@ -53,6 +53,6 @@ def gains(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before, where the paper has both."""
     row = finetuning.of(results, "fine-tuned", "full", TEXTS["pg19"], "full")
     before = theirs("table2", "ppl_pretrained", model=claim.model)
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     verdict, why = same_sign(row, claim.figure - before, few)
     return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))

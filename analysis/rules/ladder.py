@@ -53,7 +53,7 @@ def forecasts(results: Results, limits: Tolerances, what: str) -> Outcome:
     return Outcome(verdict, f"{seen_words}; {why}; {differing(read)}", **known, same_setting=True)
 
 
-def held(law: Law, low: float, high: float, widest: float) -> tuple[str, str]:
+def held(law: Law, low: float, high: float, widest: float) -> tuple[Verdict, str]:
     """Whether an interval lies in that of the 135M model's forecast.
 
     Args:

@@ -58,13 +58,13 @@ def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outco
                       base_role="pretrained", condition=["full", "soft"]))  # fmt: skip
     change, limit = claim.figure / before(claim) - 1, limits.same_ppl
     verdict, said = beside(interval(row), 100 * change, 100 * limit)
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     gains, harm = row["high"] < 0, change > -limit
     if few and (row["low"] > 0 if ".focus" in claim.id else gains and harm):
         verdict, said = Verdict.INCONCLUSIVE, "too few steps to tell"
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
            f"paper {change:+.1%}: {said}")  # fmt: skip
-    return Outcome(verdict, why + told(results.cells[row["cell"]]), **facts(row, results))
+    return Outcome(verdict, why + trained(results.cells[row["cell"]]), **facts(row, results))
 
 
 def cell_of(claim: Claim, results: Results) -> Cell:
@@ -77,8 +77,8 @@ def cell_of(claim: Claim, results: Results) -> Cell:
     return nearest(results, float(method.rsplit("lr", 1)[1]) * claim.setting["steps"])
 
 
-def told(cell: Cell) -> str:
-    """The rate and steps of LoRA."""
+def trained(cell: Cell) -> str:
+    """The steps, and the rate of LoRA, in words."""
     if cell.regime.get("name") != "lora":
         return f"; {cell.steps} steps, training gate"
     return f"; {cell.steps} steps at a rate of {cell.regime['learning_rate']:g}"
@@ -99,4 +99,4 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{more:+.1f}: {said}")  # fmt: skip
-    return Outcome(verdict, why + told(cell), **known(row, results))
+    return Outcome(verdict, why + trained(cell), **known(row, results))

@@ -39,7 +39,7 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     method = claim.id.split(".")[1]
     row = need(row_of(scores(results), experiment=ANSWERED[method], texts=TASKS[claim.column]))
     more, limit, trained = drop(claim), limits.same_score, method == FINETUNED
-    few = trained and scope.fewer_steps(claim, results.cells["finetuned-textsplays"])
+    few = trained and scope.fewer_steps(claim, results, "finetuned-textsplays")
     verdict, said = beside(row, more, limit, few, STAYS)
     masked = not trained and method != "performer"
     if verdict == Verdict.DIRECTION and masked and row["exposed_questions_percent"] <= limit:
@@ -56,6 +56,6 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 def finetuned(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before."""
     row = finetuning.of(results, "fine-tuned", "full", "plays", "full")
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     verdict, why = same_sign(row, drop(claim), few)
     return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))

@@ -41,11 +41,6 @@ def known(row: pd.Series, results: Results, n: str = "layers") -> dict[str, Any]
     return facts(row, results, n, scale)
 
 
-def few(claim: Claim, row: pd.Series, results: Results) -> bool:
-    """Whether it trained for fewer steps than the paper."""
-    return scope.fewer_steps(claim, results.cells[row["cell"]])
-
-
 @rule(
     *(f"table8.{{method}}.{escape}" for escape in ESCAPES),
     refuted="what the paper says is blocked moves as under a plain softmax, or the other way round",
@@ -92,7 +87,7 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
 def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """How the groups end."""
     row, even = (trained(results, name, True, "largest") for name in (method, SINKHORN))
-    fewer, happens = few(claim, row, results), ends(row, even, limits)
+    fewer, happens = scope.fewer_steps(claim, results, row["cell"]), ends(row, even, limits)
     words = (
         f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"
     )
@@ -121,7 +116,7 @@ def ends(row: pd.Series, sinkhorn: pd.Series, limits: Tolerances) -> bool:
     }[row["name"]])  # fmt: skip
 
 
-def semantic(results: Results) -> tuple[str, str]:
+def semantic(results: Results) -> tuple[Verdict, str]:
     """Whether even, stable groups hold parts of speech better than k-means of hidden states."""
     row = row_of(contents.table(results), layer="all", by="kmeans")
     if row is None:
@@ -148,7 +143,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
     method = METHODS[claim.keys["method"]]
     row = trained(results, method, claim.column.endswith("full_ft"), "largest")
     own, paper = interval(row, "largest", 1), claim.figure
-    late = method != SINKHORN and few(claim, row, results)
+    late = method != SINKHORN and scope.fewer_steps(claim, results, row["cell"])
     verdict = around(own, paper, limits.same_share, late)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
         verdict = Verdict.DIRECTION  # a collapse is one
@@ -169,7 +164,8 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
     """Tokens that keep their group from one look to the next."""
     row = trained(results, METHODS[method], claim.column.endswith("full_ft"), "agreement")
     own, paper = interval(row, "agreement", 1), claim.figure
-    verdict = around(own, paper, limits.same_share / 100, few(claim, row, results))
+    few = scope.fewer_steps(claim, results, row["cell"])
+    verdict = around(own, paper, limits.same_share / 100, few)
     why = (f"{own['ours']:.1%} of the tokens keep their group over the last looks "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}")  # fmt: skip

@@ -62,11 +62,11 @@ def table7_row(claim: Claim) -> dict[str, Any]:
     return row
 
 
-def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tuple[str, str]:
+def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tuple[Verdict, str]:
     """Whether a mask is far worse than the pretrained model, for a claim that says it is: after
     fewer steps than the paper's only where others show that they are enough."""
     shift = f"{changed(row)} against pretrained"
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     trained = with_sinks(results, row, far)
     if row["high"] < far:
         return Verdict.NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
@@ -77,7 +77,7 @@ def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tup
     return Verdict.DIRECTION, f"far worse here too{', ' * bool(trained)}{trained}: {shift}"
 
 
-def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[str, str]:
+def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[Verdict, str]:
     """Whether a change has the paper's sign. What training gains is not refuted by a run that
     trained for a fraction of the steps, and what any untrained router loses confirms no loss."""
     shift = f"{changed(row)} against pretrained"
@@ -111,10 +111,11 @@ def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Out
         why = f"{row['ppl']:.2f} against the paper's {theirs['ppl']} in its own setting"
         verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
         return Outcome(verdict, why, **ours, **facts(row, results), same_setting=True)
+    few = scope.fewer_steps(claim, results, row["cell"])
     if claim.keys["k"] == 1:
         verdict, why = far_worse(claim, results, row, limits.far_worse)
     else:
-        verdict, why = same_sign(row, float(theirs["delta"]), scope.fewer_steps(claim, cell))
+        verdict, why = same_sign(row, float(theirs["delta"]), few)
     return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **facts(row, results))
 
 
@@ -155,7 +156,7 @@ def retained(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     if min(theirs) - close <= ours <= max(theirs) + close:
         return Outcome(Verdict.DIRECTION, why, **known)
     chance = 100 * (1 - comb(GROUPS - 2, 2) / comb(GROUPS, 2))
-    few = scope.fewer_steps(claim, results.cells[row["cell"]])
+    few = scope.fewer_steps(claim, results, row["cell"])
     if few and abs(ours - chance) <= close:
         why = f"after far fewer steps it is what random groups keep ({chance:.0f}%): {why}"
         return Outcome(Verdict.INCONCLUSIVE, why, **known)
