@@ -138,13 +138,26 @@ class TestCache:
             full = model.generate(ids, past_key_values=fresh, **options)
             assert torch.equal(full, model.generate(ids, **options))
 
-    def test_a_cache_of_inference_mode_goes_on_outside(self) -> None:
+    @pytest.mark.parametrize("first", [6, 40])  # within the window, and beyond it
+    def test_a_cache_of_inference_mode_goes_on_outside(self, first: int) -> None:
         model, ids = attached("tiny-llama", ngram=2), token_ids(2, 80) % 11
         cache = focus.FocusCache()
         with torch.inference_mode():
-            in_steps(model, ids, [40, 1, 1], cache=cache)
+            in_steps(model, ids, [first, 1, 1], cache=cache)
         out = in_steps(model, ids, [1, 1, 20], cache=cache)
-        assert torch.allclose(out, forced(model, ids)[:, 42:64], atol=TOLERANCE)
+        expected = forced(model, ids)[:, first + 2 : first + 24]
+        assert torch.allclose(out, expected, atol=TOLERANCE)
+
+    def test_a_copy_of_a_short_cache_goes_its_own_way(self) -> None:
+        model, ids, cache = attached("tiny-llama"), token_ids(2, 40), focus.FocusCache()
+        in_steps(model, ids, [6, 1], cache=cache)
+        other = copy.deepcopy(cache)
+        out = in_steps(model, ids, [1] * 30, cache=other)
+        assert torch.allclose(out, forced(model, ids)[:, 7:37], atol=TOLERANCE)
+        assert (cache.get_seq_length(), other.get_seq_length()) == (7, 37)
+        cache.crop(-7)
+        assert torch.allclose(in_steps(model, ids, [40], cache=cache), forced(model, ids),
+                              atol=TOLERANCE)  # fmt: skip
 
     def test_a_refused_cache_is_told_what_to_use(self) -> None:
         model = attached("tiny-llama")
