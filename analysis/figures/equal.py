@@ -38,7 +38,7 @@ def draw(results: Results) -> Figure:
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     best = frame.groupby("cell")["change"].mean().sort_values().index
     figure, (axis,) = style.axes(1, 8.0, 1.7 + 0.42 * len(best))
-    dots(axis, frame, list(best), [names[cell] for cell in best])
+    dots(axis, frame, list(best), [names[cell] for cell in best], by_density(frame))
     axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
     return figure
@@ -50,29 +50,41 @@ def searches(results: Results) -> Figure:
     frame = frame[~frame["base_role"].isin(["adapted", "pretrained"])]
     panels = [(key, own) for key, own in frame.groupby(["reading", "texts", "against"], sort=False)]
     tallest = max(own["cell"].nunique() for _, own in need(panels))
-    figure, every = style.axes(len(panels), 1 + 6.5 * len(panels), 1.8 + 0.42 * tallest)
-    for axis, ((_, texts, against), own) in zip(every, panels, strict=True):
+    rows = -(-len(panels) // 2)
+    size = 7.5 * min(2, len(panels)), rows * (1.6 + 0.42 * tallest)
+    figure, every = style.axes(min(2, len(panels)), *size, rows=rows)
+    for spare in every[len(panels) :]:
+        spare.set_axis_off()
+    budgets = by_density(frame)
+    for axis, ((_, texts, against), own) in zip(every, panels, strict=False):
         cells = list(dict.fromkeys(own["cell"]))
         base = results.cells[against]
-        dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells])
+        dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells], budgets)
         axis.set_xlabel(f"change of perplexity against {ROLES.get(base.role, against)} (%)")
         axis.set_title(f"{texts}, {int(own['documents'].max())} documents", loc="left")
     style.legend(figure, every, 2)
     return figure
 
 
-def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str]) -> None:
-    """A row a cell, with a mark and its interval for every budget."""
+def by_density(frame: pd.DataFrame) -> list[str]:
+    """The budgets, the smallest first."""
     shares = frame.groupby("budget", sort=False)["distant_density"].mean().sort_values()
-    shown = shares.index[:MOST_BUDGETS]
-    for number, (budget, shade) in enumerate(zip(shown, style.shades(len(shown)), strict=True)):
+    return list(shares.index[:MOST_BUDGETS])
+
+
+def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str],
+         budgets: list[str]) -> None:  # fmt: skip
+    """A row a cell, with a mark and its interval for every budget."""
+    looks = zip(budgets, style.shades(len(budgets)), style.MARKERS, strict=False)
+    for number, (budget, shade, marker) in enumerate(looks):
         own = only(frame, budget=budget)
-        off = 0.18 * (number - (len(shown) - 1) / 2)
-        axis.errorbar(
-            100 * own["change"], [cells.index(cell) + off for cell in own["cell"]],
-            xerr=style.spread(own), linestyle="", color=shade,
-            marker=style.MARKERS[number], label=_budget(str(budget)), **style.BAR,
-        )  # fmt: skip
+        off = 0.18 * (number - (len(budgets) - 1) / 2)
+        if len(own):
+            axis.errorbar(
+                100 * own["change"], [cells.index(cell) + off for cell in own["cell"]],
+                xerr=style.spread(own), linestyle="", color=shade, marker=marker,
+                label=_budget(str(budget)), **style.BAR,
+            )  # fmt: skip
     axis.axvline(0, color=style.INK, linewidth=1.4)
     axis.set_yticks(range(len(cells)), names)
     axis.invert_yaxis()
