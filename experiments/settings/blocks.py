@@ -123,19 +123,17 @@ class Leak(Windows):
     balances: Distinct[Literal["sinkhorn", "causal"]] = ("sinkhorn", "causal")
 
 
-class Looked(Windows):
+class Groups(Windows):
     """Groups of the training gate, by layer: how even they are and how sure a token is of its own;
     parts of speech that they hold, beside other ways to group; what a group tells of a token."""
 
     kind: Literal["groups", "contents", "information"]
 
 
-Groups = Looked
-Contents = Looked
-Information = Looked
+Contents = Information = Groups
 
 
-class Asked(Frozen):
+class Questions(Frozen):
     """Questions of tasks, which have right answers and no documents; ``questions``: of each task
     (and length)."""
 
@@ -155,7 +153,7 @@ class Asked(Frozen):
         return self.questions
 
 
-class Benchmarks(Asked):
+class Benchmarks(Questions):
     """lm-eval's tasks (``experiments/benchmarks/tasks.py``), question by question.
 
     Attributes:
@@ -173,7 +171,7 @@ class Benchmarks(Asked):
     sinks: Size = 4
 
 
-class Ruler(Asked):
+class Ruler(Questions):
     """Long-context tasks in the manner of RULER (``experiments/ruler/tasks.py``).
 
     Attributes:
@@ -209,7 +207,7 @@ class Chat(Windows):
 
 
 Reading = Annotated[
-    Perplexity | Positions | Copying | Leak | Looked | Benchmarks | Ruler | Chat,
+    Perplexity | Positions | Copying | Leak | Groups | Benchmarks | Ruler | Chat,
     Field(discriminator="kind"),
 ]
 
