@@ -38,7 +38,7 @@ def sentence(results: Results) -> str:
     beside = better(results, known, row)
     if "allocated" in beside.index:
         found = beside.loc["allocated"]
-        text += (f" Calibration after training, which trains nothing, makes that "
+        text += (f" Calibration, which trains nothing, makes that "
                  f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
     if "longer_allocated" in beside.index:
         found = beside.loc["longer_allocated"]
@@ -109,7 +109,7 @@ def and_more(results: Results, known: Headline, row: pd.Series) -> str:
     most = only(own, cell=row["cell"]).sort_values("distant_density").iloc[-1]
     if most["distant_density"] <= row["distant_density"]:
         return ""
-    return f"; keeping {most['distant_density']:.1%} of the pairs, **{percent(most)}**"
+    return f"; keeping {most['distant_density']:.1%} of the distant pairs, **{percent(most)}**"
 
 
 def unless(row: pd.Series, seeds: str) -> str:

@@ -185,7 +185,7 @@ def test_what_calibration_brings_stands_beside_the_recipe(read):
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
     text = headline.sentence(beside)
-    assert "Calibration after training, which trains nothing, makes that **+5.6% (" in text
+    assert "Calibration, which trains nothing, makes that **+5.6% (" in text
     lines = headline.table(beside).splitlines()[2:]
     assert len(lines) == 4
     assert "ours (recipe)" in lines[0]
