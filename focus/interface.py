@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus.attention import focus_attention
-from focus.attention.checks import as_autocast
+from focus.attention.checks import as_one_dtype
 from focus.attention.decode import decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
@@ -31,7 +31,7 @@ from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
 from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
-from focus.masks import read_mask, refuse_four_dimensions
+from focus.masks import read_mask, refuse_four_dimensions, refuse_keywords
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
 from focus.unrouted import Unrouted
@@ -76,7 +76,7 @@ def attention(
         return _own_function(module, implementation)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    _refuse(kwargs)
+    refuse_keywords(kwargs)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
     real, band = read_mask(attention_mask, query.shape[2], tokens)
@@ -91,7 +91,7 @@ def attention(
     if settings.tap is not None:
         scaled = query if scale == usual else query * (scale / usual)
         settings.tap(layer.index, layer.hidden, scaled, key)
-    x = Inputs(*_one_dtype(query, key, value), scale, real, own_window, limit,
+    x = Inputs(*as_one_dtype(query, key, value), scale, real, own_window, limit,
                kwargs.get("softcap"), dropout)  # fmt: skip
     run = soft if settings.mode == "soft" else cached if seen else hard
     return run(x, layer, layer.router).transpose(1, 2).contiguous(), None
@@ -102,25 +102,6 @@ def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple
     files = (sys.modules[kind.__module__] for kind in type(module).__mro__)
     eager = next((vars(file)[name] for file in files if name in vars(file)), attention)
     return ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
-
-
-def _refuse(kwargs: dict[str, Any]) -> None:
-    if kwargs.get("output_attentions"):
-        raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
-    if kwargs.get("is_causal") is False:
-        raise ValueError("is_causal: Focus is causal; use focus.mode(model, 'full')")
-    for name in ("position_bias", "s_aux"):
-        if kwargs.get(name) is not None:
-            raise ValueError(f"{name}: is part of this model's logits and not supported by Focus")
-
-
-def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In autocast's dtype (rotary positions come in float32), or else in the widest."""
-    query, key, value = as_autocast(query, key, value)
-    if query.dtype == key.dtype == value.dtype:
-        return query, key, value
-    widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
-    return query.to(widest), key.to(widest), value.to(widest)
 
 
 def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:

@@ -131,6 +131,17 @@ def refuse_packed(kwargs: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_keywords(kwargs: Mapping[str, Any]) -> None:
+    """Refuses what an attention call asks for beside its mask and Focus does not compute."""
+    if kwargs.get("output_attentions"):
+        raise ValueError("output_attentions: Focus forms no attention matrix; leave it off")
+    if kwargs.get("is_causal") is False:
+        raise ValueError("is_causal: Focus is causal; use focus.mode(model, 'full')")
+    for name in ("position_bias", "s_aux"):
+        if kwargs.get(name) is not None:
+            raise ValueError(f"{name}: is part of this model's logits and not supported by Focus")
+
+
 def _start_anew(positions: Any, mask: Any) -> bool:
     # A step of one token is not looked at: on a device the host would wait for it.
     if not isinstance(positions, Tensor) or positions.dim() != 2 or positions.shape[1] < 2:

@@ -152,6 +152,15 @@ def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tens
     return query, key, value
 
 
+def as_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """In autocast's dtype (rotary positions come in float32), or else in the widest."""
+    query, key, value = as_autocast(query, key, value)
+    if query.dtype == key.dtype == value.dtype:
+        return query, key, value
+    widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    return query.to(widest), key.to(widest), value.to(widest)
+
+
 def _check_kinds(kinds: type | tuple[type, ...], **tensors: object) -> None:
     for name, each in tensors.items():
         if not isinstance(each, kinds):
