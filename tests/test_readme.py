@@ -11,6 +11,7 @@ import torch
 
 import focus
 from analysis import claims, pages
+from analysis.pages import findings
 from analysis.results import Results
 from experiments import settings
 from experiments.sources import models
@@ -72,6 +73,14 @@ def test_what_stands_between_markers_is_what_the_files_say(page):
     rows = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
     text = (ROOT / page).read_text(encoding="utf-8")
     assert pages.rendered(text, RESULTS, rows) == text
+
+
+@measured
+def test_what_the_findings_say_is_what_the_files_say():
+    rows = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
+    text = (ROOT / pages.FINDINGS).read_text(encoding="utf-8")
+    assert "not measured" not in text
+    assert findings.page(RESULTS, rows) == text
 
 
 @measured

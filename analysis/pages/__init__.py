@@ -1,5 +1,5 @@
 """Pages whose figures come from result files: what stands between `<!-- name -->` and
-`<!-- /name -->` is rendered, the rest is written by hand."""
+`<!-- /name -->` is rendered, the rest is written by hand. docs/findings.md is rendered whole."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from analysis import claims
-from analysis.pages import failed, headline, rivals
+from analysis.pages import failed, findings, headline, rivals
 from analysis.pages.words import or_nothing
 from analysis.results import Results
 from analysis.rules import Verdict
 
 PAGES = ("README.md", "docs/rivals.md", "docs/train.md")
+FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
 WORDS = {
@@ -94,4 +95,7 @@ def write(root: Path, results: Results, rows: list[claims.Row]) -> list[Path]:
     for path in paths:
         text = path.read_text(encoding="utf-8")
         path.write_text(rendered(text, results, rows), encoding="utf-8")
+    if (root / FINDINGS).is_file():
+        paths.append(root / FINDINGS)
+        paths[-1].write_text(findings.page(results, rows), encoding="utf-8")
     return paths

@@ -1,0 +1,201 @@
+"""docs/findings.md: its sentences stand in findings.md.jinja, its figures come from result files.
+
+A sentence that says which way a figure goes asks for it by a filter that refuses the other way
+(`cost`, `gain`, `lost`, `level`, `none`), so that no page can say what its figures do not.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+
+from analysis import claims, forecast, tables
+from analysis.pages.words import NONE
+from analysis.results import Results
+from analysis.rows import Missing, ends_of, need, only
+
+SOURCE = "findings.md.jinja"
+MINUS = "\N{MINUS SIGN}"
+MARK = "| "  # of a line of a table: what is claimed, what was seen, where to look
+NAMES = {
+    "one": "k1.symmetric.sinkhorn", "two": "k2.symmetric.sinkhorn",  # budgets of the paper's setup
+    "tried": ["softmax", "softmax_x5", "stop_gradient", "ema", "recluster"],  # by the paper
+}  # fmt: skip
+
+
+def page(results: Results, rows: list[claims.Row]) -> str:
+    """The page. A line whose results are not there says so.
+
+    Raises:
+        ValueError: a figure that goes the other way than its sentence says, or that several rows
+            of a table could be.
+    """
+    made = Environment(undefined=StrictUndefined, autoescape=True)
+    made.filters |= {each.__name__: each for each in FILTERS}
+    made.globals |= {**NAMES, **found(results, rows)}
+    source = Path(__file__).with_name(SOURCE).read_text(encoding="utf-8")
+    return "\n".join(line(made, text) for text in source.split("\n"))
+
+
+def line(made: Environment, text: str) -> str:
+    """One line with its figures."""
+    try:
+        return made.from_string(text).render()
+    except Missing:
+        first, *_, last = text.removeprefix(MARK).split(" | ")
+        return f"{MARK}{first} | {NONE} not measured | {last}"
+
+
+def found(results: Results, ledger: list[claims.Row]) -> dict[str, Any]:
+    """What a line can ask for: rows of the tables below results/tables."""
+
+    @cache
+    def table(name: str) -> pd.DataFrame:
+        return tables.TABLES[name](results)
+
+    def rows(name: str, **wanted: Any) -> pd.DataFrame:
+        return need(only(need(table(name)), **wanted))
+
+    def row(name: str, **wanted: Any) -> pd.Series:
+        own = rows(name, **wanted)
+        if len(own) > 1:
+            raise ValueError(f"findings: {len(own)} rows of {name} have {wanted}; say which")
+        return own.iloc[0]
+
+    def claim(name: str) -> pd.Series:
+        own = [each for each in ledger if each["id"] == name and each["ours"] is not None]
+        return pd.Series(need(own)[0])
+
+    return {"rows": rows, "row": row, "claim": claim, **places(row),
+            "forecast": partial(foretold, results), "lost_rank": partial(lost_rank, row),
+            "worse_layers": partial(worse_layers, rows)}  # fmt: skip
+
+
+def places(row: Any) -> dict[str, Any]:
+    """Rows that several lines ask for, by what differs."""
+    return {
+        "books": lambda cell, budget="0.125", against="adapted": row(
+            "quality", cell=cell, reading="final", texts="unseen", budget=budget, against=against),
+        "rival": lambda cell: row(
+            "quality", cell=cell, reading="rivals", budget="0.125", against="adapted"),
+        "asked": lambda name, length=2048: row(
+            "ruler", cell=f"ruler_{name}", task="all tasks", length=length,
+            against="ruler_adapted"),
+        "score": lambda cell, reading="benchmarks", against="answers_pretrained", texts="all four":
+            row("benchmarks", cell=cell, reading=reading, against=against, texts=texts),
+        "longest": lambda cell: row("lengths", cell=cell, context=8192),
+        "attention": lambda method, length, groups, kept: row(
+            "speed", whose="ours", direction="forward", device="cpu", method=method, length=length,
+            K=groups, k=kept, probe="symmetric"),
+        "answers": lambda cell, before=1024: value(
+            row("chat", cell=cell, before=before), "divergence", 2),
+    }  # fmt: skip
+
+
+def foretold(results: Results, budget: str, ends: bool = True) -> str:
+    """What the ladder foretold of 135M parameters, in percent."""
+    told, low, high = need(forecast.gap(results, budget)).at(forecast.AHEAD["135M"])
+    return f"{told:.1f}%" + (f" ({_plain(low, 0)} to {_plain(high, 0)})" if ends else "")
+
+
+def lost_rank(row: Any) -> str:
+    """Dimensions that the projection loses under Sinkhorn, beside a plain softmax."""
+    own, theirs = (row("stability", mitigation=name, weights=True)["lost_rank"]
+                   for name in ("sinkhorn", "none"))  # fmt: skip
+    return f"{own / theirs:.1f}"
+
+
+def worse_layers(rows: Any) -> str:
+    """How many layers' groups tell parts of speech worse than k-means, of all."""
+    own = rows("contents", by="kmeans")
+    own = own[own["layer"].astype(str) != "all"]
+    return f"{(own['ours_more'] < 0).sum()} of {len(own)}"
+
+
+def _plain(number: float, digits: int) -> str:
+    text = f"{number:.{digits}f}"
+    return (text.removeprefix("-") if float(text) == 0 else text).replace("-", MINUS)
+
+
+def _ends(row: pd.Series, column: str, digits: int, scale: float) -> str:
+    low, high = sorted(scale * float(row[name]) for name in ends_of(row, column))
+    return f"({_plain(low, digits)} to {_plain(high, digits)})"
+
+
+def _sized(row: pd.Series, column: str, digits: int, ends: bool, sign: int, scale: float,
+           unit: str) -> str:  # fmt: skip
+    number = sign * scale * float(row[column])
+    if number < 0:
+        raise ValueError(f"findings: {column} of {row.get('cell')} is {scale * row[column]:+.2f}; "
+                         "the sentence says the opposite")  # fmt: skip
+    text = f"{number:.{digits}f}{unit}"
+    return f"{text} {_ends(row, column, digits, sign * scale)}" if ends else text
+
+
+def cost(row: pd.Series, digits: int = 1, ends: bool = False) -> str:
+    """A perplexity that rises."""
+    return _sized(row, "change", digits, ends, 1, 100, "%")
+
+
+def gain(row: pd.Series, digits: int = 1, ends: bool = False) -> str:
+    """A perplexity that falls."""
+    return _sized(row, "change", digits, ends, -1, 100, "%")
+
+
+def lost(row: pd.Series, digits: int = 1, ends: bool = False) -> str:
+    """Points that a score loses."""
+    return _sized(row, "points", digits, ends, -1, 1, " points")
+
+
+def level(row: pd.Series) -> str:
+    """A score whose change cannot be told from none."""
+    low, high = (row[name] for name in ends_of(row, "points"))
+    if not low <= 0 <= high:
+        raise ValueError(f"findings: points of {row.get('cell')} are not level")
+    return f"none {_ends(row, 'points', 1, 1)}"
+
+
+def none(row: pd.Series, column: str) -> str:
+    """A share that is zero."""
+    if row[column] != 0:
+        raise ValueError(f"findings: {column} of {row.get('cell')} is {row[column]}, not zero")
+    return "none"
+
+
+def change(row: pd.Series, digits: int = 1) -> str:
+    """A change of perplexity either way, with its interval."""
+    return (f"{100 * row['change']:+.{digits}f}%".replace("-", MINUS)
+            + f" {_ends(row, 'change', digits, 100)}")  # fmt: skip
+
+
+def points(row: pd.Series, column: str = "points") -> str:
+    """A difference of scores either way, with its interval."""
+    return f"{row[column]:+.1f} points".replace("-", MINUS) + f" {_ends(row, column, 1, 1)}"
+
+
+def share(row: pd.Series, column: str = "distant_density", ends: bool = False) -> str:
+    """A share in percent."""
+    return f"{100 * row[column]:.0f}%" + (f" {_ends(row, column, 0, 100)}" if ends else "")
+
+
+def value(row: pd.Series, column: str, digits: int) -> str:
+    """A figure as it stands."""
+    return _plain(row[column], digits)
+
+
+def times(row: pd.Series) -> str:
+    """A ratio of times."""
+    return f"{row['speedup']:.1f} times"
+
+
+def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: float = 100) -> str:
+    """The least and the greatest of several."""
+    low, high = (_plain(scale * float(each), digits) for each in rows[column].agg(["min", "max"]))
+    return f"{low}%" if low == high else f"{low} to {high}%"
+
+
+FILTERS = (cost, gain, lost, level, none, change, points, share, value, times, span)
