@@ -1,4 +1,4 @@
-"""Rules of the benchmark scores of other methods and of full fine-tuning: Tables 1 and 10.
+"""Rules of the benchmark scores of other methods and of full fine-tuning: Tables 1 and 10; GSM8K.
 
 The paper's rivals have no trained parameters in Table 1, and neither have ours: a frozen model's
 score can change where its mask reaches a question, and nowhere else.
@@ -48,6 +48,20 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     reach = share if masked else ""
     why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
            f"{said}{reach}")  # fmt: skip
+    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+
+
+@rule("gsm8k.mistral-7b.focus.accuracy", refuted="an interval wholly beyond same_score, where the "
+      "full model answers enough to lose that much")  # fmt: skip
+def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """Answers generated under the paper's mask, beside the pretrained model's."""
+    row = need(row_of(scores(results), experiment="sums_paper", texts="gsm8k"))
+    more = claim.figure - theirs("gsm8k", "accuracy", method="full-attention")
+    verdict, said = beside(row, more, limits.same_score, False, STAYS)
+    if verdict == Verdict.DIRECTION and row["base_score"] <= limits.same_score:
+        verdict, said = Verdict.INCONCLUSIVE, "nothing that a mask could lose"
+    why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%, the "
+           f"paper {more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
 
 

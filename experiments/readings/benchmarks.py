@@ -46,7 +46,7 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, condi
         found = lm_eval.simple_evaluate(model=model, tasks=[task], samples={name: chosen},
                                         log_samples=True, bootstrap_iters=0, **SEEDS)  # fmt: skip
     rows = []
-    for sample in found["samples"][name]:
+    for sample in once(found["samples"][name]):
         which = {"texts": name, "document": str(sample["doc_id"]), "sha": sample["doc_hash"][:12],
                  "shots": shots}  # fmt: skip
         longest = max(map(model.length, requests(sample)))
@@ -69,6 +69,24 @@ class Checked(HFLM):  # type: ignore[misc]
             raise ValueError(f"readings: a prompt has {longest} tokens, the model's context "
                              f"{self.max_length}; take fewer shots")  # fmt: skip
         return super()._loglikelihood_tokens(requests, *args, **kwargs)
+
+    def generate_until(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answers, written from prompts that leave room for them."""
+        for each in requests:
+            prompt, how = each.args
+            longest = self.length(prompt) + how.get("max_gen_toks", self.max_gen_toks)
+            if longest > self.max_length:
+                raise ValueError(
+                    f"readings: a prompt and its answer may have {longest} tokens, the model's "
+                    f"context {self.max_length}; take fewer shots"
+                )
+        return super().generate_until(requests, *args, **kwargs)
+
+
+def once(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each question once: of a text that several filters of a task find an answer in, by the first,
+    which takes what stands where the worked examples have it."""
+    return list({sample["doc_id"]: sample for sample in reversed(samples)}.values())[::-1]
 
 
 def spread(documents: int, questions: int) -> list[int]:

@@ -225,21 +225,22 @@ def gpu_report(base: Path, device: str, *rows: dict[str, Any]) -> None:
 def write_answers(
     root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag",
     block: str = "answers_paper", method: Any = None, shots: int = 0,
+    full: str = "answers_pretrained", right: float = 1.0,
 ) -> None:  # fmt: skip
-    """Ten questions, all answered by the pretrained model, and some of them not under another
-    one's mask, the paper's."""
+    """Ten questions, all answered by the pretrained model (or none, where ``right`` is 0), and some
+    of them not under another one's mask, the paper's."""
     reading = "many_shot" if shots else "benchmarks"
     masked = block
-    for block, condition in (("answers_pretrained", "full"), (masked, "hard")):
+    for block, condition in ((full, "full"), (masked, "hard")):
         wrong = changed if condition == "hard" else 0
         rows = [
             {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
-             else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": 1.0,
-             "correct_norm": float(n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
+             else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": right,
+             "correct_norm": right * (n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
              "tokens": 90, "exposure": exposure}
             for n in range(10)
         ]  # fmt: skip
-        hard = {"method": method or PAPER, "against": ["answers_pretrained"]}
+        hard = {"method": method or PAPER, "against": [full]}
         write_read(root, block, rows, reading=reading, texts=task, kind="benchmarks",
                    **(hard if condition == "hard" else {}))  # fmt: skip
 

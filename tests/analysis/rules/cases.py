@@ -59,6 +59,7 @@ from tests.analysis.rules.writers import (
     rivals_answers,
     rungs,
     soft,
+    summed,
     sure,
     table,
     talked,
@@ -229,6 +230,9 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          rivals_answers(9, "sparq")),
         ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq", 0.0), ARITHMETIC,
          rivals_answers(9, "sparq")),
+    ],
+    "sums": [
+        ("gsm8k.mistral-7b.focus.accuracy", summed(0), DIRECTION, summed(9)),
     ],
     "finetuned": [
         ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,

@@ -16,18 +16,22 @@ PIQA = [{"goal": f"open box {n}", "sol1": "lift the lid", "sol2": "eat it " * (n
 TRUTH = [{"question": "Is it so?", "mc1_targets": {"no": 0, "yes": 1},
           "mc2_targets": {"no": 0, "yes": 1, "it is": 1}}]  # fmt: skip
 
+SUMS = [{"question": f"{n} and 1?", "answer": f"{n} + 1 = {n + 1} #### {n + 1}"} for n in range(6)]
+
 
 @pytest.fixture
 def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Eight of PIQA, three of LAMBADA, one of TruthfulQA below ``tmp_path``."""
+    """Eight of PIQA, six sums, three of LAMBADA, one of TruthfulQA below ``tmp_path``."""
     monkeypatch.setattr(catalogue, "ROOT", tmp_path)
     folder = tmp_path / "benchmarks" / "hf_datasets" / "piqa" / "plain_text" / "validation"
     Dataset.from_list(PIQA).save_to_disk(folder)
-    path = tmp_path / "benchmarks" / "oe_eval_tasks" / "lambada" / "bpb_0shot"
-    path.mkdir(parents=True)
-    rows = [{"request": {"context": " a b" * (n + 1), "continuation": " c"}} for n in range(3)]
-    with gzip.open(path / "requests.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    words = [{"request": {"context": " a b" * (n + 1), "continuation": " c"}} for n in range(3)]
+    sums = [{"doc": sum_} for sum_ in SUMS]
+    for name, rows in (("lambada/bpb_0shot", words), ("gsm8k/gold_bpb_5shot", sums)):
+        path = tmp_path / "benchmarks" / "oe_eval_tasks" / name
+        path.mkdir(parents=True)
+        with gzip.open(path / "requests.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "truthfulqa").mkdir()
     (tmp_path / "truthfulqa" / "mc_task.json").write_text(json.dumps(TRUTH))
     return tmp_path

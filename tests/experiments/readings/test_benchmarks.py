@@ -105,6 +105,40 @@ def test_prompts_longer_than_the_context_are_refused(questions: Path) -> None:  
         answers(subject)
 
 
+SUMS = Benchmarks(tasks=("gsm8k",), questions=3, shots=(2,), window=8, sinks=2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_sums_are_answered_by_what_the_model_writes(
+    questions: Path,  # noqa: F811
+    masked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(benchmarks.Checked, "max_gen_toks", 12)
+    subject = Known(masked)
+    with_answers = answers(subject, SUMS)
+    assert [row["document"] for row in with_answers] == ["0", "2", "4"]  # each once
+    assert {row["correct"] for row in with_answers} == {0.0}  # of random weights
+    written = []
+
+    def generated(self: Any, requests: Any, **_: Any) -> list[str]:
+        written.extend(each.args[0] for each in requests)
+        return ["so 3 #### 3"] * len(requests)
+
+    monkeypatch.setattr(benchmarks.HFLM, "generate_until", generated)
+    assert [row["correct"] for row in answers(subject, SUMS)] == [0.0, 1.0, 0.0]  # 2 + 1
+    assert all(prompt.count("####") == 2 for prompt in written)
+
+
+def test_an_answer_that_the_context_has_no_room_for_is_refused(
+    questions: Path,  # noqa: F811
+) -> None:
+    subject = Known(False)
+    subject.model.config.max_position_embeddings = 300
+    with pytest.raises(ValueError, match=r"a prompt and its answer may have \d+ tokens"):
+        answers(subject, SUMS)
+
+
 @pytest.mark.parametrize(("tokens", "share"), [(0, 0), (10, 0), (11, 2 / 132), (100, 0.81)])
 def test_exposure_is_the_share_of_distant_pairs(tokens: int, share: float) -> None:
     assert benchmarks.exposure(tokens, 8, 2) == pytest.approx(share, abs=0.001)
