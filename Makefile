@@ -12,6 +12,7 @@ VENV   ?= .venv
 # Installed before anything else, so that no dependency brings another build of it.
 TORCH  ?= torch==2.13.0
 TEST   ?= tests
+WORKERS ?= 2
 
 BIN   := $(abspath $(VENV))/bin
 STAMP := $(VENV)/.installed
@@ -52,8 +53,9 @@ core:
 plan: $(STAMP)
 	$(BIN)/python -m experiments.stages.cost $(MODEL) $(if $(SCALE),--scale $(SCALE))
 
+# Two files of tests at a time. WORKERS=0: all in one process, as `pytest` alone does.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(TEST)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -16,9 +16,9 @@ from analysis.rows import need
 CAPTION = (
     "Change of the perplexity against the same model with full attention. Filled: small models of "
     "ours (3 to 4 million parameters), trained on encyclopedia articles and then given routers on "
-    "the same text, so that no gain is one of adaptation; 95% intervals over documents. Where near "
-    "tokens alone cost nothing, no mask can. Hollow: "
-    "the paper's models of 124M to 70B parameters, routers trained on books, without intervals."
+    "the same text, so that no gain is one of adaptation; 95% intervals over documents and seeds. "
+    "Near tokens alone: what a mask can cost at all. Hollow: the paper's models of 124M to 70B "
+    "parameters, routers trained on books, without intervals."
 )
 LOOKS = {"soft": (style.BLUE, "o", "ours, training gate", -0.2),
          2: (style.RED, "s", "ours, hard mask, 2 of 4 groups", 0.0)}  # fmt: skip
