@@ -26,6 +26,7 @@ SEARCH = (
     "experiment that it changes, at equal budgets, with 95% intervals over seeds and documents."
 )
 MOST_BUDGETS = 4
+FAR = 4  # times as far from zero as the next one
 
 
 def draw(results: Results) -> Figure:
@@ -49,10 +50,10 @@ def searches(results: Results) -> Figure:
     frame = only(quality(results), condition="hard", final=False)
     frame = frame[~frame["base_role"].isin(["adapted", "pretrained"])]
     panels = [(key, own) for key, own in frame.groupby(["reading", "texts", "against"], sort=False)]
-    tallest = max(own["cell"].nunique() for _, own in need(panels))
-    rows = -(-len(panels) // 2)
-    size = 7.5 * min(2, len(panels)), rows * (1.6 + 0.42 * tallest)
-    figure, every = style.axes(min(2, len(panels)), *size, rows=rows)
+    panels = sorted(need(panels), key=lambda panel: -panel[1]["cell"].nunique())
+    columns = min(2, len(panels))
+    heights = [1.6 + 0.42 * own["cell"].nunique() for _, own in panels[::columns]]
+    figure, every = style.axes(columns, 7.5 * columns, sum(heights), heights=heights)
     for spare in every[len(panels) :]:
         spare.set_axis_off()
     budgets = by_density(frame)
@@ -60,6 +61,7 @@ def searches(results: Results) -> Figure:
         cells = list(dict.fromkeys(own["cell"]))
         base = results.cells[against]
         dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells], budgets)
+        cut(axis, own, cells)
         axis.set_xlabel(f"change of perplexity against {ROLES.get(base.role, against)} (%)")
         axis.set_title(f"{texts}, {int(own['documents'].max())} documents", loc="left")
     style.legend(figure, every, 2)
@@ -88,6 +90,24 @@ def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str],
     axis.axvline(0, color=style.INK, linewidth=1.4)
     axis.set_yticks(range(len(cells)), names)
     axis.invert_yaxis()
+
+
+def cut(axis: Axes, frame: pd.DataFrame, cells: list[str]) -> None:
+    """Ends an axis before a cell that lies so far from all others that they could not be told
+    apart, and writes down where it lies."""
+    ends = 100 * frame[["low", "high"]].set_index(frame["cell"])
+    reach = ends.abs().max(axis=1).groupby(level=0).max().sort_values()
+    if len(reach) < 3 or reach.iloc[-1] < FAR * reach.iloc[-2]:
+        return
+    far, near = str(reach.index[-1]), ends.drop(index=reach.index[-1])
+    margin = 0.08 * float(near["high"].max() - near["low"].min())
+    axis.set_xlim(min(near["low"].min(), 0) - margin, max(near["high"].max(), 0) + margin)
+    where = 100 * only(frame, cell=far)["change"]
+    least, most = (f"{each:+.0f}" for each in (where.min(), where.max()))
+    right = where.mean() > 0
+    axis.annotate(f"off the axis: {least} to {most}%", (0.98 if right else 0.02, cells.index(far)),
+                  xycoords=("axes fraction", "data"), ha="right" if right else "left", va="center",
+                  color=style.INK, backgroundcolor="white", fontsize=9)  # fmt: skip
 
 
 def changed(cell: Cell, base: Cell) -> str:

@@ -3,7 +3,7 @@ shape too, plain words, units and error bars."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,15 @@ def nth(n: int) -> dict[str, str]:
     return {"color": CYCLE[n % MOST], "marker": MARKERS[n % MOST]}
 
 
-def axes(columns: int, width: float, height: float, rows: int = 1,
-         share: bool = False) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """A figure with a grid of axes, row by row; no global state (no pyplot)."""
+def axes(columns: int, width: float, height: float, rows: int = 1, share: bool = False,
+         heights: Sequence[float] = ()) -> tuple[Figure, list[Axes]]:  # fmt: skip
+    """A figure with a grid of axes, row by row, of these heights or all alike; no global state (no
+    pyplot)."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share else False)
+        grid = figure.subplots(len(heights) or rows, columns, squeeze=False,
+                               sharey="row" if share else False,
+                               height_ratios=heights or None)  # fmt: skip
     return figure, list(grid.flat)
 
 

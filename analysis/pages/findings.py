@@ -91,6 +91,8 @@ def places(row: Any) -> dict[str, Any]:
         "attention": lambda method, length, groups, kept: row(
             "speed", whose="ours", direction="forward", device="cpu", method=method, length=length,
             K=groups, k=kept, probe="symmetric"),
+        "sinks": lambda count: row(
+            "quality", cell=f"search_sinks-sinks{count}", budget="0.125", against="plays_recipe"),
         "answers": lambda cell, before=1024: value(
             row("chat", cell=cell, before=before), "divergence", 2),
     }  # fmt: skip

@@ -1,0 +1,30 @@
+"""A cell far from all others, and an axis that still tells those apart."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from analysis.figures import equal, style
+
+CELLS = ["a", "b", "c"]
+
+
+def cut(far: float) -> tuple[tuple[float, float], list[str]]:
+    frame = pd.DataFrame({"cell": CELLS, "change": [0.01, -0.01, far]})
+    frame = frame.assign(low=frame["change"] - 0.01, high=frame["change"] + 0.01)
+    _, (axis,) = style.axes(1, 4, 3)
+    axis.set_xlim(-100, 100)
+    equal.cut(axis, frame, CELLS)
+    return axis.get_xlim(), [each.get_text() for each in axis.texts]
+
+
+@pytest.mark.parametrize("far", [0.5, -0.5])
+def test_what_lies_far_off_is_written_down(far):
+    (low, high), texts = cut(far)
+    assert (low, high) == pytest.approx((-2.32, 2.32))
+    assert texts == [f"off the axis: {100 * far:+.0f} to {100 * far:+.0f}%"]
+
+
+def test_what_lies_near_the_others_is_drawn():
+    assert cut(0.05) == ((-100, 100), [])
