@@ -88,9 +88,9 @@ def filled(results):
     write_contents(root, 0.9)
     write_information(root, "held", "aabbccdd", "abcdabcd")
     search = {"reading": "search", "texts": "plays", "final": False, "regime": ROUTERS}
-    write_masks(root, "search", BUDGETS, against=[], **search)
-    write_masks(root, "search_window", WORSE, cell="search_window-window64", against=["search"],
-                method=RECIPE | {"window": 64}, **search)  # fmt: skip
+    write_masks(root, "plays_recipe", BUDGETS, against=[], **search)
+    write_masks(root, "search_window", WORSE, cell="search_window-window64",
+                against=["plays_recipe"], method=RECIPE | {"window": 64}, **search)  # fmt: skip
     write_types(root, 0.01, 0.1, models=["small-gpt2", "small-gemma2"])
     write_tuned(root, 0.01)
     write_ladder(root, [0.02, 0.03, 0.04], 0.3)

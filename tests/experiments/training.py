@@ -6,6 +6,7 @@ import json
 import random
 import string
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ EXPERIMENTS: dict[str, Any] = {
 
 
 def values(params: dict[str, Any], experiments: dict[str, Any] | None = None) -> dict[str, Any]:
-    """params.yaml's, with these experiments (and :data:`EXPERIMENTS`) alone."""
+    """params.yaml's, with these experiments (and :data:`EXPERIMENTS`) alone, free to be changed."""
     texts = {**params["texts"], "letters": {"source": "letters"}}
     readings = {"search": {**params["readings"]["search"], "texts": ["letters"]}}
-    both = {**EXPERIMENTS, **(experiments or {})}
+    both = deepcopy({**EXPERIMENTS, **(experiments or {})})
     return {**params, **untrained(params, texts="letters"), "texts": texts, "readings": readings,
             "bases": {}, "experiments": both}  # fmt: skip
 
