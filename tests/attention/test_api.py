@@ -17,6 +17,7 @@ from tests.attention.cases import Case, attention_of, draw, with_gradients
 PEAK = """
 import resource, sys, torch
 from focus.attention import focus_attention
+torch.set_num_threads(2)
 backend, (tokens, top_k, separate, backward) = sys.argv[1], map(int, sys.argv[2:])
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
