@@ -47,9 +47,10 @@ def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
 
 
 def fewer_steps(claim: Claim, results: Results, cell: str) -> bool:
-    """Whether the run trained for fewer steps than the paper."""
+    """Whether what a cell has was trained, by itself or its start, for fewer steps than the
+    paper's."""
     paper_steps = claim.setting.get("steps", paper()["source"]["defaults"]["steps"])
-    return (results.cells[cell].steps or 0) < paper_steps
+    return trained(results, results.cells[cell]) < paper_steps
 
 
 def trained(results: Results, cell: Cell) -> int:

@@ -225,7 +225,7 @@ def gpu_report(base: Path, device: str, *rows: dict[str, Any]) -> None:
 def write_answers(
     root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag",
     block: str = "answers_paper", method: Any = None, shots: int = 0,
-    full: str = "answers_pretrained", right: float = 1.0,
+    full: str = "answers_pretrained", right: float = 1.0, steps: int = 0,
 ) -> None:  # fmt: skip
     """Ten questions, all answered by the pretrained model (or none, where ``right`` is 0), and some
     of them not under another one's mask, the paper's."""
@@ -241,6 +241,7 @@ def write_answers(
             for n in range(10)
         ]  # fmt: skip
         hard = {"method": method or PAPER, "against": [full]}
+        hard |= {"regime": ROUTERS | {"steps": steps}} if steps else {}
         write_read(root, block, rows, reading=reading, texts=task, kind="benchmarks",
                    **(hard if condition == "hard" else {}))  # fmt: skip
 

@@ -232,7 +232,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          rivals_answers(9, "sparq")),
     ],
     "sums": [
-        ("gsm8k.mistral-7b.focus.accuracy", summed(0), DIRECTION, summed(9)),
+        ("gsm8k.mistral-7b.focus.accuracy", summed(0), DIRECTION, summed(9, steps=4000)),
     ],
     "finetuned": [
         ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,

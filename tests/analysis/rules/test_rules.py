@@ -104,6 +104,7 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("groups.notes.full-finetuning.persists", persisting(0.6)),
         ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
         ("gsm8k.mistral-7b.focus.accuracy", summed(0, right=0.0)),  # nothing that could be lost
+        ("gsm8k.mistral-7b.focus.accuracy", summed(9)),  # after far fewer steps
         ("ours.ladder.grows", rungs((0.02, 0.05, 0.01, 0.03))),
         ("ours.ladder.135m.k1", rungs(GROWING, 0.065, wobble=0.2)),
         ("ours.ladder.135m.k1", rungs((0.02, 0.2, 0.05, 0.1), 0.15)),  # too wide to say anything

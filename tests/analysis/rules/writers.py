@@ -308,9 +308,10 @@ def rivals_answers(changed: int, name: str, exposure: float = 0.1) -> Writer:
                    method={"name": name})  # fmt: skip
 
 
-def summed(changed: int, right: float = 1.0) -> Writer:
+def summed(changed: int, right: float = 1.0, steps: int = 24) -> Writer:
     """Sums under the paper's mask."""
-    return answers(changed, 0.5, task="gsm8k", block="sums_paper", full="sums", right=right)
+    return answers(changed, 0.5, task="gsm8k", block="sums_paper", full="sums", right=right,
+                   steps=steps)  # fmt: skip
 
 
 def again(change: float) -> Writer:
