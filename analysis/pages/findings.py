@@ -1,7 +1,7 @@
 """docs/findings.md: its sentences stand in findings.md.jinja, its figures come from result files.
 
 A sentence that says which way a figure goes asks for it by a filter that refuses the other way
-(`cost`, `gain`, `lost`, `level`, `none`), so that no page can say what its figures do not.
+(`cost`, `costs`, `gain`, `lost`, `level`, `none`), so that no page can say what its figures do not.
 """
 
 from __future__ import annotations
@@ -194,10 +194,16 @@ def times(row: pd.Series) -> str:
     return f"{row['speedup']:.1f} times"
 
 
+def costs(rows: pd.DataFrame, digits: int = 1) -> str:
+    """Perplexities of which none falls, from the least to the greatest."""
+    cost(rows.loc[rows["change"].idxmin()])
+    return span(rows, digits=digits)
+
+
 def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: float = 100) -> str:
     """The least and the greatest of several."""
     low, high = (_plain(scale * float(each), digits) for each in rows[column].agg(["min", "max"]))
     return f"{low}%" if low == high else f"{low} to {high}%"
 
 
-FILTERS = (cost, gain, lost, level, none, change, points, share, value, times, span)
+FILTERS = (cost, costs, gain, lost, level, none, change, points, share, value, times, span)

@@ -22,6 +22,7 @@ def test_figures_as_sentences_have_them():
     assert findings.change(DOWN) == f"{MINUS}11.2% ({MINUS}12.0 to {MINUS}10.0)"
     assert findings.points(SCORE) == f"{MINUS}5.7 points ({MINUS}11.0 to {MINUS}0.4)"
     assert findings.span(pd.DataFrame([UP, DOWN])) == f"{MINUS}11.2 to 4.3%"
+    assert findings.costs(pd.DataFrame([UP, UP])) == "4.3%"
     assert findings.value(pd.Series({"a": -0.001}), "a", 1) == "0.0"
 
 
@@ -29,6 +30,7 @@ def test_figures_as_sentences_have_them():
     "asked",
     [
         lambda: findings.cost(DOWN),
+        lambda: findings.costs(pd.DataFrame([UP, DOWN])),
         lambda: findings.gain(UP),
         lambda: findings.lost(SCORE * -1),
         lambda: findings.level(SCORE),
