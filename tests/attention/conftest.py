@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from tests.attention.rehearsal import rehearsed
+from tests.threads import threads
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,5 @@ def kernels_are_rehearsed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def two_threads_share() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with threads(2):
+        yield

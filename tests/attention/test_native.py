@@ -22,6 +22,7 @@ from tests.attention.cases import (
     relative_error,
     with_gradients,
 )
+from tests.threads import threads
 
 BOTH = pytest.mark.parametrize("way", ["lists", "dense test"])
 
@@ -175,12 +176,8 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
 def test_the_number_of_threads_changes_no_bit(way: str) -> None:
     tensors, options = draw(Case(1000, 8, 2, sinks=4, heads=6, extra=2))
     many = with_gradients(attention_of(way), tensors, **options)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with threads(1):
         one = with_gradients(attention_of(way), tensors, **options)
-    finally:
-        torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(one, many, strict=True))
 
 

@@ -10,6 +10,7 @@ from focus.attention.past import Past
 from focus.attention.rule import Rule
 from tests.attention.cases import needs_kernel
 from tests.attention.pasts import CHUNKS, GRID, STEPS, Case
+from tests.threads import threads
 
 pytestmark = needs_kernel
 
@@ -43,18 +44,15 @@ def test_compiled_steps_are_the_definition(
 
 def test_compiled_steps_over_long_lists() -> None:
     """Several spans of positions, and threads that share them."""
-    tokens, before = 5000, torch.get_num_threads()
+    tokens = 5000
     case = Case(Rule(16, 2, None, 2, 1, 1), tokens=tokens, batch=1, dtype=torch.float32, dim=16)
     expected = case.expected()[:, :, -9:]
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
+    for count in (1, 3):
+        with threads(count):
             past = Past(case.rule)
             case.step(past, 0, tokens - 9)
             out = torch.cat([case.step(past, t, t + 1)[0] for t in range(tokens - 9, tokens)], 2)
-            assert torch.allclose(out, expected, atol=1e-6)
-    finally:
-        torch.set_num_threads(before)
+        assert torch.allclose(out, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("routings", [1, 2, 10])

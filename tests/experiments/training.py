@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from experiments import settings
 from experiments.settings import Settings
+from tests.threads import threads
 from tests.timed import untrained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,10 +58,8 @@ def write_texts(folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Models this small are faster so, above all beside other processes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with threads(1):
+        yield
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.attention.train.definition import (
     draw,
     with_gradients,
 )
+from tests.threads import threads
 
 pytestmark = needs_kernel
 
@@ -80,16 +81,14 @@ def test_padding_between_real_tokens_is_left_to_blocks() -> None:
 
 
 def test_threads_change_nothing() -> None:
-    case, before = Case(), torch.get_num_threads()
+    case = Case()
     tensors = [x.float().requires_grad_() for x in draw(case)]
-    try:
-        torch.set_num_threads(1)
+    with threads(1):
         alone = with_gradients(called(case, tensors), tensors)
-        torch.set_num_threads(3)
-        for one, other in zip(with_gradients(called(case, tensors), tensors), alone, strict=True):
-            assert torch.equal(one, other)
-    finally:
-        torch.set_num_threads(before)
+    with threads(3):
+        three = with_gradients(called(case, tensors), tensors)
+    for one, other in zip(three, alone, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("size", [60.0, 300.0])
