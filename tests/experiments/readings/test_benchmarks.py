@@ -116,9 +116,9 @@ def test_sums_are_answered_by_what_the_model_writes(
 ) -> None:
     monkeypatch.setattr(benchmarks.Checked, "max_gen_toks", 12)
     subject = Known(masked)
-    with_answers = answers(subject, SUMS)
-    assert [row["document"] for row in with_answers] == ["0", "2", "4"]  # each once
-    assert {row["correct"] for row in with_answers} == {0.0}  # of random weights
+    rows = answers(subject, SUMS)
+    assert [row["document"] for row in rows] == ["0", "2", "4"]  # each once
+    assert {row["correct"] for row in rows} == {0.0}  # of random weights
     written = []
 
     def generated(self: Any, requests: Any, **_: Any) -> list[str]:
