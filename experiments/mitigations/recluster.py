@@ -7,7 +7,7 @@ from experiments.mitigations.seen import everywhere, gathered, means, put
 from experiments.regimes.joint import Joint
 
 BALANCE = "softmax"
-TIMES = 6  # in a training; the paper's is every 100 of its steps
+EVERY, TIMES = 100, 6  # steps, as in the paper; a short training has it six times
 ROUNDS = 5  # of Lloyd's, from the centroids as they are
 
 
@@ -22,7 +22,7 @@ def install(regime: Joint) -> None:
 def cluster(regime: Joint, step: int) -> None:
     """K-means of the last batch's projected tokens; a group that has none takes the token that is
     farthest from its centroid."""
-    if step % max(1, regime.settings.steps // TIMES):
+    if step % min(EVERY, max(1, regime.settings.steps // TIMES)):
         return
     for router in regime.routers:
         points = everywhere(regime.seen.projected(router))
