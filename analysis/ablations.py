@@ -20,10 +20,12 @@ from experiments.methods.focus import FocusSettings
 SETTINGS = {"k": "num_groups", "window": "window", "tau": "temperature",
             "sinkhorn-iterations": "sinkhorn_iterations", "routing_dim": "routing_dim"}  # fmt: skip
 THEIRS = {ours: name for name, ours in SETTINGS.items()}
-# The default of each column of Table 9: routers alone, and with all weights.
+# The default of each column of Table 9: routers alone, and with all weights; and those of the paper's
+# steps, on a small model that hardly reads far: they tell of groups, not of perplexity.
 DEFAULTS = {"centroids": "ablate", "joint": "tuned"}
+STEADY = {"centroids": "steady_routers", "joint": "steady"}
 LIBRARY = FocusSettings().model_dump()
-COLUMNS = ["trained", "setting", "value", "default", "cell", "change", "low", "high", "ppl",
+COLUMNS = ["trained", "setting", "value", "default", "base", "cell", "change", "low", "high", "ppl",
            "hard_change", "hard_low", "hard_high", "distant_density",
            "largest", "largest_low", "largest_high", "points", "points_low", "points_high",
            "documents", "seeds", "evidence"]  # fmt: skip
@@ -35,7 +37,8 @@ def table(results: Results) -> pd.DataFrame:
     under the hard mask against the default (of the default: against the pretrained model), the
     share of distant pairs that the mask keeps, tokens in the largest group (percent) and the
     difference, in points, to the default's."""
-    rows = [row for trained, name in DEFAULTS.items() if (default := results.cells.get(name))
+    rows = [row for defaults in (DEFAULTS, STEADY) for trained, name in defaults.items()
+            if (default := results.cells.get(name))
             for row in _of_default(results, trained, default)]  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -48,7 +51,7 @@ def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[
         for cell in (default, *(cell for own, cell in swept if own == field)):
             yield {"trained": trained, "setting": THEIRS.get(field, field),
                    "value": whole(cell)[field], "default": whole(default)[field],
-                   "cell": cell.name, **largest(results, cell, default),
+                   "base": default.name, "cell": cell.name, **largest(results, cell, default),
                    **perplexity(results, cell, default),
                    **masked(results, cell, default)}  # fmt: skip
 

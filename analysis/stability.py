@@ -22,7 +22,9 @@ NAMES = {
     "none": "plain softmax",
 }  # fmt: skip
 EVERY = ("drift", "shift", "rank", "alive", "agreement", "confidence")
-STABLE = "stable"  # the experiments of it, in params.yaml
+# What mitigations are compared with, in params.yaml: a few steps of a pretrained model, and the
+# paper's steps of a small one.
+DEFAULTS = ("stable", "stable_routers", "steady", "steady_routers")
 COLUMNS = ["cell", "experiment", "mitigation", "name", "weights", "groups", "steps", "layers",
            "seeds", "evidence",
            *(f"{name}{end}" for name in (*EVERY, "lost_rank", "largest")
@@ -30,9 +32,17 @@ COLUMNS = ["cell", "experiment", "mitigation", "name", "weights", "groups", "ste
 
 
 def cells(results: Results) -> list[Cell]:
-    """Joint trainings that were watched for the groups' sake."""
-    return [each for each in results.cells.values()
-            if each.regime.get("name") == "joint" and each.block.startswith(STABLE)]  # fmt: skip
+    """Joint trainings that were watched for the groups' sake: those that mitigations are compared
+    with, and those that differ from one of them in the balance alone."""
+    return [each for each in results.cells.values() if each.regime.get("name") == "joint"
+            and (each.block in DEFAULTS or any(alike(each, results.cells.get(name))
+                 for name in DEFAULTS if name in each.against))]  # fmt: skip
+
+
+def alike(cell: Cell, default: Cell | None) -> bool:
+    """Whether routers are the default's but for their balance, or there is no default."""
+    own, theirs = ({**each.method, "balance": None} for each in (cell, default or cell))
+    return own == theirs
 
 
 @cache

@@ -30,11 +30,13 @@ def pretrained() -> float:
     return theirs("table1", "ppl", method="pretrained")
 
 
-def with_value(results: Results, trained: str, setting: str, value: float,
-               known: list[str]) -> pd.Series:  # fmt: skip
-    """The cell with this value, all else the default, of which these columns were read."""
-    own = only(ablations.table(results), trained=trained, setting=setting).dropna(subset=known)
-    return need(row_of(own.astype({"value": float}), value=value))
+def with_value(results: Results, trained: str, setting: str, value: float, measure: str,
+               **where: str) -> pd.Series:  # fmt: skip
+    """The cell with this value, all else the default, of which this measure was read; of several
+    trainings the longest."""
+    own = only(ablations.table(results), trained=trained, setting=setting, **where)
+    found = own.dropna(subset=[measure, "evidence"]).astype({"value": float})
+    return need(row_of(found.iloc[::-1], value=value))
 
 
 @rule(
@@ -44,7 +46,8 @@ def with_value(results: Results, trained: str, setting: str, value: float,
 )  # fmt: skip
 def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Perplexity under the training gate, with one setting changed."""
-    return judged(claim, results, limits, *both(claim, results, ["change"]))
+    base = DEFAULTS[TRAINED[claim.column]]
+    return judged(claim, results, limits, *both(claim, results, "change", base=base))
 
 
 @rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
@@ -77,18 +80,19 @@ def dimensions(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     paper, base = (theirs("routing_dim", "ppl", R=each) for each in (dimension, 16))
     own = only(ablations.table(results), trained="centroids", setting="routing_dim")
     value = float(own["value"].max()) if dimension == WHOLE and len(own) else float(dimension)
-    row = with_value(results, "centroids", "routing_dim", value, ["change"])
+    row = with_value(results, "centroids", "routing_dim", value, "change")
     return judged(claim, results, limits, row, paper, base)
 
 
-def both(claim: Claim, results: Results, known: list[str]) -> tuple[pd.Series, float, float]:
-    """Our row of a setting and value, of which these columns were read, the paper's figure, and the
+def both(claim: Claim, results: Results, measure: str,
+         **where: str) -> tuple[pd.Series, float, float]:  # fmt: skip
+    """Our row of a setting and value, of which this measure was read, the paper's figure, and the
     paper's at the default that we ran."""
-    trained, parameter, value = TRAINED[claim.column], claim.keys["parameter"], claim.keys["value"]
-    cell, field = need(results.cells.get(DEFAULTS[trained])), ablations.SETTINGS[parameter]
+    parameter, value = claim.keys["parameter"], claim.keys["value"]
+    row = with_value(results, TRAINED[claim.column], parameter, float(value), measure, **where)
     paper, base = (theirs("table9", claim.column, parameter=parameter, value=each)
-                   for each in (value, ablations.whole(cell)[field]))  # fmt: skip
-    return with_value(results, trained, parameter, float(value), known), paper, base
+                   for each in (value, row["default"]))  # fmt: skip
+    return row, paper, base
 
 
 def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
@@ -142,7 +146,7 @@ def _beside(
 )  # fmt: skip
 def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group, with one setting changed."""
-    row, paper, base = both(claim, results, ["largest", "evidence"])
+    row, paper, base = both(claim, results, "largest")
     limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results, row["cell"])

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import need, row_of
+from analysis.rows import need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
@@ -27,10 +27,11 @@ PLAIN, SINKHORN = "plain softmax", "sinkhorn"
 SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 
-def trained(results: Results, name: str, weights: bool, measure: str) -> pd.Series:
-    """A mitigation by the paper's name, Missing where it, or this measure of it, was not read."""
-    known = stability.table(results).dropna(subset=measure)
-    return need(row_of(known, name=name, weights=weights))
+def trained(results: Results, name: str, weights: bool, measure: str, **where: Any) -> pd.Series:
+    """The longest training of a mitigation by the paper's name, Missing where there is none, or
+    this measure of it was not read."""
+    known = stability.table(results).dropna(subset=measure).sort_values("steps", kind="stable")
+    return need(row_of(known.iloc[::-1], name=name, weights=weights, **where))
 
 
 def known(row: pd.Series, results: Results, n: str = "layers") -> dict[str, Any]:
@@ -48,13 +49,14 @@ def known(row: pd.Series, results: Results, n: str = "layers") -> dict[str, Any]
 def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """A movement under a mitigation, of that under a plain softmax."""
     measure, limit = ESCAPES[claim.column], limits.blocked
-    row, plain = (trained(results, name, True, measure) for name in (method, PLAIN))
+    row = trained(results, method, True, measure)
+    plain = trained(results, PLAIN, True, measure, steps=row["steps"])
     left = float(row[measure]) / max(float(plain[measure]), 1e-9)
     low, high = (float(row[f"{measure}_{end}"]) / max(float(plain[measure]), 1e-9)
                  for end in ("low", "high"))  # fmt: skip
     says = str(claim.paper)
     verdict, said = Verdict.INCONCLUSIVE, "the interval holds the limit"
-    if untold := cannot_tell(results, method, measure, limit * float(plain[measure])):
+    if untold := cannot_tell(results, row, measure, limit * float(plain[measure])):
         said = untold
     elif says in ("yes", "no") and (high <= limit or low > limit):
         blocked = high <= limit
@@ -70,11 +72,12 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
     return Outcome(verdict, why, **known(row, results))
 
 
-def cannot_tell(results: Results, method: str, measure: str, limit: float) -> str:
+def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) -> str:
     """Why a measure says nothing of a mitigation; empty where it does."""
-    if measure == "drift" and method in SETS_CENTROIDS:
+    if measure == "drift" and row["name"] in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
-    frozen = row_of(stability.table(results), name=method, weights=False)
+    known = only(stability.table(results), steps=row["steps"])
+    frozen = row_of(known, name=row["name"], weights=False)
     if measure == "shift" and frozen is not None and frozen["shift_high"] > limit:
         return (f"with frozen weights they move by {frozen['shift']:.2f}, too, so the measure "
                 "cannot show them blocked")  # fmt: skip
@@ -86,7 +89,8 @@ def cannot_tell(results: Results, method: str, measure: str, limit: float) -> st
       "k-means")  # fmt: skip
 def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """How the groups end."""
-    row, even = (trained(results, name, True, "largest") for name in (method, SINKHORN))
+    row = trained(results, method, True, "largest")
+    even = trained(results, SINKHORN, True, "largest", steps=row["steps"])
     fewer, happens = scope.fewer_steps(claim, results, row["cell"]), ends(row, even, limits)
     words = (
         f"{'fewer than' if fewer else 'as'} in the paper: {'the same' if happens else 'not seen'}"

@@ -295,13 +295,14 @@ def write_groups(root: Path, block: str, largest: float, *, wobble: float = 0.1,
 
 
 def write_cure(root: Path, mitigation: str, largest: float, *, weights: bool = True,
-               steps: int = 60, apart: float = 0.01, **last: float) -> None:  # fmt: skip
+               steps: int = 60, apart: float = 0.01, base: str = "stable",
+               **last: float) -> None:  # fmt: skip
     """A joint training that was watched: its groups on documents, and its trace."""
-    block = "stable" if mitigation == "sinkhorn" else "stable_softmax"
-    block = block if weights else "stable_routers"
+    block = base if mitigation == "sinkhorn" else f"{base}_softmax"
+    block = block if weights else f"{base}_routers"
     cell = f"{block}-mitigation{mitigation}"
     regime = JOINT | {"mitigation": mitigation, "weights": weights, "steps": steps}
-    known = {"method": DEFAULT, "regime": regime}
+    known = {"method": DEFAULT, "regime": regime, "against": [base]}
     write_groups(root, block, largest, cell=cell, **known)
     folder = root / block / "train" / "seed0" / cell
     record(folder, model="smollm2-135m-instruct", texts="plays", seed=0, **known)

@@ -280,7 +280,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          cures(("sinkhorn", 60.0, {"agreement": 0.99}))),
         ("table8.entropy-and-balance-loss.outcome",
          cures(("softmax", 90.0, {}), ("sinkhorn", 13.0, {})), DIRECTION,
-         cures(("softmax", 13.0, {"steps": 4000}), ("sinkhorn", 13.0, {}))),
+         cures(("softmax", 13.0, {"steps": 4000}), ("sinkhorn", 13.0, {"steps": 4000}))),
     ],
     "largest_group": [
         ("dominance.sinkhorn.dominance_full_ft", cures(("sinkhorn", 14.0, {})), DIRECTION,

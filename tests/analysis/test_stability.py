@@ -1,0 +1,56 @@
+"""Which trainings say what becomes of groups."""
+
+from __future__ import annotations
+
+from analysis import ablations, stability
+from analysis.figures.dominance import draw
+from analysis.results import Results
+from analysis.rules.ablations import with_value
+from analysis.rules.stability import PLAIN, trained
+from tests.analysis.result_files import JOINT, write_ablation, write_cure
+
+LONG = {**JOINT, "steps": 4000}
+
+
+def test_a_block_beside_a_default_is_a_row_whatever_its_name(results: Results) -> None:
+    write_ablation(results.root, "mine", 0.0, 24.0, against=["stable"], regime=JOINT)
+    write_ablation(results.root, "elsewhere", 0.0, 24.0, against=["tuned"], regime=JOINT)
+    assert [each.block for each in stability.cells(results)] == ["mine"]
+
+
+def test_a_swept_setting_is_no_mitigation(results: Results) -> None:
+    write_ablation(results.root, "steady", 0.0, 13.0, regime=LONG)
+    write_ablation(results.root, "steady_other", 0.0, 70.0, regime=LONG, against=["steady"],
+                   temperature=0.05)  # fmt: skip
+    write_ablation(results.root, "balanced", 0.0, 70.0, regime=LONG, against=["steady"],
+                   balance="softmax")  # fmt: skip
+    assert {each.name for each in stability.cells(results)} == {"steady", "balanced"}
+
+
+def test_the_longest_training_is_judged_beside_its_own_softmax(results: Results) -> None:
+    write_cure(results.root, "none", 80.0, drift=0.1)
+    write_cure(results.root, "none", 20.0, base="steady", steps=4000, drift=0.7)
+    own = trained(results, PLAIN, True, "drift")
+    assert (own["steps"], round(own["largest"])) == (4000, 20)
+    assert round(trained(results, PLAIN, True, "drift", steps=60)["largest"]) == 80
+
+
+def test_each_training_has_panels_of_its_own(results: Results) -> None:
+    for base, steps in (("stable", 60), ("steady", 4000)):
+        for mitigation in ("none", "sinkhorn"):
+            write_cure(results.root, mitigation, 20.0, base=base, steps=steps)
+    ends = [axis.get_lines()[0].get_xdata()[-1] for axis in draw(results).axes[::2]]
+    assert ends == [60, 4000]
+
+
+def test_groups_are_judged_by_the_longest_training_and_perplexity_is_not(
+    results: Results,
+) -> None:
+    for default, regime, largest in (("tuned", JOINT, 24.0), ("steady", LONG, 13.0)):
+        write_ablation(results.root, default, 0.0, largest, regime=regime)
+        write_ablation(results.root, f"{default}_other", 0.01, 2 * largest, regime=regime,
+                       against=[default], temperature=0.05)  # fmt: skip
+    assert set(ablations.table(results)["base"]) == {"tuned", "steady"}
+    row = with_value(results, "joint", "tau", 0.05, "largest")
+    assert (row["base"], round(row["largest"])) == ("steady", 26)
+    assert with_value(results, "joint", "tau", 0.05, "change", base="tuned")["cell"] == "tuned_other"
