@@ -20,8 +20,8 @@ from experiments.methods.focus import FocusSettings
 SETTINGS = {"k": "num_groups", "window": "window", "tau": "temperature",
             "sinkhorn-iterations": "sinkhorn_iterations", "routing_dim": "routing_dim"}  # fmt: skip
 THEIRS = {ours: name for name, ours in SETTINGS.items()}
-# The default of each column of Table 9: routers alone, and with all weights; and those of the paper's
-# steps, on a small model that hardly reads far: they tell of groups, not of perplexity.
+# The default of each column of Table 9: routers alone, and with all weights; and those of as many
+# steps as the paper's, on a small model that hardly reads far: they tell of groups alone.
 DEFAULTS = {"centroids": "ablate", "joint": "tuned"}
 STEADY = {"centroids": "steady_routers", "joint": "steady"}
 LIBRARY = FocusSettings().model_dump()

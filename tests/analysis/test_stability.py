@@ -53,4 +53,6 @@ def test_groups_are_judged_by_the_longest_training_and_perplexity_is_not(
     assert set(ablations.table(results)["base"]) == {"tuned", "steady"}
     row = with_value(results, "joint", "tau", 0.05, "largest")
     assert (row["base"], round(row["largest"])) == ("steady", 26)
-    assert with_value(results, "joint", "tau", 0.05, "change", base="tuned")["cell"] == "tuned_other"
+    assert (
+        with_value(results, "joint", "tau", 0.05, "change", base="tuned")["cell"] == "tuned_other"
+    )
