@@ -17,8 +17,9 @@ from analysis.rows import need, only
 CAPTION = (
     "Above: change of the perplexity under the training gate against the default (K = 8, window "
     "128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Below: tokens in the "
-    "largest group, the mean over layers. Filled: ours, SmolLM2 on plays after 24 steps, with 95% "
-    "intervals over documents; hollow: the paper's GPT-2 on PG-19, without intervals."
+    "largest group, the mean over layers. Filled: ours, SmolLM2 on plays after 24 steps, and below "
+    "also a small model on articles after the paper's 4,000, with 95% intervals over documents; "
+    "hollow: the paper's GPT-2 on PG-19, without intervals."
 )
 TITLES = {
     "k": "groups K", "window": "window", "tau": "temperature",
@@ -26,6 +27,7 @@ TITLES = {
 }  # fmt: skip
 LOOKS = {"centroids": (style.BLUE, "o", "routers alone"),
          "joint": (style.RED, "s", "with all weights")}  # fmt: skip
+STEADY = {"centroids": (style.GREEN, "^", -0.16), "joint": (style.ORANGE, "v", 0.16)}
 THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
           "joint": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
 
@@ -36,8 +38,11 @@ def draw(results: Results) -> Figure:
     figure, columns = grid(frame, 6.2, "tokens in the largest group (%)", 100)
     for setting, own, above, below in columns:
         own, values = own.sort_values("value"), sorted(set(own["value"]))
-        for trained, rows in own.groupby("trained", sort=False):
+        few = own["base"].isin(ablations.DEFAULTS.values())
+        for trained, rows in own[few].groupby("trained", sort=False):
             panel(above, below, rows, values, str(trained), setting)
+        for trained, rows in own[~few].groupby("trained", sort=False):
+            steady(below, rows, values, str(trained))
         above.axhline(0, color=style.INK, linewidth=1.2)
         for axis in (above, below):
             axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
@@ -50,7 +55,8 @@ def grid(frame: pd.DataFrame, height: float, share: str,
          most: float) -> tuple[Figure, list[tuple[str, pd.DataFrame, Axes, Axes]]]:  # fmt: skip
     """Two panels for each setting that has several values, with its rows: change of the perplexity,
     and below it a share in percent, up to ``most``."""
-    known = frame[frame["change"].notna() | (frame["value"] == frame["default"])]
+    known = frame[frame["change"].notna() | frame["largest"].notna()
+                  | (frame["value"] == frame["default"])]  # fmt: skip
     shown = need([(str(name), own) for name, own in known.groupby("setting", sort=False)
                   if len(set(own["value"])) > 1])  # fmt: skip
     count = len(shown)
@@ -83,6 +89,14 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], train
     known = [(place, row["largest"]) for place, row in zip(at, there, strict=True)
              if row["largest"] is not None]  # fmt: skip
     below.plot([place for place, _ in known], [share for _, share in known], **hollow)
+
+
+def steady(below: Axes, rows: pd.DataFrame, values: list[Any], trained: str) -> None:
+    """The largest group after as many steps as the paper's."""
+    colour, marker, side = STEADY[trained]
+    places = [values.index(value) + side for value in rows["value"]]
+    style.bars(below, places, rows, "largest", 1, color=colour, marker=marker, linestyle="-",
+               label=f"ours, 4,000 steps, {LOOKS[trained][2]}")  # fmt: skip
 
 
 def paper(setting: str, trained: str, default: float) -> list[dict[str, Any]]:

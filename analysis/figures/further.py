@@ -29,7 +29,8 @@ CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
 def draw(results: Results) -> Figure:
     """Two rows of panels, one a setting."""
     frame = ablations.table(results)
-    frame = only(frame[~frame["setting"].isin(ablations.SETTINGS)], trained="centroids")
+    own = frame[~frame["setting"].isin(ablations.SETTINGS)]
+    frame = only(own, base=ablations.DEFAULTS["centroids"])
     figure, columns = grid(frame, 5.6, "distant pairs kept (%)", 104)
     for setting, own, above, below in columns:
         panel(above, below, own.sort_values("value", key=lambda x: x.map(rank)))
