@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import contents, scope, stability
+from analysis import ablations, contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, only, row_of
@@ -24,6 +24,7 @@ WORDS = {"drift": "centroids moved by {:.2f} of their norm",
          "shift": "hidden states moved by {:.2f} of their norm",
          "lost_rank": "projected tokens lost {:.0%} of their dimensions"}  # fmt: skip
 PLAIN, SINKHORN = "plain softmax", "sinkhorn"
+CONVERGED = "steady_converged-sinkhorn_iterations1000"
 SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 
@@ -132,6 +133,26 @@ def semantic(results: Results) -> tuple[Verdict, str]:
     if row["ours_more_high"] >= 0:
         return Verdict.INCONCLUSIVE, f"even and stable; semantic cannot be told: {more}"
     return Verdict.NOT_REPRODUCED, f"even and stable, but less semantic than a clustering: {more}"
+
+
+@rule("ours.sinkhorn.converged", refuted="an interval of the largest group's share wholly beyond "
+      "the limit same_share from that of a thousand iterations on the same routers")  # fmt: skip
+def converged(results: Results, limits: Tolerances) -> Outcome:
+    """The iterations of training, and a thousand on the same routers."""
+    cell, own = (need(results.cells.get(each)) for each in (CONVERGED, "steady"))
+    row = need(ablations.largest(results, own, cell))
+    few, many = own.method.get("sinkhorn_iterations", 10), cell.method["sinkhorn_iterations"]
+    shares = interval(row, "points", 1)
+    limit = limits.same_share
+    verdict = told(-limit <= shares["low"] and shares["high"] <= limit,
+                   shares["low"] > limit or shares["high"] < -limit)  # fmt: skip
+    why = (
+        f"{row['largest']:.0f}% of the tokens in the largest of {own.method['num_groups']} "
+        f"groups after {few} iterations, {points(row)} against {many:,}; same routers"
+    )
+    found = only(results.readings["groups"], cell=cell.name)
+    known = {**row, "cell": cell.name, "evidence": found["evidence"].iloc[0]}
+    return Outcome(verdict, why, **shares, **facts(known, results))
 
 
 METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SINKHORN}

@@ -58,6 +58,7 @@ from tests.analysis.rules.writers import (
     rivals,
     rivals_answers,
     rungs,
+    settled,
     soft,
     summed,
     sure,
@@ -294,6 +295,9 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "stays": [
         ("dominance.sinkhorn.stability_full_ft", cures(("sinkhorn", 14.0, {"agreement": 0.99})),
          DIRECTION, cures(("sinkhorn", 14.0, {"agreement": 0.5, "steps": 4000}))),
+    ],
+    "converged": [
+        ("ours.sinkhorn.converged", settled(15.0, 14.0), DIRECTION, settled(70.0, 14.0)),
     ],
     "lora_perplexity": [
         ("table3.lora-r4.ppl", lora(-0.1), DIRECTION, lora(0.1)),

@@ -13,7 +13,9 @@ from analysis.benchmarks import FOUR
 from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import Verdict
+from analysis.rules.stability import CONVERGED
 from tests.analysis.result_files import (
+    DEFAULT,
     JOINT,
     LORA,
     PAPER,
@@ -27,6 +29,7 @@ from tests.analysis.result_files import (
     write_contents,
     write_copying,
     write_cure,
+    write_groups,
     write_ladder,
     write_leak,
     write_lengths,
@@ -177,6 +180,17 @@ def cures(*known: tuple[str, float, dict[str, Any]]) -> Writer:
     def write(results: Results) -> None:
         for mitigation, largest, how in (("none", 40.0, {}), *known):
             write_cure(results.root, mitigation, largest, **how)
+
+    return write
+
+
+def settled(few: float, many: float) -> Writer:
+    """Percent in the largest group as trained, and after a thousand iterations."""
+
+    def write(results: Results) -> None:
+        write_ablation(results.root, "steady", 0.0, few, regime=LONG)
+        method = DEFAULT | {"sinkhorn_iterations": 1000}
+        write_groups(results.root, "steady_converged", many, cell=CONVERGED, method=method)
 
     return write
 
