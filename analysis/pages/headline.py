@@ -160,15 +160,19 @@ def forward(results: Results, row: pd.Series) -> str:
 
 
 def speed(results: Results) -> str:
-    """How many times as fast as the pretrained one the whole model is, by phase, length, and what
+    """How many times as fast as the pretrained one the whole model is, by length, phase, and what
     was timed."""
     frame = need(results.whole)
-    lengths = sorted({int(each) for each in frame["length"]})
-    rows = []
-    for (phase, role), own in frame.groupby(["phase", "role"], sort=False):
-        known = dict(zip(own["length"], own["speedup"], strict=True))
-        told = [f"{known[each]:.2f}x" if each in known else NONE for each in lengths]
-        rows.append([f"{PHASES[phase]}, {TIMED.get(role, role)}", *told])
-    return "\n".join(
-        tables.markdown(["context (tokens)", *(f"{each:,}" for each in lengths)], rows)
-    )
+    timed = {f"{PHASES[phase]}, {TIMED.get(role, role)}": own.set_index("length")
+             for (phase, role), own in frame.groupby(["phase", "role"], sort=False)}  # fmt: skip
+    rows = [[f"{length:,}", *(times(own, length) for own in timed.values())]
+            for length in sorted({int(each) for each in frame["length"]})]  # fmt: skip
+    return "\n".join(tables.markdown(["context (tokens)", *timed], rows))
+
+
+def times(timed: pd.DataFrame, length: int) -> str:
+    """A speed at a length, with its interval."""
+    if length not in timed.index:
+        return NONE
+    row = timed.loc[length]
+    return f"{row['speedup']:.2f}x ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"

@@ -172,10 +172,10 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert "x at 16,384](" in timed
     assert "**ours (recipe), 2 of 18 groups**" in timed
     assert "12.5%" in timed
-    assert "| context (tokens) | 64 | 16,384 |" in headline.speed(read)
-    assert "| forward pass, recipe | 0.90x | " in headline.speed(read)
-    assert "| forward pass, calibrated | 0.90x | " in headline.speed(read)
-    assert "generation" not in headline.speed(read)
+    head, _, short, long = headline.speed(read).splitlines()
+    assert head == "| context (tokens) | forward pass, recipe | forward pass, calibrated |"
+    assert short.startswith("| 64 | 0.90x (")
+    assert long.startswith("| 16,384 | ")
     assert all("/rows.csv)" in line for line in lines)
 
 
