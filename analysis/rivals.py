@@ -23,6 +23,7 @@ READING, TEXTS = "rivals", "unseen"
 OURS = "recipe"
 BESIDE = ("allocated", "longer_allocated", "heavy", "longer", "longer_heavy", "masked",
           "sparq_groups")  # fmt: skip
+MASKED = "masked_lora"  # the recipe's routers, after LoRA under their mask
 BUDGET = "0.125"  # the recipe's own
 EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
 
@@ -84,20 +85,26 @@ def about(role: str) -> About:
 
 def rows(results: Results) -> pd.DataFrame:
     """The central table's rows of rivals and of ours on the common reading, against the adapted
-    model."""
+    model; of a model that was trained further under its mask, against as much training under full
+    attention, which it names first."""
     own = only(quality(results), reading=READING, texts=TEXTS, base_role="adapted",
                condition="hard")  # fmt: skip
-    base = own.loc[own["experiment"] == OURS, "against"].head(1)
     ours = own["experiment"].eq(OURS) | own["role"].isin(BESIDE)
-    return own[(own["role"].isin(list(ABOUT)) | ours) & own["against"].isin(base)]
+    return own[own["role"].isin(list(ABOUT)) | ours].drop_duplicates(["cell", "budget"])
+
+
+def opponent(results: Results, cell: Cell) -> Cell | None:
+    """What of ours a method is compared with: the recipe, or, where weights learnt under the
+    method's mask, the recipe whose weights learnt as much under its own."""
+    return results.cells.get(MASKED if cell.regime.get("name") == "lora" else OURS)
 
 
 def against_ours(results: Results) -> pd.DataFrame:
     """Rivals against the recipe at the same budget; those without one, against its own."""
     found: list[dict[str, Any]] = []
-    ours = results.cells.get(OURS)
-    for cell in results.cells.values() if ours else ():
-        if cell.role in ABOUT and cell.model == ours.model:
+    for cell in results.cells.values():
+        ours = opponent(results, cell)
+        if ours and cell.role in ABOUT and cell.model == ours.model:
             found += [row for row in versus(results, cell, ours)
                       if (row["reading"], row["texts"]) == (READING, TEXTS)]  # fmt: skip
             found += _without_budget(results, cell)

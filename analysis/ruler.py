@@ -24,7 +24,7 @@ SHOWN = (
 COLUMNS = [
     "experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
     "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
-    "distant_density", "evidence",
+    "distant_density", "base_distant_density", "evidence",
 ]  # fmt: skip
 
 
@@ -64,5 +64,6 @@ def compared(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
         "questions": cost.documents, "seeds": cost.seeds, "found": 100 * both["found"].mean(),
         "base_found": 100 * both["found_base"].mean(), **columns(points, "points", "points_"),
         **columns(cost, "nats"), "distant_density": both["distant_density"].mean(),
+        "base_distant_density": both["distant_density_base"].mean(),
         "evidence": both["evidence"].iloc[0],
     }  # fmt: skip

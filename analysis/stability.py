@@ -50,7 +50,7 @@ def table(results: Results) -> pd.DataFrame:
     """A row a joint training: tokens in the largest group on test documents (percent), and at the
     last step, as means over layers with intervals over layers, how far centroids and hidden states
     moved, the dimensions that projected tokens fill (of those at first), groups that are alive, and
-    the share of tokens that keep their group between looks."""
+    the share of tokens that keep their group from look to look, over the second half."""
     found = [row(results, cell) for cell in cells(results)]
     return pd.DataFrame([each for each in found if each], columns=COLUMNS)
 
@@ -62,6 +62,9 @@ def row(results: Results, cell: Cell) -> dict[str, Any]:
         return {}
     first, last = (by_layer(own, step) for step in (own["step"].min(), own["step"].max()))
     lost = (1 - last["rank"] / first["rank"]).clip(lower=0)
+    # At the end the rate is next to zero, and every token keeps its group.
+    late = own[own["step"] > own["step"].max() / 2].groupby("layer")["agreement"].mean()
+    last = last.assign(agreement=late)
     known: dict[str, Any] = {
         "cell": cell.name, "experiment": cell.block, "mitigation": cell.regime["mitigation"],
         "name": NAMES.get(cell.regime["mitigation"], cell.regime["mitigation"]),

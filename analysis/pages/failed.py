@@ -55,7 +55,7 @@ def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
         return None
     return (f"**More groups, not calibrated.** At {own['distant_density']:.0%} of the distant "
             f"pairs our groups cost {percent(own)}. A wider window with n-gram keys costs "
-            f"{percent(theirs)}.")  # fmt: skip
+            f"{percent(theirs)}, with {theirs['distant_density']:.0%}.")  # fmt: skip
 
 
 def longer(results: Results) -> list[str]:

@@ -38,8 +38,8 @@ def sentence(results: Results) -> str:
     beside = better(results, known, row)
     if "allocated" in beside.index:
         found = beside.loc["allocated"]
-        text += (f" Calibration, which trains nothing, makes that "
-                 f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
+        text += (f" Calibration, which trains nothing, makes that **{percent(found)}** with "
+                 f"{found['distant_density']:.1%}{unless(found, seeds)}.")  # fmt: skip
     if "longer_allocated" in beside.index:
         found = beside.loc["longer_allocated"]
         text += (f" With three times the training steps as well it is **{percent(found)}**"

@@ -58,9 +58,11 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (
 def question(results: Results) -> str:
     """What full attention for a question and its answer brings back of the answers lost."""
     lost, length, _ = answers(results)
-    told = [[ROLES[role], lost[role][1], lost[f"{role}_last"][1]]
+    told = [[ROLES[role], *(cell for each in (role, f"{role}_last")
+                            for cell in (f"{lost[each][0]:.1%}", lost[each][1]))]
             for role in ("ours", "allocated") if {role, f"{role}_last"} <= set(lost)]  # fmt: skip
-    head = [f"answers, {length:,} tokens", "mask alone", "question in full"]
+    head = [f"answers, {length:,} tokens", "distant pairs", "mask alone", "distant pairs",
+            "question in full"]  # fmt: skip
     return "\n".join(markdown(head, need(told)))
 
 

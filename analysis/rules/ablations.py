@@ -138,6 +138,11 @@ def _beside(
     return Verdict.NOT_REPRODUCED, "the other direction"
 
 
+def perfect(row: pd.Series) -> float:
+    """What perfect balance alone changes, in points, where the number of groups is another."""
+    return 100 / row["value"] - 100 / row["default"] if row["setting"] == "k" else 0.0
+
+
 @rule(
     "table9.{parameter}.{value}.dominance_centroid",
     "table9.{parameter}.{value}.dominance_full_ft",
@@ -154,7 +159,9 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         near = abs(row["largest"] - paper) <= limit
         why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
         return Outcome(told(near, not few), why, **own, **facts(row, results))
-    verdict, why = beside(interval(row, "points", 1), paper - base, limit, few)
+    even = perfect(row)
+    ours = {end: value - even for end, value in interval(row, "points", 1).items()}
+    verdict, why = beside(ours, paper - base - even, limit, few)
     why = (f"{said}: {points(row, digits=0)} against the default; the paper "
-           f"{paper - base:+.0f}: {why}")  # fmt: skip
+           f"{paper - base:+.0f}{f' (even groups {even:+.0f})' * bool(even)}: {why}")  # fmt: skip
     return Outcome(verdict, why, **own, **facts(row, results))

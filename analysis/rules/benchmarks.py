@@ -54,10 +54,15 @@ def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
     if row["exposed_questions_percent"] > limits.same_score:
         verdict = told(not row["changed_percent"], row["high"] < 0)
     why = (f"{row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, difference "
-           f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask reaches "
-           f"{row['exposed_questions_percent']:.0f}% of the questions and "
+           f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask"
+           f"{causal(row)} reaches {row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
     return Outcome(verdict, why, **known(row, results))
+
+
+def causal(row: pd.Series) -> str:
+    """Words where the paper's groups have our causal balance, since the paper's own would leak."""
+    return ", under causal balance," if str(row["budget"]).endswith(".causal") else ""
 
 
 @rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
@@ -67,8 +72,9 @@ def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
     frame, limit = table(results), limits.same_score
     row = need(row_of(frame[frame["shots"] > 0], role=role, texts=EVERY))
     why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
-           f"-{limit:.0f}); the mask reaches {row['exposed_questions_percent']:.0f}% of the "
-           f"questions and {row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
+           f"-{limit:.0f}); the mask{causal(row)} reaches "
+           f"{row['exposed_questions_percent']:.0f}% of the questions and "
+           f"{row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
     verdict = judged(-row["high"], -row["low"], limit)
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results),
                    same_setting=True)  # fmt: skip

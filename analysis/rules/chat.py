@@ -22,8 +22,8 @@ def further(results: Results, before: str) -> Outcome:
                  for name in (cell.name, ROUTED))  # fmt: skip
     why = (
         f"{cell.name} {own['divergence']:.3f} nats per token from the original model's answers, "
-        f"the paper's mask {mask['divergence']:.3f}: {found.value:+.3f} ({found.low:+.3f} to "
-        f"{found.high:+.3f})"
+        f"the paper's mask with causal balance {mask['divergence']:.3f}: {found.value:+.3f} "
+        f"({found.low:+.3f} to {found.high:+.3f})"
     )
     known = facts(own, results, "questions") | columns(found, "ours")
     return Outcome(judged(-found.high, -found.low, 0.0), why, **known, same_setting=True)

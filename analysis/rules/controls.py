@@ -18,7 +18,7 @@ from analysis.comparisons import (
     versus,
 )
 from analysis.results import Results
-from analysis.rivals import EQUAL
+from analysis.rivals import EQUAL, opponent
 from analysis.rows import need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
 
@@ -27,15 +27,14 @@ FEWEST = 3  # seeds from which a spread says anything
 
 def against_ours(results: Results, known: Headline) -> pd.DataFrame:
     """Masks that learnt no routing against the headline's routers, at equal budget, in every
-    reading of test documents that both have."""
-    ours = results.cells[known.cell]
-    rows = [
-        row
-        for cell in results.cells.values()
-        if cell.role in LEARNT_NOTHING and cell.model == ours.model
-        for row in versus(results, cell, ours)
-        if row["final"] and row["texts"] == known.family.texts
-    ]
+    reading of test documents that both have; one whose weights learnt under it, against routers
+    with as much of that."""
+    ours, rows = results.cells[known.cell], []
+    for cell in results.cells.values():
+        base = opponent(results, cell) if cell.regime.get("name") == "lora" else ours
+        if base and cell.role in LEARNT_NOTHING and cell.model == ours.model:
+            rows += [row for row in versus(results, cell, base)
+                     if row["final"] and row["texts"] == known.family.texts]  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -49,7 +48,8 @@ def routing_against_chance(results: Results) -> Outcome:
     names = labels(results.cells[name] for name in nearest["cell"])
     why = f"Perplexity relative to {known.cell}, best budget of each: " + "; ".join(
         f"{names[row['cell']]} {changed(row)} at {row['distant_density']:.1%} of the distant pairs "
-        f"(the routers: {row['base_distant_density']:.1%})" for _, row in nearest.iterrows()
+        f"(the routers: {row['base_distant_density']:.1%}{alike(row, known)})"
+        for _, row in nearest.iterrows()
     )  # fmt: skip
     fewer = others["base_distant_density"] - others["distant_density"]
     better = others["high"] < 0
@@ -66,6 +66,11 @@ def routing_against_chance(results: Results) -> Outcome:
         first = "The trained routers beat every one by more than the interval"
     row = nearest.iloc[0]
     return Outcome(verdict, f"{first}. {why}", **interval(row), **facts(row, results))
+
+
+def alike(row: pd.Series, known: Headline) -> str:
+    """What routers those are, where they are not the headline's."""
+    return "" if row["against"] == known.cell else f", {row['against']}: as much LoRA"
 
 
 @rule("audit.10", refuted="at no budget do the seeds lie further apart than half the interval over "

@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis import ruler
 from analysis.results import Results
+from analysis.rivals import EQUAL
 from analysis.rows import need, only
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, facts, interval, rule
@@ -35,10 +36,31 @@ def beyond_control(results: Results, control: str) -> Outcome:
     """Answers under another mask against the recipe's, judged by its best of all lengths."""
     own = asked(results, control, RECIPE)
     row = own.sort_values("points_low").iloc[-1]
-    verdict = worst(judged(each["points_low"], each["points_high"], 0.0)
+    verdict = worst(fair(judged(each["points_low"], each["points_high"], 0.0), each)
                     for _, each in own.iterrows())  # fmt: skip
-    return Outcome(verdict, f"{control} against the recipe: {points(own)}", **known(row, results),
-                   same_setting=True)  # fmt: skip
+    why = (f"{control} against the recipe: {points(own)} (the recipe: "
+           f"{', '.join(f'{share:.1%}' for share in own['base_distant_density'])})"
+           f"{one_task(results, row)}")  # fmt: skip
+    return Outcome(verdict, why, **known(row, results), same_setting=True)
+
+
+def fair(verdict: Verdict, row: pd.Series) -> Verdict:
+    """The same, but for a win of the side that keeps more pairs."""
+    more = row["distant_density"] - row["base_distant_density"]
+    won = {Verdict.REPRODUCED: -more, Verdict.NOT_REPRODUCED: more}.get(verdict, 0.0)
+    return Verdict.INCONCLUSIVE if won > EQUAL else verdict
+
+
+def one_task(results: Results, row: pd.Series) -> str:
+    """The task in which the two lie furthest apart."""
+    same = {name: row[name] for name in ("cell", "against", "length", "budget")}
+    tasks = only(ruler.table(results), **same)
+    tasks = tasks[tasks["task"] != ruler.EVERY]
+    if tasks.empty:
+        return ""
+    most = tasks.loc[tasks["points"].abs().idxmax()]
+    return (f"; most apart in {most['task']}, {most['points']:+.0f} points of {most['questions']} "
+            f"questions at {row['length']:,} tokens")  # fmt: skip
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -59,7 +81,8 @@ def points(rows: pd.DataFrame) -> str:
     return "; ".join(
         f"{each['points']:+.1f} points ({each['points_low']:.1f} to {each['points_high']:.1f}) of "
         f"{each['base_found']:.0f}% at {each['length']:,} tokens, {each['seeds']} "
-        f"seed{'s' * (each['seeds'] > 1)}" for _, each in rows.iterrows()
+        f"seed{'s' * (each['seeds'] > 1)}, {each['distant_density']:.1%} of the distant pairs"
+        for _, each in rows.iterrows()
     )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from analysis import finetuning, scope
 from analysis.benchmarks import table as scores
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rows import need, row_of
+from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside
-from analysis.rules.benchmarks import TASKS, known
+from analysis.rules.benchmarks import TASKS, causal, known
 from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule
 from analysis.rules.rivals import STANDS_FOR
 from analysis.rules.table7 import same_sign
@@ -32,7 +32,8 @@ def drop(claim: Claim) -> float:
     *(f"table1.{method}.{task}" for method in ANSWERED for task in TASKS),
     *(f"table10.{method}.{task}" for method in ANSWERED for task in TASKS),
     refuted="where the paper's score changes by more than the limit same_score, an interval within "
-    "that limit or on the other side of zero; where it does not, one wholly beyond the limit",
+    "that limit or on the other side of zero, if the mask reaches the questions; where it does "
+    "not, one wholly beyond the limit",
 )
 def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark under a rival, or after fine-tuning, beside the pretrained model's."""
@@ -42,13 +43,25 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     few = trained and scope.fewer_steps(claim, results, "finetuned-textsplays")
     verdict, said = beside(row, more, limit, few, STAYS)
     masked = not trained and method != "performer"
-    if verdict == Verdict.DIRECTION and masked and row["exposed_questions_percent"] <= limit:
-        verdict = Verdict.ARITHMETIC  # a mask reaches hardly a question
+    if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
+        verdict = {Verdict.DIRECTION: Verdict.ARITHMETIC,
+                   Verdict.NOT_REPRODUCED: Verdict.INCONCLUSIVE}.get(verdict, verdict)  # fmt: skip
     share = f"; {row['exposed_questions_percent']:.0f}% of the questions are longer than its window"
-    reach = share if masked else ""
+    reach = f"{share}{narrower(claim, results, method)}" if masked else ""
     why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
            f"{said}{reach}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+
+
+def narrower(claim: Claim, results: Results, method: str) -> str:
+    """The score under the narrowest window that was read, of a method that is a window alone: the
+    paper names none."""
+    own = only(scores(results), texts=TASKS[claim.column], shots=0)
+    own = own[own["experiment"] == "answers_window"].sort_values("window")
+    if method != "longformer" or own.empty:
+        return ""
+    row = own.iloc[0]
+    return f", and the paper names none; of {int(row['window'])} tokens {points(row)}"
 
 
 @rule("gsm8k.mistral-7b.focus.accuracy", refuted="an interval wholly beyond same_score, where the "
@@ -61,8 +74,8 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     verdict, said = beside(row, more, limits.same_score, few, STAYS)
     if verdict == Verdict.DIRECTION and row["base_score"] <= limits.same_score:
         verdict, said = Verdict.INCONCLUSIVE, "nothing that a mask could lose"
-    why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%, the "
-           f"paper {more:+.1f}: {said}")  # fmt: skip
+    why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%"
+           f"{causal(row) or ','} the paper {more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
 
 

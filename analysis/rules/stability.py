@@ -98,7 +98,7 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
     )
     verdict = told(happens, method == SINKHORN or not fewer)
     if happens and method == SINKHORN:
-        verdict, words = semantic(results)
+        verdict, words = semantic(claim, results)
     why = (f"{row['largest']:.0f}% of the tokens in the largest of {row['groups']} groups "
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
            f"alive, {row['agreement']:.1%} of the tokens keep theirs; after {row['steps']} "
@@ -121,16 +121,16 @@ def ends(row: pd.Series, sinkhorn: pd.Series, limits: Tolerances) -> bool:
     }[row["name"]])  # fmt: skip
 
 
-def semantic(results: Results) -> tuple[Verdict, str]:
+def semantic(claim: Claim, results: Results) -> tuple[Verdict, str]:
     """Whether even, stable groups hold parts of speech better than k-means of hidden states."""
     row = row_of(contents.table(results), layer="all", by="kmeans")
     if row is None:
         return Verdict.INCONCLUSIVE, "even and stable; what they hold was not read"
     more = (f"{points(row, 'ours_more', 0)} of tokens with their group's part of speech against "
-            "k-means of hidden states")  # fmt: skip
+            f"k-means of hidden states ({contents.OWN})")  # fmt: skip
     if row["ours_more_low"] > 0:
         return Verdict.DIRECTION, f"even, stable and semantic: {more}"
-    if row["ours_more_high"] >= 0:
+    if row["ours_more_high"] >= 0 or scope.fewer_steps(claim, results, contents.OWN):
         return Verdict.INCONCLUSIVE, f"even and stable; semantic cannot be told: {more}"
     return Verdict.NOT_REPRODUCED, f"even and stable, but less semantic than a clustering: {more}"
 
@@ -191,7 +191,7 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
     own, paper = interval(row, "agreement", 1), claim.figure
     few = scope.fewer_steps(claim, results, row["cell"])
     verdict = around(own, paper, limits.same_share / 100, few)
-    why = (f"{own['ours']:.1%} of the tokens keep their group over the last looks "
+    why = (f"{own['ours']:.1%} of the tokens keep their group from look to look "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}")  # fmt: skip
     return Outcome(verdict, why, **own, **known(row, results))

@@ -52,8 +52,9 @@ def with_sinks(results: Results, row: pd.Series, far: float) -> str:
     if fine.empty:
         return ""
     best = fine.sort_values("change").iloc[0]
-    return (f"not for want of training: after as few steps {best['cell']} "
-            f"({sinks(results, best)} sinks) has {best['change']:+.1%}")  # fmt: skip
+    apart = f"{sinks(results, best)} sinks, {best['balance']} balance, its own gate and scores"
+    return (f"not for want of training: after as few steps {best['cell']} ({apart}) has "
+            f"{best['change']:+.1%}")  # fmt: skip
 
 
 def table7_row(claim: Claim) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from analysis.results import Results
 from experiments.settings import Settings
 from experiments.stages import read
 from experiments.training import train
-from tests.analysis.result_files import write_ablation
+from tests.analysis.group_files import write_ablation
 from tests.experiments.training import CENTROIDS, work
 
 __all__ = ["work"]

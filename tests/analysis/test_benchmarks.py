@@ -7,7 +7,8 @@ import pytest
 from analysis import benchmarks
 from analysis.figures import benchmarks as figure
 from analysis.rows import Missing
-from tests.analysis.result_files import PAPER, write_answers
+from tests.analysis.answer_files import write_answers
+from tests.analysis.result_files import PAPER
 
 
 def test_the_paper_s_four_stand_together_too(results):

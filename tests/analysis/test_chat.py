@@ -6,7 +6,7 @@ import pytest
 
 from analysis import chat
 from analysis.rows import Missing
-from tests.analysis.result_files import write_chat
+from tests.analysis.answer_files import write_chat
 
 
 def test_distances_stand_beside_what_was_gained(results):

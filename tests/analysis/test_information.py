@@ -7,7 +7,7 @@ import pytest
 from analysis import information
 from analysis.figures.contents import told
 from analysis.rows import Missing
-from tests.analysis.result_files import write_information
+from tests.analysis.group_files import write_information
 
 GROUPS = "aabbccddaabbccdd"
 RENAMED = GROUPS.translate(str.maketrans("abcd", "bcda"))

@@ -15,7 +15,8 @@ from analysis.results import Results
 from analysis.rows import Missing
 from experiments.settings import Tolerances
 from experiments.sources import catalogue, made
-from tests.analysis.result_files import write_ladder, write_paper, write_pretrained
+from tests.analysis.result_files import write_paper, write_pretrained
+from tests.analysis.small_files import write_ladder
 
 SIZES = list(ladder.RUNGS.values())
 COSTS = [0.02, 0.0305, 0.0355, 0.04]

@@ -17,19 +17,14 @@ from analysis.figures import quality as quality_figure
 from analysis.pages import headline as opening
 from analysis.pages import rivals
 from analysis.results import Results
+from tests.analysis.answer_files import write_answers, write_chat, write_ruler
+from tests.analysis.group_files import write_ablation, write_contents, write_cure, write_information
 from tests.analysis.result_files import (
     RECIPE,
     ROUTERS,
     losses,
-    write_ablation,
     write_adapted,
-    write_answers,
-    write_chat,
-    write_contents,
     write_copying,
-    write_cure,
-    write_information,
-    write_ladder,
     write_leak,
     write_lengths,
     write_masks,
@@ -38,12 +33,10 @@ from tests.analysis.result_files import (
     write_positions,
     write_pretrained,
     write_read,
-    write_ruler,
     write_table,
     write_training,
-    write_tuned,
-    write_types,
 )
+from tests.analysis.small_files import write_ladder, write_tuned, write_types
 
 BUDGETS = {0.0625: 0.02, 0.125: 0.0, 0.25: -0.02}
 WORSE = {budget: change + 0.1 for budget, change in BUDGETS.items()}

@@ -16,8 +16,8 @@ from tests.analysis.result_files import (
     write_read,
     write_table,
     write_training,
-    write_tuned,
 )
+from tests.analysis.small_files import write_tuned
 
 
 def written(results: Results) -> Results:

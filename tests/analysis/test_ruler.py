@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis import ruler
-from tests.analysis.result_files import write_ruler
+from tests.analysis.answer_files import write_ruler
 
 
 def test_questions_are_paired_and_tasks_told_apart(results):

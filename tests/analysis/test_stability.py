@@ -7,7 +7,7 @@ from analysis.figures.dominance import draw
 from analysis.results import Results
 from analysis.rules.ablations import with_value
 from analysis.rules.stability import PLAIN, trained
-from tests.analysis.result_files import JOINT, write_ablation, write_cure
+from tests.analysis.group_files import JOINT, write_ablation, write_cure
 
 LONG = {**JOINT, "steps": 4000}
 

@@ -11,6 +11,7 @@ from analysis import claims, pages
 from analysis.pages import failed, headline, rivals
 from analysis.pages.words import NONE, NOTHING, or_nothing
 from analysis.results import Results
+from tests.analysis.answer_files import write_ruler
 from tests.analysis.result_files import (
     PAPER,
     PAPER_MASK,
@@ -19,7 +20,6 @@ from tests.analysis.result_files import (
     write_adapted,
     write_masks,
     write_pretrained,
-    write_ruler,
     write_table,
 )
 

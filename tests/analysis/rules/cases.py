@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.analysis.result_files import (
-    JOINT,
-)
+from tests.analysis.group_files import JOINT
 from tests.analysis.rules.writers import (
     ARITHMETIC,
     CONTRADICTS,

@@ -14,36 +14,33 @@ from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import Verdict
 from analysis.rules.stability import CONVERGED
-from tests.analysis.result_files import (
+from tests.analysis.answer_files import write_answers, write_chat, write_lora, write_ruler
+from tests.analysis.group_files import (
     DEFAULT,
     JOINT,
+    write_ablation,
+    write_contents,
+    write_cure,
+    write_groups,
+)
+from tests.analysis.result_files import (
     LORA,
     PAPER,
     RECIPE,
     ROUTERS,
     gpu_report,
-    write_ablation,
     write_adapted,
-    write_answers,
-    write_chat,
-    write_contents,
     write_copying,
-    write_cure,
-    write_groups,
-    write_ladder,
     write_leak,
     write_lengths,
-    write_lora,
     write_masks,
     write_paper,
     write_pretrained,
     write_read,
-    write_ruler,
     write_table,
-    write_tuned,
-    write_types,
 )
 from tests.analysis.result_files import losses as rows_of
+from tests.analysis.small_files import write_ladder, write_tuned, write_types
 
 (REPRODUCED, DIRECTION, NOT_REPRODUCED, CONTRADICTS, ARITHMETIC, INCONCLUSIVE, NOT_RUN) = Verdict
 CLAIMS = {claim.id: claim for claim in claims()}

@@ -1,0 +1,98 @@
+"""Result files of ablations, and of what groups are and hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tests.analysis.result_files import NOTHING, PAPER, ROUTERS, losses, record, write_read
+
+DEFAULT = {**PAPER, "num_groups": 8}  # the rest is the library's
+JOINT = {"name": "joint", "steps": 24, "context": 256, "weights": True, "mitigation": "sinkhorn"}
+
+
+def write_ablation(root: Path, block: str, change: float, largest: float, *,
+                   against: Sequence[str] = ("pretrained",), wobble: float = 1e-4,
+                   regime: Any = ROUTERS, **fields: Any) -> None:  # fmt: skip
+    """One setting of the paper's setup: its loss under the training gate, and its groups."""
+    method = DEFAULT | fields
+    known = {"method": method, "regime": regime, "against": against}
+    write_read(root, block, losses("soft", change=change, wobble=wobble), **known)
+    write_groups(root, block, largest, wobble=1000 * wobble, **known)
+
+
+def write_groups(root: Path, block: str, largest: float, *, wobble: float = 0.1,
+                 **how: Any) -> None:  # fmt: skip
+    """Percent of the tokens in the largest group, in two layers and six documents."""
+    rows = [
+        {"seed": 0, "condition": "soft", "budget": "own", "document": f"book {n}",
+         "sha": f"{n:012x}", "layer": layer, "confidence": 0.9, "one_plus_cv2": 1.1,
+         "largest_group": (largest + wobble * (n % 2 - 0.5)) / 100}
+        for n in range(6) for layer in range(2)
+    ]  # fmt: skip
+    write_read(root, block, rows, reading="groups", kind="groups", **how)
+
+
+def write_cure(root: Path, mitigation: str, largest: float, *, weights: bool = True,
+               steps: int = 60, apart: float = 0.01, base: str = "stable",
+               **last: float) -> None:  # fmt: skip
+    """A joint training that was watched: its groups on documents, and its trace."""
+    block = base if mitigation == "sinkhorn" else f"{base}_softmax"
+    block = block if weights else f"{base}_routers"
+    cell = f"{block}-mitigation{mitigation}"
+    regime = JOINT | {"mitigation": mitigation, "weights": weights, "steps": steps}
+    known = {"method": DEFAULT, "regime": regime, "against": [base]}
+    write_groups(root, block, largest, cell=cell, **known)
+    folder = root / block / "train" / "seed0" / cell
+    record(folder, model="smollm2-135m-instruct", texts="plays", seed=0, **known)
+    first = {"largest_group": 0.2, "one_plus_cv2": 1.1, "alive": 8, "confidence": 0.9,
+             "agreement": 0.95, "drift": 0.0, "shift": 0.0, "rank": 10.0}  # fmt: skip
+    end = first | {"drift": 0.5, "shift": 0.5, "rank": 5.0} | last
+    rows = [{"step": step, "layer": layer, **{name: value * (1 + apart * (layer - 1.5))
+             for name, value in each.items()}}
+            for step, each in ((1, first), (steps, end)) for layer in range(4)]  # fmt: skip
+    pd.DataFrame(rows).to_csv(folder / "groups.csv", index=False)
+
+
+CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verbs and pronouns",
+              "content nouns", "modifiers", "other")  # fmt: skip
+
+
+def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .",
+                   category: str = "punctuation", even: int = 0, block: str = "held",
+                   regime: Any = NOTHING) -> None:  # fmt: skip
+    """Eight groups in each of three layers, the first of which holds a category, and that of the
+    first layer its most frequent tokens; on both sides."""
+    known = {"method": DEFAULT, "regime": regime}
+    for reading in ("contents_search", "contents"):
+        rows = []
+        ways = {"groups": pure, "kmeans": kmeans, "token": 0.2, "permuted": 0.2}
+        for n, layer in product(range(4), range(3)):
+            for by, own in ways.items():
+                for group in range(8):
+                    members = 1000 + (even if group == 0 else 0)
+                    share = own + 0.01 * (n % 2)
+                    held = dict.fromkeys(CATEGORIES, 0)
+                    held["other"] = round(members * (1 - share))
+                    held[category if group == 0 else "content nouns"] += members - held["other"]
+                    row = {"seed": 0, "condition": "soft", "budget": "own", "layer": layer,
+                           "document": f"play {n}", "sha": f"{n:012x}", "by": by,
+                           "group": group, "members": members,
+                           "top": "of in" if layer or group else top}  # fmt: skip
+                    rows.append(row | held)
+        write_read(root, block, rows, reading=reading, kind="contents", **known)
+
+
+def write_information(root: Path, block: str, *by_document: str) -> None:
+    """What groups tell of tokens, and the groups of each document, alike in two layers."""
+    rows = [
+        {"seed": 0, "condition": "soft", "budget": "own", "document": f"play {n}",
+         "sha": f"{n:012x}", "layer": layer, "speech": 0.2 + 0.1 * n, "token": 0.3,
+         "frequency": 0.1, "position": 0.0, "groups": groups}
+        for n, groups in enumerate(by_document) for layer in (0, 1)
+    ]  # fmt: skip
+    write_read(root, block, rows, reading="information", kind="information")
