@@ -71,7 +71,7 @@ def found(results: Results, ledger: list[claims.Row]) -> dict[str, Any]:
         return pd.Series(need(own)[0])
 
     return {"rows": rows, "row": row, "claim": claim, **places(row),
-            "forecast": partial(foretold, results), "lost_rank": partial(lost_rank, row),
+            "forecast": partial(foretold, results), "moved": partial(moved, row),
             "worse_layers": partial(worse_layers, rows)}  # fmt: skip
 
 
@@ -104,10 +104,10 @@ def foretold(results: Results, budget: str, ends: bool = True) -> str:
     return f"{told:.1f}%" + (f" ({_plain(low, 0)} to {_plain(high, 0)})" if ends else "")
 
 
-def lost_rank(row: Any) -> str:
-    """Dimensions that the projection loses under Sinkhorn, beside a plain softmax."""
-    own, theirs = (row("stability", mitigation=name, weights=True)["lost_rank"]
-                   for name in ("sinkhorn", "none"))  # fmt: skip
+def moved(row: Any, measure: str) -> str:
+    """A movement of the groups under Sinkhorn, beside a plain softmax trained as long."""
+    own, theirs = (row("stability", cell=cell)[measure]
+                   for cell in ("steady", "steady_softmax-mitigationnone"))  # fmt: skip
     return f"{own / theirs:.1f}"
 
 

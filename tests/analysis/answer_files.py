@@ -45,7 +45,8 @@ def write_answers(
 
 def write_ruler(root: Path, lost: float, *, found: float | None = None, method: Any = RECIPE,
                 lengths: Sequence[int] = (1024, 2048), block: str = "ruler_recipe",
-                against: Sequence[str] = ("ruler_adapted",)) -> None:  # fmt: skip
+                against: Sequence[str] = ("ruler_adapted",),
+                kept: float = 0.1) -> None:  # fmt: skip
     """Two tasks of four questions: a mask that finds a share of each answer (None: every second
     answer), the right ones ``lost`` nats per token dearer than under full attention, which is
     written with the recipe."""
@@ -57,7 +58,7 @@ def write_ruler(root: Path, lost: float, *, found: float | None = None, method: 
              "document": str(n), "sha": f"{task}{n}", "length": length, "tokens": 10,
              "nll": 10 * (1 + n + lost * hard),
              "found": (n % 2 if found is None else found) if hard else 1.0,
-             "distant_density": 0.1 if hard else 1.0}
+             "distant_density": kept if hard else 1.0}
             for task in ("single", "squad") for length in lengths for n in range(4)
         ]  # fmt: skip
         known = {"method": method, "against": against} if hard else {}

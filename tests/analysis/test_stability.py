@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from analysis import ablations, stability
 from analysis.figures.dominance import draw
 from analysis.results import Results
@@ -56,3 +58,12 @@ def test_groups_are_judged_by_the_longest_training_and_perplexity_is_not(
     assert (
         with_value(results, "joint", "tau", 0.05, "change", base="tuned")["cell"] == "tuned_other"
     )
+
+
+def test_what_keeps_its_group_is_looked_at_while_the_rate_is_not_zero(results: Results) -> None:
+    write_cure(results.root, "none", 80.0, agreement=1.0)
+    path = results.root / "stable_softmax" / "train" / "seed0" / "stable_softmax-mitigationnone"
+    trace = pd.read_csv(path / "groups.csv")
+    middle = trace[trace["step"] == 60].assign(step=45, agreement=0.5)
+    pd.concat([trace, middle]).to_csv(path / "groups.csv", index=False)
+    assert abs(trained(results, PLAIN, True, "agreement")["agreement"] - 0.75) < 0.01

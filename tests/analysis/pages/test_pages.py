@@ -83,7 +83,7 @@ def test_what_a_question_in_full_brings_back(results):
     write_ruler(results.root, 0.1, found=1.0, block="ruler_recipe_last",
                 method=RECIPE | {"dense_last": 128})  # fmt: skip
     lost = f"{MINUS}50.0 points ({MINUS}50.0 to {MINUS}50.0)"
-    told = f"| ours (recipe) | {lost} | +0.0 points "
+    told = f"| ours (recipe) | 10.0% | {lost} | 10.0% | +0.0 points "
     assert told in rivals.question(Results(results.base))
 
 

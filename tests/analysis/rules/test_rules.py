@@ -25,6 +25,7 @@ from tests.analysis.rules.writers import (
     TRAINED,
     ablated,
     answers,
+    beside_window,
     both,
     cures,
     dense,
@@ -38,6 +39,7 @@ from tests.analysis.rules.writers import (
     paper,
     persisting,
     rivals,
+    rivals_answers,
     rungs,
     summed,
     table,
@@ -103,6 +105,9 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("groups.g4.purity", holds(0.6)),
         ("groups.notes.full-finetuning.persists", persisting(0.6)),
         ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
+        ("ours.ruler.window", beside_window(0.0, kept=0.05)),  # the recipe keeps more pairs
+        ("ours.ruler.window", beside_window(1.0, kept=0.15)),  # and here the window does
+        ("table1.longformer.lambada", rivals_answers(0, "longformer", 0.0)),  # out of its reach
         ("gsm8k.mistral-7b.focus.accuracy", summed(0, right=0.0)),  # nothing that could be lost
         ("gsm8k.mistral-7b.focus.accuracy", summed(9)),  # after far fewer steps
         ("ours.ladder.grows", rungs((0.02, 0.05, 0.01, 0.03))),

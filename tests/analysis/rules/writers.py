@@ -139,14 +139,15 @@ def asked(found: float) -> Writer:
                                        method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
 
 
-def beside_window(found: float) -> Writer:
-    """Long-context tasks under a window, and under the recipe, which finds half of the answers."""
+def beside_window(found: float, kept: float = 0.1) -> Writer:
+    """Long-context tasks under a window, and under the recipe, which finds half of the answers with
+    a tenth of the distant pairs."""
 
     def write(results: Results) -> None:
         write_ruler(results.root, 0.1, found=0.5)
         against = ["ruler_adapted", "ruler_recipe"]
         write_ruler(results.root, 0.2, found=found, block="ruler_window", against=against,
-                    method={"name": "window"})  # fmt: skip
+                    method={"name": "window"}, kept=kept)  # fmt: skip
 
     return write
 
