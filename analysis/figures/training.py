@@ -14,14 +14,15 @@ from analysis.rows import need, only
 CAPTION = (
     "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
     "from the lowest seed to the highest. Losses of routers are those of the gate that they train "
-    "with, from some step on the hard mask's own."
+    "with, from some step on the hard mask's own. Small models of ours are left out."
 )
 
 
 def draw(results: Results) -> Figure:
     """A line an experiment, at most seven; a panel for those of each kind of texts."""
     frame = need(tables.training(results))
-    trained = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
+    every = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
+    trained = [cell for cell in every if cell.role != "small"] or every
     final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)
     lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:2]
