@@ -26,16 +26,16 @@ def draw(results: Results) -> Figure:
     final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)
     lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:2]
-    figure, axes = style.axes(len(lengths), 1 + 5.5 * len(lengths), 5.0)
+    figure, axes = style.axes(len(lengths), 1 + 5.5 * len(lengths), 6.2)
     for axis, steps in zip(axes, lengths, strict=True):
         own = [cell for cell in trained if (cell.steps or 0) == steps][: style.MOST]
         names = labels(own)
         for number, cell in enumerate(own):
             course = only(frame, cell=cell.name).groupby("step")["loss"]
-            colour, _, dashes = style.LOOKS.get(cell.role, (style.CYCLE[number], "", "-"))
-            axis.plot(course.mean(), label=names[cell.name], color=colour, linestyle=dashes)
+            colour = style.CYCLE[number]  # that of a role may come twice
+            axis.plot(course.mean(), label=names[cell.name], color=colour)
             style.band(axis, course.min(), course.max(), colour)
         axis.set(xlabel="training step", ylabel="loss (nats per token)")
         axis.set_title(f"{steps} steps", loc="left")
-        axis.legend(frameon=False)
+        axis.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
     return figure
