@@ -60,11 +60,7 @@ def row(results: Results, cell: Cell) -> dict[str, Any]:
     own = only(results.traces, cell=cell.name)
     if own.empty:
         return {}
-    first, last = (by_layer(own, step) for step in (own["step"].min(), own["step"].max()))
-    lost = (1 - last["rank"] / first["rank"]).clip(lower=0)
-    # At the end the rate is next to zero, and every token keeps its group.
-    late = own[own["step"] > own["step"].max() / 2].groupby("layer")["agreement"].mean()
-    last = last.assign(agreement=late)
+    last = at_end(own)
     known: dict[str, Any] = {
         "cell": cell.name, "experiment": cell.block, "mitigation": cell.regime["mitigation"],
         "name": NAMES.get(cell.regime["mitigation"], cell.regime["mitigation"]),
@@ -72,10 +68,26 @@ def row(results: Results, cell: Cell) -> dict[str, Any]:
         "steps": int(own["step"].max()), "layers": len(last), "seeds": own["seed"].nunique(),
         "evidence": own["evidence"].iloc[0],
     }  # fmt: skip
-    for name, values in [*((each, last[each]) for each in EVERY), ("lost_rank", lost)]:
-        if values.notna().all() and len(values) > 1:
-            known |= columns(statistics.mean(values, results.confidence), name, f"{name}_")
+    for name in (*EVERY, "lost_rank"):
+        if last[name].notna().all() and len(last) > 1:
+            known |= columns(statistics.mean(last[name], results.confidence), name, f"{name}_")
     return known | largest(results, cell, cell)
+
+
+def at_end(trace: pd.DataFrame) -> pd.DataFrame:
+    """A row a layer: what was noted at the last step, the dimensions lost since the first, and the
+    agreement over the second half; at the last look the rate is next to zero, and all agrees."""
+    first, last = (by_layer(trace, step) for step in (trace["step"].min(), trace["step"].max()))
+    late = trace[trace["step"] > trace["step"].max() / 2].groupby("layer")["agreement"].mean()
+    lost = (1 - last["rank"] / first["rank"]).clip(lower=0)
+    return last.assign(agreement=late, lost_rank=lost)
+
+
+def beside(results: Results, cell: str, other: str, measure: str) -> statistics.Interval:
+    """A movement of one training as a share of another's, paired by layer."""
+    own, theirs = (at_end(only(results.traces, cell=name))[measure].to_numpy()
+                   for name in (cell, other))  # fmt: skip
+    return statistics.ratio(own, theirs, results.confidence)
 
 
 def by_layer(trace: pd.DataFrame, step: int) -> pd.DataFrame:

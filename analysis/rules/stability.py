@@ -52,9 +52,8 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
     measure, limit = ESCAPES[claim.column], limits.blocked
     row = trained(results, method, True, measure)
     plain = trained(results, PLAIN, True, measure, steps=row["steps"])
-    left = float(row[measure]) / max(float(plain[measure]), 1e-9)
-    low, high = (float(row[f"{measure}_{end}"]) / max(float(plain[measure]), 1e-9)
-                 for end in ("low", "high"))  # fmt: skip
+    left = stability.beside(results, row["cell"], plain["cell"], measure)
+    low, high = left.low, left.high
     says = str(claim.paper)
     verdict, said = Verdict.INCONCLUSIVE, "the interval holds the limit"
     if untold := cannot_tell(results, row, measure, limit * float(plain[measure])):
@@ -67,9 +66,9 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
         partly = limit < low and high < 1
         verdict = told(partly, low > 1)
         said = "in part" if partly else "not blocked" if low > 1 else "the interval holds both"
-    why = (f"{WORDS[measure].format(row[measure])}, {left:.2f} ({low:.2f} to {high:.2f}, over "
-           f"layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper on "
-           f"blocking it: {says}")  # fmt: skip
+    why = (f"{WORDS[measure].format(row[measure])}, {left.value:.2f} ({low:.2f} to {high:.2f}, "
+           f"over layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper "
+           f"on blocking it: {says}")  # fmt: skip
     return Outcome(verdict, why, **known(row, results))
 
 
@@ -78,10 +77,10 @@ def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) ->
     if measure == "drift" and row["name"] in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
     known = only(stability.table(results), steps=row["steps"])
-    frozen = row_of(known, name=row["name"], weights=False)
-    if measure == "shift" and frozen is not None and frozen["shift_high"] > limit:
-        return (f"with frozen weights they move by {frozen['shift']:.2f}, too, so the measure "
-                "cannot show them blocked")  # fmt: skip
+    frozen = only(known, name=[row["name"], PLAIN], weights=False)
+    if measure == "shift" and (frozen["shift_high"] > limit).any():
+        return (f"with frozen weights they move by {frozen['shift'].max():.2f}, too, so the "
+                "measure cannot show them blocked")  # fmt: skip
     return ""
 
 
