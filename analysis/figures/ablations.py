@@ -27,7 +27,6 @@ TITLES = {
 }  # fmt: skip
 LOOKS = {"centroids": (style.BLUE, "o", "routers alone"),
          "joint": (style.RED, "s", "with all weights")}  # fmt: skip
-STEADY = {"centroids": (style.GREEN, "^", -0.16), "joint": (style.ORANGE, "v", 0.16)}
 THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
           "joint": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
 
@@ -38,11 +37,11 @@ def draw(results: Results) -> Figure:
     figure, columns = grid(frame, 6.2, "tokens in the largest group (%)", 100)
     for setting, own, above, below in columns:
         own, values = own.sort_values("value"), sorted(set(own["value"]))
-        few = own["base"].isin(ablations.DEFAULTS.values())
-        for trained, rows in own[few].groupby("trained", sort=False):
-            panel(above, below, rows, values, str(trained), setting)
-        for trained, rows in own[~few].groupby("trained", sort=False):
-            steady(below, rows, values, str(trained))
+        for base, rows in own.groupby("base", sort=False):
+            if base in ablations.STEADY.values():
+                steady(below, rows, values)
+            else:
+                panel(above, below, rows, values, str(rows["trained"].iloc[0]), setting)
         above.axhline(0, color=style.INK, linewidth=1.2)
         for axis in (above, below):
             axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
@@ -91,12 +90,11 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], train
     below.plot([place for place, _ in known], [share for _, share in known], **hollow)
 
 
-def steady(below: Axes, rows: pd.DataFrame, values: list[Any], trained: str) -> None:
+def steady(below: Axes, rows: pd.DataFrame, values: list[Any]) -> None:
     """The largest group after as many steps as the paper's."""
-    colour, marker, side = STEADY[trained]
-    places = [values.index(value) + side for value in rows["value"]]
-    style.bars(below, places, rows, "largest", 1, color=colour, marker=marker, linestyle="-",
-               label=f"ours, 4,000 steps, {LOOKS[trained][2]}")  # fmt: skip
+    places = [values.index(value) + 0.16 for value in rows["value"]]
+    style.bars(below, places, rows, "largest", 1, color=style.ORANGE, marker="v", linestyle="-",
+               label="ours, 4,000 steps, with all weights")  # fmt: skip
 
 
 def paper(setting: str, trained: str, default: float) -> list[dict[str, Any]]:

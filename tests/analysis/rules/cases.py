@@ -262,6 +262,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table9.sinkhorn-iterations.3.dominance_centroid",
          ablated(0.0, 90.0, sinkhorn_iterations=3), DIRECTION,
          ablated(0.0, 12.0, TRAINED, sinkhorn_iterations=3)),
+        ("table9.k.4.dominance_centroid", ablated(0.0, 36.5, num_groups=4), DIRECTION,
+         ablated(0.0, 24.0, TRAINED, num_groups=4)),  # even groups would have 12.5 points more
         ("table9.window.512.dominance_full_ft", ablated(0.0, 24.0, JOINT, window=512), DIRECTION,
          ablated(0.0, 50.0, LONG, window=512)),
     ],
