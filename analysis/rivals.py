@@ -93,10 +93,10 @@ def rows(results: Results) -> pd.DataFrame:
     return own[own["role"].isin(list(ABOUT)) | ours].drop_duplicates(["cell", "budget"])
 
 
-def opponent(results: Results, cell: Cell) -> Cell | None:
-    """What of ours a method is compared with: the recipe, or, where weights learnt under the
+def opponent(results: Results, cell: Cell, ours: str = OURS) -> Cell | None:
+    """What of ours a method is compared with: these routers, or, where weights learnt under the
     method's mask, the recipe whose weights learnt as much under its own."""
-    return results.cells.get(MASKED if cell.regime.get("name") == "lora" else OURS)
+    return results.cells.get(MASKED if cell.regime.get("name") == "lora" else ours)
 
 
 def against_ours(results: Results) -> pd.DataFrame:

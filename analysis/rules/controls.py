@@ -3,6 +3,8 @@ point 9), any training at all (11), the luck of a seed (10)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from analysis.cells import LEARNT_NOTHING, labels
@@ -29,10 +31,10 @@ def against_ours(results: Results, known: Headline) -> pd.DataFrame:
     """Masks that learnt no routing against the headline's routers, at equal budget, in every
     reading of test documents that both have; one whose weights learnt under it, against routers
     with as much of that."""
-    ours, rows = results.cells[known.cell], []
+    rows: list[dict[str, Any]] = []
     for cell in results.cells.values():
-        base = opponent(results, cell) if cell.regime.get("name") == "lora" else ours
-        if base and cell.role in LEARNT_NOTHING and cell.model == ours.model:
+        base = opponent(results, cell, known.cell)
+        if base and cell.role in LEARNT_NOTHING and cell.model == base.model:
             rows += [row for row in versus(results, cell, base)
                      if row["final"] and row["texts"] == known.family.texts]  # fmt: skip
     return pd.DataFrame(rows)
