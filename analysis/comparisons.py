@@ -29,6 +29,7 @@ FEWEST = 2  # documents of an interval
 # Whose figures open README and the report: the first that has been read.
 HEADLINES = ("recipe", "plays_recipe")
 MAIN_READING = "final"
+CHOSEN_ON = ("search", "short_search")  # of settings that are compared on validation documents
 
 
 @cache
@@ -106,6 +107,12 @@ def described(results: Results, cell: Cell, rows: pd.DataFrame) -> dict[str, Any
 def perplexity(rows: pd.DataFrame) -> float:
     """Over all tokens of all documents and seeds."""
     return float(np.exp(rows["nll"].sum() / rows["tokens"].sum()))
+
+
+def best(results: Results, block: str) -> Cell:
+    """The cell of an experiment that costs least on validation documents, as it was trained."""
+    own = need(only(results.rows, experiment=block, reading=CHOSEN_ON, condition=["full", "soft"]))
+    return results.cells[str(own.groupby("cell")["nll"].sum().idxmin())]
 
 
 def against_full(frame: pd.DataFrame) -> pd.DataFrame:

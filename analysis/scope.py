@@ -46,10 +46,11 @@ def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
     return found
 
 
-def fewer_steps(claim: Claim, results: Results, cell: str) -> bool:
+def fewer_steps(claim: Claim | None, results: Results, cell: str) -> bool:
     """Whether what a cell has was trained, by itself or its start, for fewer steps than the
-    paper's."""
-    paper_steps = claim.setting.get("steps", paper()["source"]["defaults"]["steps"])
+    paper's, of the claim's setting or, without one, its usual ones."""
+    setting = claim.setting if claim else {}
+    paper_steps = setting.get("steps", paper()["source"]["defaults"]["steps"])
     return trained(results, results.cells[cell]) < paper_steps
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from analysis import chat
+from analysis.comparisons import best
 from analysis.results import Results
 from analysis.rows import columns, only
 from analysis.rules.headline import judged
-from analysis.rules.lora import BLOCKS, best
+from analysis.rules.lora import BLOCKS
 from analysis.rules.registry import Outcome, facts, rule
 
 ROUTED = "answers_paper"

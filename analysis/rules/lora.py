@@ -9,10 +9,10 @@ from __future__ import annotations
 from analysis import scope
 from analysis.benchmarks import table as scores
 from analysis.cells import Cell
-from analysis.comparisons import quality
+from analysis.comparisons import best, quality
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rows import need, only, row_of
+from analysis.rows import need, row_of
 from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
@@ -21,13 +21,6 @@ from experiments.settings import Tolerances
 
 BLOCKS = {"lora-r4": "lora4", "lora-r16": "lora16"}
 RATES = ("1e-5", "5e-5", "1e-4")
-CHOSEN_ON = "search"  # validation documents
-
-
-def best(results: Results, block: str) -> Cell:
-    """The cell of an experiment that costs least on validation documents."""
-    own = need(only(results.rows, experiment=block, reading=CHOSEN_ON))
-    return results.cells[str(own.groupby("cell")["nll"].sum().idxmin())]
 
 
 def nearest(results: Results, wanted: float) -> Cell:
