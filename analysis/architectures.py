@@ -18,7 +18,8 @@ TYPES = {
     "MHA": "small-gpt2", "GQA": "small-llama", "GQA + bias": "small-qwen2",
     "MHA + QK-norm": "small-olmo2", "interleaved + soft-cap": "small-gemma2",
 }  # fmt: skip
-GEMMA = "gemma-2-9b"  # the type that the paper names and has no model of
+# The type that the paper names and has no model of; and the model that we run most on.
+OTHERS = {"gemma-2-9b": "interleaved + soft-cap", "smollm2-135m-instruct": "GQA"}
 # Of params.yaml, against the same models with full attention; and a window alone.
 ROUTED, WINDOW = "types_paper", "types_window"
 COLUMNS = ["attention", "model", "cell", "condition", "budget", "texts", "context", "top_k",
@@ -27,8 +28,8 @@ COLUMNS = ["attention", "model", "cell", "condition", "budget", "texts", "contex
 
 
 def attention_of(model: str) -> str | None:
-    """The attention type of a model by its name in params.yaml, None where it is not of Table 2."""
-    known = {small: name for name, small in TYPES.items()} | {GEMMA: list(TYPES)[-1]}
+    """The attention type of a model by its name in params.yaml, None where it is not known."""
+    known = {small: name for name, small in TYPES.items()} | OTHERS
     for row in printed("table2"):
         entry = paper()["models"].get(row["model"], {})
         known[entry.get("source", row["model"])] = row["attention"]

@@ -9,11 +9,13 @@ import pandas as pd
 
 from analysis.comparisons import quality
 from analysis.results import Results
-from analysis.rows import need, only, row_of
+from analysis.rows import need, only
 
 # How an experiment of params.yaml trained weights, and under what attention.
 TRAINED = {
     "finetuned": ("fine-tuned", "full"), "finetuned_focus": ("fine-tuned", "focus"),
+    "finetuned_steps": ("fine-tuned, 4,000 steps", "full"),
+    "finetuned_focus_steps": ("fine-tuned, 4,000 steps", "focus"),
     "scratch": ("from scratch", "full"), "scratch_focus": ("from scratch", "focus"),
 }  # fmt: skip
 # The paper's texts, and ours of the same kind.
@@ -36,6 +38,8 @@ def table(results: Results) -> pd.DataFrame:
 
 
 def of(results: Results, weights: str, method: str, texts: str, condition: str) -> pd.Series:
-    """One row of the table, Missing where it was not read."""
-    return need(row_of(table(results), weights=weights, method=method, texts=texts,
-                       condition=condition))  # fmt: skip
+    """One row of the table, of the longest training; Missing where it was not read."""
+    own = only(table(results), method=method, texts=texts, condition=condition)
+    own = own[own["weights"].astype(str).str.startswith(weights)]
+    steps = own["cell"].map(lambda name: results.cells[name].steps)
+    return need(own.assign(_steps=steps)).sort_values("_steps").iloc[-1]

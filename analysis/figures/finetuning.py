@@ -51,7 +51,8 @@ def by_text(axis: Axes, frame: pd.DataFrame) -> None:
               linestyle="", color=style.GREY, markerfacecolor="white", label="the paper's",
               markersize=5.5)  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.2)
-    axis.set_xticks(range(len(shown)), [f"{texts}\n{weights}" for weights, texts in shown])
+    names = [f"{texts}\n{weights}".replace(", ", "\n") for weights, texts in shown]
+    axis.set_xticks(range(len(shown)), names)
     axis.set(xlim=(-0.5, len(shown) - 0.5),
              ylabel="perplexity against\nfull attention trained alike (%)")  # fmt: skip
 

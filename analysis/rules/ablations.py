@@ -16,7 +16,7 @@ from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
-from analysis.rules.table7 import same_sign
+from analysis.rules.table7 import gate_of_all_steps
 from experiments.settings import Tolerances
 
 TRAINED = {"centroid_ppl": "centroids", "finetuned_ppl": "joint",
@@ -97,16 +97,18 @@ def both(claim: Claim, results: Results, measure: str,
 
 def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
            paper: float, base: float) -> Outcome:  # fmt: skip
-    """A change of perplexity beside the paper's, from ``base`` to ``paper``."""
-    few = scope.fewer_steps(claim, results, row["cell"])
-    limit = limits.same_ppl
+    """A change of perplexity beside the paper's, from ``base`` to ``paper``; of the default from
+    the pretrained model."""
+    against = f"the default {row['default']:g}"
     if row["value"] == row["default"]:
-        verdict, why = same_sign(row, paper - pretrained(), few)
-    else:
-        verdict, why = beside(interval(row), 100 * (paper / base - 1), 100 * limit, few)
-        why = (f"{changed(row)} against the default {row['default']:g}; the paper has "
-               f"{paper / base - 1:+.1%}: {why}")  # fmt: skip
-    return Outcome(verdict, f"{why}; training gate", **facts(row, results))
+        against, base = "the pretrained model", pretrained()
+        if row["setting"] == "routing_dim":  # of the paper's main table, too
+            row = gate_of_all_steps(claim, results, row)
+    few = scope.fewer_steps(claim, results, row["cell"])
+    theirs = paper / base - 1
+    verdict, why = beside(interval(row), 100 * theirs, 100 * limits.same_ppl, few)
+    why = f"{changed(row)} against {against}; the paper has {theirs:+.1%}: {why}; training gate"
+    return Outcome(verdict, why, **facts(row, results))
 
 
 def beside(ours: Mapping[str, float], theirs: float, limit: float, few: bool = False,

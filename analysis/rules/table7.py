@@ -49,6 +49,17 @@ def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Se
     return need(row_of(rates, cell=best(results, row["experiment"]).name))
 
 
+def gate_of_all_steps(claim: Claim, results: Results, row: pd.Series) -> pd.Series:
+    """The training gate against the pretrained model in the row nearest to the paper; ``row``, if
+    that one was trained for fewer steps than the paper's, too."""
+    try:
+        cell = paper_way(results, 2)["cell"]
+    except Missing:
+        return row
+    own = row_of(quality(results), cell=cell, final=True, base_role="pretrained", condition="soft")
+    return row if own is None or scope.fewer_steps(claim, results, cell) else own
+
+
 def with_sinks(results: Results, row: pd.Series, far: float) -> str:
     """Words on a cell that differs in sinks (and gate, and scores) and is not far worse after as
     few steps; empty where there is none: then a mask may be bad for want of training."""
