@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,7 +144,13 @@ def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for cell in sorted(cells, key=lambda cell: cell.name != first):
-        swept = cell.point.removeprefix("-model") if cell.point.startswith("-model") else cell.name
-        label = ROLES.get(cell.role, swept.replace("_", " "))
-        found[cell.name] = cell.name if label in found.values() else label
+        model = cell.point.removeprefix("-model") if cell.point.startswith("-model") else None
+        label = ROLES.get(cell.role) or model or spoken(cell.name)
+        found[cell.name] = spoken(cell.name) if label in found.values() else label
     return found
+
+
+def spoken(name: str) -> str:
+    """The name of a cell in words: ``one_block-learning_rate0.01`` is *one block, learning rate
+    0.01*."""
+    return re.sub(r"-([a-z_]+)(?=[\d.])", r", \1 ", name).replace("_", " ")

@@ -17,16 +17,18 @@ CAPTION = (
     "with, from some step on the hard mask's own. Small models of ours are left out."
 )
 
+PANELS = 3
+
 
 def draw(results: Results) -> Figure:
-    """A line an experiment, at most seven; a panel for those of each kind of texts."""
+    """A line an experiment, at most seven; a panel a number of steps, the greatest first."""
     frame = need(tables.training(results))
     every = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
     trained = [cell for cell in every if cell.role != "small"] or every
     final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)
-    lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:2]
-    figure, axes = style.axes(len(lengths), 1 + 5.5 * len(lengths), 6.2)
+    lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:PANELS]
+    figure, axes = style.axes(len(lengths), 1 + 4.6 * len(lengths), 6.2)
     for axis, steps in zip(axes, lengths, strict=True):
         own = [cell for cell in trained if (cell.steps or 0) == steps][: style.MOST]
         names = labels(own)
@@ -36,6 +38,6 @@ def draw(results: Results) -> Figure:
             axis.plot(course.mean(), label=names[cell.name], color=colour)
             style.band(axis, course.min(), course.max(), colour)
         axis.set(xlabel="training step", ylabel="loss (nats per token)")
-        axis.set_title(f"{steps} steps", loc="left")
+        axis.set_title(f"{steps:,} steps", loc="left")
         axis.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
     return figure
