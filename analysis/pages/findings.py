@@ -91,6 +91,9 @@ def places(row: Any) -> dict[str, Any]:
         "attention": lambda method, length, groups, kept: row(
             "speed", whose="ours", direction="forward", device="cpu", method=method, length=length,
             K=groups, k=kept, probe="symmetric"),
+        "gate": lambda reading, condition="soft", budget="own": row(
+            "quality", cell="paper_steps-learning_rate0.001", reading=reading,
+            condition=condition, budget=budget),
         "sinks": lambda count: row(
             "quality", cell=f"search_sinks-sinks{count}", budget="0.125", against="plays_recipe"),
         "answers": lambda cell, before=1024: value(

@@ -85,7 +85,7 @@ def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tup
     fewer steps than the paper's only where others show that they are enough."""
     shift = f"{changed(row)} against pretrained"
     few = scope.fewer_steps(claim, results, row["cell"])
-    trained = with_sinks(results, row, far)
+    trained = with_sinks(results, row, far) if few else ""
     if row["high"] < far:
         return Verdict.NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
     if row["low"] < far:
