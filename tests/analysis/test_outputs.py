@@ -173,7 +173,7 @@ def test_a_rival_and_a_sweep_appear_with_nothing_to_change_here(filled):
     assert {"rival", "ablation-window64"} <= set(tables.metrics(results))
     assert "rival" in labels(quality_figure.draw(results))
     shown = {text.get_text() for text in equal.draw(results).axes[0].get_yticklabels()}
-    assert {"rival", "ablation-window64", "ours (recipe)"} <= shown
+    assert {"rival", "ablation, window 64", "ours (recipe)"} <= shown
 
 
 def test_no_figure_has_more_lines_than_an_eye_keeps_apart(filled):
