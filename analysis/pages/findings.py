@@ -94,6 +94,9 @@ def places(row: Any) -> dict[str, Any]:
         "gate": lambda reading, condition="soft", budget="own": row(
             "quality", cell="paper_steps-learning_rate0.001", reading=reading,
             condition=condition, budget=budget),
+        "tuned": lambda texts, condition="soft": row(
+            "finetuning", weights="fine-tuned, 4,000 steps", method="focus", texts=texts,
+            condition=condition),
         "sinks": lambda count: row(
             "quality", cell=f"search_sinks-sinks{count}", budget="0.125", against="plays_recipe"),
         "answers": lambda cell, before=1024: value(
