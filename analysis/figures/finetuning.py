@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -52,8 +54,8 @@ def by_text(axis: Axes, frame: pd.DataFrame) -> None:
               linestyle="", color=style.GREY, markerfacecolor="white", label="the paper's",
               markersize=5.5)  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.2)
-    names = [f"{texts}\n{weights}".replace(", ", "\n").replace("from ", "from\n") for weights, texts in shown]
-    axis.set_xticks(range(len(shown)), names)
+    axis.set_xticks(range(len(shown)), ["\n".join([texts, *re.split(", |(?<=from) ", weights)])
+                                        for weights, texts in shown])  # fmt: skip
     axis.set(xlim=(-0.5, len(shown) - 0.5),
              ylabel="perplexity against\nfull attention trained alike (%)")  # fmt: skip
 
