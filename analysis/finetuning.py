@@ -14,14 +14,13 @@ from analysis.rows import need, only
 # How an experiment of params.yaml trained weights, and under what attention.
 TRAINED = {
     "finetuned": ("fine-tuned", "full"), "finetuned_focus": ("fine-tuned", "focus"),
-    "finetuned_steps": ("fine-tuned, 4,000 steps", "full"),
-    "finetuned_focus_steps": ("fine-tuned, 4,000 steps", "focus"),
+    "finetuned_steps": ("fine-tuned", "full"), "finetuned_focus_steps": ("fine-tuned", "focus"),
     "scratch": ("from scratch", "full"), "scratch_focus": ("from scratch", "focus"),
 }  # fmt: skip
 # The paper's texts, and ours of the same kind.
 TEXTS = {"pg19": "plays", "wikitext-103": "articles", "openwebtext": "essays"}
 NAMES = ["change", "low", "high", "ppl", "base_ppl", "documents", "seeds", "evidence"]
-COLUMNS = ["weights", "method", "against", "texts", "cell", "condition", *NAMES]
+COLUMNS = ["weights", "steps", "method", "against", "texts", "cell", "condition", *NAMES]
 
 
 @cache
@@ -33,13 +32,12 @@ def table(results: Results) -> pd.DataFrame:
     own = own[own["texts"] == own["cell"].map(lambda name: results.cells[name].texts)]
     trained = [TRAINED[block] for block in own["experiment"]]
     known = own.assign(weights=[weights for weights, _ in trained],
-                       method=[method for _, method in trained])  # fmt: skip
-    return known[COLUMNS].sort_values("weights", kind="stable")
+                       method=[method for _, method in trained],
+                       steps=[results.cells[name].steps for name in own["cell"]])  # fmt: skip
+    return known[COLUMNS].sort_values(["weights", "steps"], kind="stable")
 
 
 def of(results: Results, weights: str, method: str, texts: str, condition: str) -> pd.Series:
     """One row of the table, of the longest training; Missing where it was not read."""
-    own = only(table(results), method=method, texts=texts, condition=condition)
-    own = own[own["weights"].astype(str).str.startswith(weights)]
-    steps = own["cell"].map(lambda name: results.cells[name].steps)
-    return need(own.assign(_steps=steps)).sort_values("_steps").iloc[-1]
+    own = only(table(results), weights=weights, method=method, texts=texts, condition=condition)
+    return need(own).iloc[-1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,11 +15,12 @@ from analysis.rows import need, only
 
 CAPTION = (
     "Left: change of the perplexity when all weights are trained with Focus, against full "
-    "attention trained as long on the same text: SmolLM2 for 24 steps; small models for 4,000, and "
-    "from scratch. 95% intervals over documents (and seeds, from scratch). Hollow: the paper's, "
-    "without intervals. Right: loss of the training text from scratch, mean of seeds, the band "
-    "from the least to the greatest."
+    "attention trained as long on the same text: SmolLM2 for 24 steps, small models elsewhere. "
+    "95% intervals over documents (and seeds, from scratch). Hollow: the paper's, without "
+    "intervals. Right: loss of the training text from scratch, mean of seeds, the band from the "
+    "least to the greatest."
 )
+KEYS = ("texts", "weights", "steps")  # of a place on the axis
 CURVES = {"scratch": (style.INK, "-", "full attention"),
           "scratch_focus": (style.BLUE, "-", "Focus, training gate")}  # fmt: skip
 CONDITIONS = {"soft": (style.BLUE, "o", "ours, training gate", -0.15),
@@ -42,25 +41,26 @@ def draw(results: Results) -> Figure:
 
 def by_text(axis: Axes, frame: pd.DataFrame) -> None:
     """Changes by text and way to train, ours and the paper's."""
-    shown = list(dict.fromkeys(zip(frame["weights"], frame["texts"], strict=True)))
+    shown = list(dict.fromkeys(zip(*(frame[name] for name in KEYS), strict=True)))
     for condition, (colour, marker, label, side) in CONDITIONS.items():
         own = only(frame, condition=condition)
         if own.empty:
             continue
         places = [shown.index(each) + side
-                  for each in zip(own["weights"], own["texts"], strict=True)]  # fmt: skip
+                  for each in zip(*(own[name] for name in KEYS), strict=True)]  # fmt: skip
         style.bars(axis, places, own, label=label, color=colour, marker=marker, linestyle="")
-    axis.plot([n + 0.15 for n in range(len(shown))], [paper(*each) for each in shown], marker="D",
-              linestyle="", color=style.GREY, markerfacecolor="white", label="the paper's",
+    theirs = [paper(texts, weights) for texts, weights, _ in shown]
+    axis.plot([n + 0.15 for n in range(len(shown))], theirs, marker="D", linestyle="",
+              color=style.GREY, markerfacecolor="white", label="the paper's",
               markersize=5.5)  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.2)
-    axis.set_xticks(range(len(shown)), ["\n".join([texts, *re.split(", |(?<=from) ", weights)])
-                                        for weights, texts in shown])  # fmt: skip
+    axis.set_xticks(range(len(shown)), [f"{texts}\n{weights}\n{steps:,} steps"
+                                        for texts, weights, steps in shown])  # fmt: skip
     axis.set(xlim=(-0.5, len(shown) - 0.5),
              ylabel="perplexity against\nfull attention trained alike (%)")  # fmt: skip
 
 
-def paper(weights: str, texts: str) -> float:
+def paper(texts: str, weights: str) -> float:
     """The paper's change in percent, of its text of the same kind."""
     if weights == "from scratch":
         (row,) = printed("from_scratch")

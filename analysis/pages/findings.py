@@ -95,7 +95,7 @@ def places(row: Any) -> dict[str, Any]:
             "quality", cell="paper_steps-learning_rate0.001", reading=reading,
             condition=condition, budget=budget),
         "tuned": lambda texts, condition="soft": row(
-            "finetuning", weights="fine-tuned, 4,000 steps", method="focus", texts=texts,
+            "finetuning", weights="fine-tuned", steps=4000, method="focus", texts=texts,
             condition=condition),
         "sinks": lambda count: row(
             "quality", cell=f"search_sinks-sinks{count}", budget="0.125", against="plays_recipe"),
