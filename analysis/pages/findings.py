@@ -14,6 +14,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from analysis import claims, forecast, tables
+from analysis.comparisons import best
 from analysis.pages.words import NONE
 from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
@@ -70,12 +71,12 @@ def found(results: Results, ledger: list[claims.Row]) -> dict[str, Any]:
         own = [each for each in ledger if each["id"] == name and each["ours"] is not None]
         return pd.Series(need(own)[0])
 
-    return {"rows": rows, "row": row, "claim": claim, **places(row),
+    return {"rows": rows, "row": row, "claim": claim, **places(results, row),
             "forecast": partial(foretold, results), "moved": partial(moved, row),
             "worse_layers": partial(worse_layers, rows)}  # fmt: skip
 
 
-def places(row: Any) -> dict[str, Any]:
+def places(results: Results, row: Any) -> dict[str, Any]:
     """Rows that several lines ask for, by what differs."""
     return {
         "books": lambda cell, budget="0.125", against="adapted": row(
@@ -92,7 +93,7 @@ def places(row: Any) -> dict[str, Any]:
             "speed", whose="ours", direction="forward", device="cpu", method=method, length=length,
             K=groups, k=kept, probe="symmetric"),
         "gate": lambda reading, condition="soft", budget="own": row(
-            "quality", cell="paper_steps-learning_rate0.001", reading=reading,
+            "quality", cell=best(results, "paper_steps").name, reading=reading,
             condition=condition, budget=budget),
         "tuned": lambda texts, condition="soft": row(
             "finetuning", weights="fine-tuned", steps=4000, method="focus", texts=texts,

@@ -43,7 +43,8 @@ def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Se
                        _few=[scope.fewer_steps(claim, results, c.name) for c in cells])  # fmt: skip
     own = need(own[[a and b for a, b in zip(plain, named, strict=True)]])
     row = own.sort_values(["_gate", "_few"], kind="stable").iloc[0]
-    rates = only(own, experiment=row["experiment"], reading=row["reading"], texts=row["texts"])
+    same = {name: row[name] for name in ("experiment", "model", "reading", "texts")}
+    rates = only(own, **same)
     if len(rates) == 1:
         return row
     return need(row_of(rates, cell=best(results, row["experiment"]).name))
