@@ -73,7 +73,7 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
 
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
-      "limit same_ppl")  # fmt: skip
+      "limit same_ppl; of the default, one above zero or wholly within the limit")  # fmt: skip
 def dimensions(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Perplexity with more dimensions to route in; the model's own for the paper's."""
     dimension = claim.keys["R"]

@@ -8,7 +8,7 @@ from analysis import finetuning, scope
 from analysis.finetuning import TEXTS
 from analysis.paper import Claim, printed, theirs
 from analysis.results import Results
-from analysis.rules.architectures import no_worse
+from analysis.rules.architectures import NO_GAIN, no_worse
 from analysis.rules.registry import Outcome, facts, interval, rule
 from analysis.rules.table7 import same_sign
 from experiments.settings import Tolerances
@@ -26,18 +26,14 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, row: pd.Series) 
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
-REFUTED = ("after as many steps, an interval above zero where the paper gains, or above the "
-           "paper's cost (at least the limit same_ppl) where it loses")  # fmt: skip
-
-
-@rule("table5.{model}.ppl_focus_ft", "domains.{text}.ppl_focus_ft", refuted=REFUTED)
+@rule("table5.{model}.ppl_focus_ft", "domains.{text}.ppl_focus_ft", refuted=NO_GAIN)
 def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19") -> Outcome:
     """Our model on a text of the same kind: on plays for each of the paper's three models."""
     row = finetuning.of(results, "fine-tuned", "focus", TEXTS[text], "soft")
     return outcome(claim, results, limits, row)
 
 
-@rule("from_scratch.mistral-7b.ppl_focus", refuted=REFUTED)
+@rule("from_scratch.mistral-7b.ppl_focus", refuted=NO_GAIN)
 def from_scratch(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A small model with grouped queries, as Mistral has them."""
     row = finetuning.of(results, "from scratch", "focus", "articles", "soft")
