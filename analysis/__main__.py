@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis import claims, figures, forecast, pages, report, tables
 from analysis.results import Results
-from analysis.stale import stale
+from analysis.stale import alone, stale
 from experiments import settings
 
 
@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{len(written)} files, most below {out}")
     for line in stale(results, chosen):
         print(f"stale: {line}")
+    for line in alone(results):
+        print(f"alone: {line}")
 
 
 if __name__ == "__main__":

@@ -63,8 +63,10 @@ def whole(cell: Cell) -> dict[str, Any]:
 
 
 def changed(cell: Cell, default: Cell) -> str | None:
-    """The one setting in which a cell differs from the default that it is compared with."""
-    own, base = ((each.model, each.regime, each.method.get("name")) for each in (cell, default))
+    """The one setting of the method in which a cell differs from the default that it is compared
+    with."""
+    own, base = ((each.model, each.texts, each.start, each.regime, each.method.get("name"))
+                 for each in (cell, default))  # fmt: skip
     if own != base or default.block not in cell.against:
         return None
     one, other = whole(cell), whole(default)
@@ -97,7 +99,9 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
     if own.empty:
         return {}
     found = statistics.two_way(own.to_numpy(), results.confidence)
-    row = {**columns(found, "largest", "largest_"), "documents": found.documents}
+    evidence = only(results.readings["groups"], cell=cell.name)["evidence"].iloc[0]
+    row = {**columns(found, "largest", "largest_"), "documents": found.documents,
+           "evidence": evidence}  # fmt: skip
     if cell.name != default.name and base.shape == own.shape:
         apart = statistics.two_way((own - base).to_numpy(), results.confidence)
         row |= columns(apart, "points", "points_")

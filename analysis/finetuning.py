@@ -7,6 +7,7 @@ from functools import cache
 
 import pandas as pd
 
+from analysis.architectures import TYPES
 from analysis.comparisons import quality
 from analysis.results import Results
 from analysis.rows import need, only
@@ -19,7 +20,8 @@ TRAINED = {
 }  # fmt: skip
 # The paper's texts, and ours of the same kind.
 TEXTS = {"pg19": "plays", "wikitext-103": "articles", "openwebtext": "essays"}
-NAMES = ["change", "low", "high", "ppl", "base_ppl", "documents", "seeds", "evidence"]
+NAMES = ["top_k", "distant_density", "change", "low", "high", "ppl", "base_ppl", "documents",
+         "seeds", "evidence"]  # fmt: skip
 COLUMNS = ["weights", "steps", "method", "against", "texts", "cell", "condition", *NAMES]
 
 
@@ -35,6 +37,14 @@ def table(results: Results) -> pd.DataFrame:
                        method=[method for _, method in trained],
                        steps=[results.cells[name].steps for name in own["cell"]])  # fmt: skip
     return known[COLUMNS].sort_values(["weights", "steps"], kind="stable")
+
+
+def gain(results: Results, texts: str) -> pd.Series:
+    """Full attention against the model before, of one that others pretrained: a small model of
+    ours has read too little for its gain to be one of fine-tuning."""
+    own = only(table(results), weights="fine-tuned", method="full", texts=texts, condition="full")
+    small = [results.cells[name].model in TYPES.values() for name in own["cell"]]
+    return need(own[[not each for each in small]]).iloc[-1]
 
 
 def of(results: Results, weights: str, method: str, texts: str, condition: str) -> pd.Series:

@@ -10,6 +10,8 @@ from analysis.cells import Cell
 from analysis.paper import Claim, model_name, paper
 from analysis.results import Results, reading_of
 
+NO_RATE = 1e-9  # a step at a lower one trains nothing: it fits what needs no training
+
 
 def _plain(text: Any) -> str:
     return "".join(c for c in str(text).lower() if c.isalnum())
@@ -57,6 +59,8 @@ def fewer_steps(claim: Claim | None, results: Results, cell: str) -> bool:
 def trained(results: Results, cell: Cell) -> int:
     """Steps that its routers, or what else its method has, were trained for, in all."""
     steps, name = cell.steps or 0, cell.method.get("name")
+    if cell.regime.get("learning_rate", 1.0) < NO_RATE:
+        steps = 0
     start = results.cells.get(cell.start or "")
     same = start is not None and start.method.get("name") == name
     return steps + (trained(results, start) if start is not None and same else 0)

@@ -1,10 +1,11 @@
-"""Results that other settings made than those that stand in params.yaml now."""
+"""Results that other settings made than those in params.yaml now, or that stand alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from analysis.comparisons import bases
 from analysis.results import Results, load_json
 from experiments.settings import Settings
 
@@ -22,6 +23,16 @@ def stale(results: Results, chosen: Settings) -> Iterator[str]:
                 yield f"{name}: is no cell of params.yaml any more; {cure}"
             elif other := ", ".join(sorted(differing(own, now[name].plain()))):
                 yield f"{name}: was read with another {other} than params.yaml has now; {cure}"
+
+
+def alone(results: Results) -> Iterator[str]:
+    """A line for each cell that stands in no table of changes: nothing it is compared with was
+    read."""
+    for cell in results.cells.values():
+        if cell.against and next(bases(results, cell), None) is None:
+            named = " ".join(f"read@{name}" for name in cell.against)
+            yield (f"{cell.name}: stands in no table of changes, since nothing that it is compared "
+                   f"with was read; run dvc repro {named}")  # fmt: skip
 
 
 def differing(made: dict[str, Any], now: dict[str, Any]) -> set[str]:

@@ -148,7 +148,7 @@ def calibrates(cell: Experiment) -> bool:
 def is_trained(cell: Experiment, seed: int, chosen: Settings, results: Path) -> bool:
     """Whether there are weights that were trained under the present settings."""
     found = record.of(folder(cell, seed, results)) or {}
-    there = weights(cell, seed, chosen, results).is_dir()
+    there = any(weights(cell, seed, chosen, results).glob("*.safetensors"))
     return there and found.get("settings") == settings_of(cell, seed, chosen)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from focus.architectures import AttentionLayer, attention_layers, without_weights
-from focus.fingerprint import fingerprint, same
+from focus.fingerprint import beside, fingerprint, same
 from focus.hub import FocusAdapter
 from focus.model import attach
 from focus.named import activate, adapter_of, on_device, routers_of, state_of
@@ -61,6 +61,7 @@ def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
         **_sizes(inner, list(state.layers.values())),
         "vocab_size": _vocabulary(inner),
         "fingerprint": hashes,
+        "peft": beside(inner),
     }
     if hashes is None:
         base["fingerprint_left_out"] = reason
@@ -91,8 +92,7 @@ def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: 
     """
     inner = transformers_model(base_model)
     state: FocusState | None = inner.__dict__.get("focus_state")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"name: must be a string that is not empty, got {name!r}")
+    _check_name(name)
     if state is not None and name in state.adapters:
         raise ValueError(
             f"name: the model has an adapter {name!r} already; give another name, "
@@ -129,6 +129,7 @@ def set_adapter(model: AnyModel, name: str) -> AnyModel:
         ValueError: Focus is not attached, has no adapter of this name, or the model is sharded.
     """
     state = attached(model)
+    _check_name(name)
     adapter_of(state, name)
     if name != state.active:
         activate(state, name)
@@ -152,6 +153,7 @@ def delete_adapter(model: AnyModel, name: str) -> AnyModel:
         ValueError: Focus is not attached, has no adapter of this name, or it is the active one.
     """
     state = attached(model)
+    _check_name(name)
     adapter_of(state, name)
     if name == state.active:
         raise ValueError(
@@ -200,6 +202,11 @@ def _check_sizes(adapter: FocusAdapter, here: Mapping[str, Any]) -> None:
             )
 
 
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name: must be a string that is not empty, got {name!r}")
+
+
 def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:
     saved = adapter.base.get("fingerprint")
     here, reason = fingerprint(model)
@@ -210,7 +217,12 @@ def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:
             f"on: {reason}",
             stacklevel=3,
         )
-    elif not same(saved, here):
+    elif same(saved, here):
+        if adapter.base.get("peft") not in (None, beside(model)):
+            warnings.warn("base_model: the routers were trained beside an adapter of peft's that "
+                          "this model has not, or has otherwise; load that one, too",
+                          stacklevel=3)  # fmt: skip
+    else:
         former, now = adapter.base.get("vocab_size"), _vocabulary(model)
         if former not in (None, now):
             raise ValueError(
@@ -218,9 +230,10 @@ def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:
                 f"on had {former}, so their weights cannot be compared; load the adapter before "
                 "resize_token_embeddings, or pass check_base=False"
             )
+        merged = " (as where peft's adapter has been merged)" * bool(adapter.base.get("peft"))
         trained_on = adapter.base.get("base_model_name_or_path") or "a model without a name"
         raise ValueError(
             f"base_model: {model.name_or_path or 'this model'} has other weights than the model "
             f"that the adapter was trained on ({trained_on}), though of the same shape; load that "
-            "one, or pass check_base=False to take the adapter all the same"
+            f"one, or pass check_base=False to take the adapter all the same{merged}"
         )

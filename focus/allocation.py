@@ -83,7 +83,7 @@ def weighed(router: Router, hidden_1TE: Tensor, query_HTD: Tensor, key_HkTD: Ten
         joined_1HrTK &= ~router.heavy(hidden_1TE).cpu().unsqueeze(-1)
     joined_HTK = for_query_heads(joined_1HrTK, heads)[0].float()
     total = torch.zeros(2, len(order_HqTK), groups, dtype=torch.float64, device="cpu")
-    for rows, later, weights in weights_of(query_HTD, key_HkTD):
+    for rows, later, weights in weights_of(query_HTD, key_HkTD, reach):
         keys_HNK = joined_HTK[:, : later.shape[1]]
         place = torch.arange(later.shape[1], device="cpu")
         distant = (later >= config.window) & (place >= config.sinks)
@@ -112,6 +112,8 @@ def shared_out(weight_UK: Tensor, pairs_UK: Tensor, may_have_none: bool) -> Tens
     weight, pairs = weight_UK.double(), pairs_UK.double()
     pairs = (pairs / pairs.sum().clamp(min=1.0)).clamp(min=FEWEST)
     first = 0 if may_have_none else 1
+    if first == weight.shape[1]:  # of one group everybody has it
+        return torch.ones_like(weight).float()
     worth = torch.full_like(weight, torch.inf)
     worth[:, first:] = _falling(weight[:, first:], pairs[:, first:])
     order = worth.flatten().argsort(descending=True, stable=True)

@@ -19,6 +19,7 @@ GATES: tuple[str, ...] = get_args(Gate)
 PROBES: tuple[str, ...] = get_args(Probe)
 ROUTERS: tuple[str, ...] = get_args(Routers)
 CHOICES = {"balance": BALANCES, "gate": GATES, "probe": PROBES, "routers": ROUTERS}
+MOST_FOUND = 256  # candidates of a query among n-gram keys
 LEAST = {"num_groups": 1, "top_k": 1, "window": 1, "routing_dim": 1, "sinkhorn_iterations": 1,
          "ngram_keys": 1, "sinks": 0, "ngram": 0}  # fmt: skip
 
@@ -79,7 +80,7 @@ class FocusConfig:
             query also meets keys that follow an earlier reading of its last tokens, which is what
             copying needs and learned groups lose (:mod:`focus.ngrams`). 0 (paper): none. It has
             nothing to train and the training gates do not see it.
-        ngram_keys: how many such keys a query meets at most.
+        ngram_keys: how many such keys a query meets at most; times ``ngram`` at most 256.
         heavy_hitters: share of the tokens that stay keys for everyone wherever they stand, as a
             linear map of their hidden states tells (paper: none). They form one further group, the
             last, that every query looks into beside its own. :func:`focus.find_heavy_hitters` sets
@@ -113,6 +114,11 @@ class FocusConfig:
                 raise ValueError(f"{name}: must be a whole number, got {value!r}")
             if value < least:
                 raise ValueError(f"{name}: must be >= {least}, got {value}")
+        if self.ngram * self.ngram_keys > MOST_FOUND:
+            raise ValueError(
+                f"ngram: ngram * ngram_keys must be at most {MOST_FOUND}, got {self.ngram} * "
+                f"{self.ngram_keys}: every query's candidates are compared with each other"
+            )
         if not (_number(self.temperature) and 0 < self.temperature < math.inf):
             raise ValueError(f"temperature: must be finite and > 0, got {self.temperature!r}")
         if not (_number(self.heavy_hitters) and 0 <= self.heavy_hitters <= 0.5):

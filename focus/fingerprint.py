@@ -53,6 +53,23 @@ def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
     return hashes, ""
 
 
+def beside(model: PreTrainedModel) -> str | None:
+    """A hash of the weights that peft's adapters add to a decoder; None where there are none, or
+    they cannot be read. Those that were merged are in the matrices of :func:`fingerprint`."""
+    whole = hashlib.sha256()
+    layers = [module for module in model.get_decoder().modules()
+              if isinstance(getattr(module, "base_layer", None), nn.Module)]  # fmt: skip
+    for layer in layers:
+        for name, weight in layer.named_parameters():
+            if name.startswith("base_layer.") or weight.dim() < 2:
+                continue
+            if weight.is_meta or weight.dtype not in FULL or hasattr(weight, "full_tensor"):
+                return None
+            values = weight.detach().reshape(-1)[:VALUES].to(torch.bfloat16).cpu()
+            whole.update(values.view(torch.int16).numpy().tobytes())
+    return whole.hexdigest() if layers else None
+
+
 def same(one: dict[str, str], other: dict[str, str]) -> bool:
     """Whether two fingerprints are of the same checkpoint."""
     return any(one.get(name) == other.get(name) is not None for name in FORMATS)

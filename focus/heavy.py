@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from focus import observed
-from focus.observed import observe, weights_of
+from focus.observed import observe, reach_of, weights_of
 from focus.routing import normalised
 from focus.state import attached
 
@@ -48,7 +48,7 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
             too short. The model is then left as it was.
     """
     state = attached(model)
-    config = state.config.replace(heavy_hitters=float(share), allocated=False)
+    config = state.config.replace(heavy_hitters=share, allocated=False)
     seen = _observed(model, texts) if share else {}
     for index, router in state.routers.items():
         weight, bias = _solved(seen[index], share) if share else (None, None)
@@ -94,9 +94,9 @@ def _observed(model: nn.Module,
     window, sinks = state.config.window, state.config.sinks
 
     def look(index: int, hidden_BTE: Tensor, query_BHTD: Tensor, key_BHkTD: Tensor) -> None:
-        router = state.routers[index]
+        router, reach = state.routers[index], reach_of(state.layers[index].module)
         for hidden, query, key in zip(hidden_BTE, query_BHTD, key_BHkTD, strict=True):
-            weights = received(query, key, window)
+            weights = received(query, key, window, reach)
             tokens = slice(sinks, weights.shape[1] - window - observed.SETTLED)
             heads = router.centroids.shape[1]
             wanted = weights.unflatten(0, (heads, -1)).mean(1)[:, tokens].clamp(min=1e-6).log()
@@ -112,13 +112,18 @@ def zeros(*size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.float32, device="cpu")
 
 
-def received(query_HTD: Tensor, key_HkTD: Tensor, window: int) -> Tensor:
+def received(query_HTD: Tensor, key_HkTD: Tensor, window: int, reach: int | None = None) -> Tensor:
     """Weight that a key gets from the queries beyond its window, over what it would get if they
-    weighed all their keys alike: (Hk, T) float32, the mean over the query heads of a key head."""
+    weighed all their keys alike: (Hk, T) float32, the mean over the query heads of a key head.
+
+    Args:
+        reach: tokens of the model's own sliding window, or None.
+    """
     tokens = query_HTD.shape[1]
     found, even = zeros(len(key_HkTD), tokens), zeros(tokens)
-    for rows, later, weights in weights_of(query_HTD, key_HkTD):
-        end = later.shape[1]
-        found[:, :end] += weights.masked_fill(later < window, 0.0).sum(2).mean(1)
-        even[:end] += ((later >= window) / (rows[:, None] + 1.0)).sum(0)
+    most = tokens if reach is None else reach
+    for rows, later, weights in weights_of(query_HTD, key_HkTD, reach):
+        end, distant = later.shape[1], (later >= window) & (later < most)
+        found[:, :end] += weights.masked_fill(~distant, 0.0).sum(2).mean(1)
+        even[:end] += (distant / (rows[:, None] + 1.0).clamp(max=most)).sum(0)
     return found / even.clamp(min=1e-9)

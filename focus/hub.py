@@ -78,7 +78,9 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         """Writes the adapter to a folder, and a model card where it has none.
 
         In a folder of a model or of another library's adapter the files go to its subfolder
-        ``focus``: transformers would take an ``adapter_config.json`` beside a model for peft's.
+        ``focus``: transformers would take an ``adapter_config.json`` beside a model for peft's, and
+        could not load the model. One of Focus that lies there, from before the model was saved, is
+        removed.
         Files are written beside their places and moved there, the config last, so that a folder
         with a config is complete.
 
@@ -96,7 +98,8 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
             if not bool(tensor.isfinite().all()):
                 raise ValueError(f"{name}: holds NaN or infinity, so nothing was saved; train the "
                                  "routers again from an earlier adapter")  # fmt: skip
-        folder = own_folder(Path(folder))
+        given = Path(folder)
+        folder = own_folder(given)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / CARD_FILE).exists():
             count = sum(tensor.numel() for tensor in self.tensors.values())
@@ -111,6 +114,8 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
                 (folder / CONFIG_FILE).unlink(missing_ok=True)
                 weights.replace(folder / WEIGHTS_FILE)
                 config.replace(folder / CONFIG_FILE)
+                if folder != given:
+                    _forget(given)
         finally:
             weights.unlink(missing_ok=True)
             config.unlink(missing_ok=True)
@@ -160,7 +165,7 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
                 "local_files_only": local_files_only, "revision": revision,
             }  # fmt: skip
             folder = _download(str(pretrained_model_name_or_path), options)
-        for place in (folder, folder / SUBFOLDER):
+        for place in (own_folder(folder), folder, folder / SUBFOLDER):
             if (place / CONFIG_FILE).is_file() and _is_ours(place / CONFIG_FILE):
                 return cls._read(place)
         if (folder / former.CONFIG_FILE).is_file() and (folder / former.WEIGHTS_FILE).is_file():
@@ -196,6 +201,13 @@ def own_folder(folder: Path) -> Path:
     models = config.is_file() and "model_type" in _read_json(config)
     foreign = (folder / CONFIG_FILE).is_file() and not _is_ours(folder / CONFIG_FILE)
     return folder / SUBFOLDER if models or foreign else folder
+
+
+def _forget(folder: Path) -> None:
+    """Removes an adapter of Focus from a folder that is a model's now."""
+    if (folder / CONFIG_FILE).is_file() and _is_ours(folder / CONFIG_FILE):
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _is_ours(path: Path) -> bool:

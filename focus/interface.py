@@ -205,8 +205,7 @@ def _record_whole(x: Inputs, layer: LayerCall, router: Router, pairs: int) -> No
     """Pairs of a sequence, all of them kept; groups, should somebody ask where a cache needs
     them."""
     found = None if layer.cache is None else partial(_route, layer, router, None)
-    routings = 1 if layer.cache is None else router.query_routings
-    every = len(x.query) * pairs * routings
+    every = len(x.query) * pairs * router.query_routings
     layer.call.record.layers[layer.index] = LayerRecord(
         found, partial(PairCounts, every, every, 0, 0)
     )

@@ -17,6 +17,7 @@ from focus.modes import mode
 from focus.state import attached
 
 ROWS = 512  # queries whose weights are formed at a time
+TOKENS = (torch.int64, torch.int32)
 SETTLED = 256  # later queries that must follow a key: of fewer, its weight says little
 
 
@@ -38,8 +39,10 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
     every = mode(model, "hard", tap=tap, top_k=config.num_groups, probe="multi_probe",
                  balance="causal", ngram=0)  # fmt: skip
     with torch.no_grad(), evaluating(model), every:
+        if not isinstance(texts, Iterable):
+            raise ValueError(f"texts: must be a list of token ids, got {type(texts).__name__}")
         for ids in texts:
-            fits = isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point()
+            fits = isinstance(ids, Tensor) and ids.dim() == 2 and ids.dtype in TOKENS
             if not fits or ids.shape[1] < least:
                 got = (f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor)
                        else type(ids).__name__)  # fmt: skip
@@ -72,13 +75,14 @@ def reach_of(module: nn.Module) -> int | None:
     return found
 
 
-def weights_of(query_HTD: Tensor,
-               key_HkTD: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+def weights_of(query_HTD: Tensor, key_HkTD: Tensor,
+               reach: int | None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
     """Full attention's weights, some rows at a time: positions (M,) of the queries, how many tokens
     each comes after each key (M, N), and the weights (Hk, G, M, N), on the CPU.
 
     Args:
         query_HTD, key_HkTD: as a tap is shown them. A soft-cap of the model's is left out.
+        reach: tokens of the model's own sliding window, or None.
     """
     query, key = query_HTD.float().cpu(), key_HkTD.float().cpu()
     grouped, scale = query.unflatten(0, (len(key), -1)), query.shape[-1] ** -0.5
@@ -87,4 +91,5 @@ def weights_of(query_HTD: Tensor,
         end = int(rows[-1]) + 1
         logits = grouped[:, :, rows] @ key[:, None, :end].transpose(-1, -2) * scale
         later = rows[:, None] - position[:end]
-        yield rows, later, logits.masked_fill(later < 0, -torch.inf).softmax(-1)
+        unseen = later < 0 if reach is None else (later < 0) | (later >= reach)
+        yield rows, later, logits.masked_fill(unseen, -torch.inf).softmax(-1)

@@ -49,13 +49,18 @@ def restore(model: nn.Module, folder: Path) -> None:
         raise ValueError(f"resume_from_checkpoint: peft's weights are not those of {folder}, where "
                          f"the routers would come from; {cure}")  # fmt: skip
     adapter = FocusAdapter.from_pretrained(own)
-    other = [f"{each.name} = {getattr(adapter.config, each.name)!r} there, "
-             f"{getattr(state.config, each.name)!r} here" for each in fields(FocusConfig)
-             if getattr(adapter.config, each.name) != getattr(state.config, each.name)]  # fmt: skip
+    check_config(adapter.config, state.config, own, cure)
+    take(state, adapter.tensors)
+
+
+def check_config(there: FocusConfig, here: FocusConfig, own: Path, cure: str) -> None:
+    """Refuses routers of a checkpoint that were trained with another config."""
+    other = [f"{each.name} = {getattr(there, each.name)!r} there, "
+             f"{getattr(here, each.name)!r} here" for each in fields(FocusConfig)
+             if getattr(there, each.name) != getattr(here, each.name)]  # fmt: skip
     if other:
         raise ValueError(f"resume_from_checkpoint: the routers of {own} were trained with "
                          f"{'; '.join(other)}; attach with that config, or {cure}")  # fmt: skip
-    take(state, adapter.tensors)
 
 
 def holds(model: nn.Module, folder: Path) -> bool:
@@ -115,10 +120,17 @@ class FocusCallback(TrainerCallback):
             raise ValueError("focus.mode: is entered around Trainer.train(), where it would go "
                              "before the callback's modes and schedule; leave it out")  # fmt: skip
         self._check_schedule(model, range(state.global_step, state.max_steps))
-        if state.global_step and not isinstance(model, PreTrainedModel):
-            given = args.resume_from_checkpoint
-            there = Path(given) if isinstance(given, str) else checkpoint(args, state.global_step)
+        if not state.global_step:
+            return
+        given = args.resume_from_checkpoint
+        there = Path(given) if isinstance(given, str) else checkpoint(args, state.global_step)
+        if not isinstance(model, PreTrainedModel):
             restore(model, there)
+            return
+        own = there / FOLDER / attached(model).active
+        if own.is_dir():  # of a plain model Trainer has loaded the routers, whatever their config
+            check_config(FocusAdapter.from_pretrained(own).config, attached(model).config, own,
+                         "start anew after focus.load_adapter")  # fmt: skip
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The mode of the step."""

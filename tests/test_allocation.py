@@ -82,7 +82,7 @@ def test_weight_and_pairs_are_those_of_the_groups_by_rank() -> None:
     heads, key_heads = router.centroids.shape[1] * (router.centroids.shape[0] - 1), 2
     query, key = (torch.randn(n, 90, 16, generator=generator) for n in (heads, key_heads))
     held, pairs = weighed(router, hidden, query, key, None)
-    ((_, later, weights),) = weights_of(query, key)
+    ((_, later, weights),) = weights_of(query, key, None)
     distant = (later >= CONFIG.window) & (torch.arange(90) >= CONFIG.sinks)
     weights = weights.flatten(0, 1)
     for top_k in range(1, CONFIG.num_groups + 1):
@@ -187,12 +187,13 @@ def kept(model: PreTrainedModel, ids: Tensor, top_k: int) -> int:
 def test_weights_are_those_of_the_models_own_attention(name: str) -> None:
     model = build(name)
     seen: dict[int, Tensor] = {}
+    reach = reach_of(model.get_decoder().layers[0].self_attn)
 
     def tap(index: int, hidden: Tensor, query: Tensor, key: Tensor) -> None:
-        (((_, _, weights)),) = weights_of(query[0], key[0])
+        (((_, _, weights)),) = weights_of(query[0], key[0], reach)
         seen[index] = weights.flatten(0, 1)
 
-    ids = token_ids(1, 24)
+    ids = token_ids(1, 48)  # more than the window of mistral
     model.set_attn_implementation("eager")
     with torch.no_grad():
         wanted = model(ids, output_attentions=True).attentions
@@ -275,3 +276,10 @@ def test_keys_in_several_groups_are_refused() -> None:
         focus.mode(model, "hard", allocated=True)
     with pytest.raises(ValueError, match="allocated: must be true or false"):
         focus.FocusConfig(allocated=1)
+
+
+def test_of_one_group_everybody_has_it() -> None:
+    model = focus.attach(build("llama"), CONFIG.replace(num_groups=1, top_k=1), seed=0)
+    focus.allocate_groups(model, [token_ids(1, 700)])
+    for router in attached(model).routers.values():
+        assert router.taken_at.eq(1).all()

@@ -34,7 +34,7 @@ def test_training_counts_follow_from_the_probe() -> None:
         ("num_groups", 0), ("top_k", 0), ("top_k", 9), ("window", -1), ("window", 1.5),
         ("routing_dim", 0), ("temperature", 0.0), ("temperature", float("nan")),
         ("balance", "magic"), ("sinkhorn_iterations", 0), ("gate", "unknown"), ("sinks", -1),
-        ("probe", "both"), ("routers", "head"), ("ngram", -1), ("ngram_keys", 0),
+        ("probe", "both"), ("routers", "head"), ("ngram", -1), ("ngram_keys", 0), ("ngram", 65),
         ("sinks", True),
     ],
 )  # fmt: skip

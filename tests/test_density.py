@@ -5,9 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import focus
 from focus.attention.dense import pairs_kept
 from focus.density import PairCounts, count_pairs
 from focus.groups import top_k_groups
+from focus.state import attached
+from tests.models import build, token_ids
 
 
 def random_membership(tokens: int, groups: int, top_k: int, seed: int) -> torch.Tensor:
@@ -77,3 +80,16 @@ def test_counts_of_layers_add_up() -> None:
     one, other = PairCounts(10, 4, 6, 3), PairCounts(20, 5, 15, 1)
     assert PairCounts.total([one, None, other]) == PairCounts(30, 9, 21, 4)
     assert PairCounts.total([None]) == PairCounts(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_texts_within_the_window_count_every_routing(use_cache: bool) -> None:
+    config = focus.FocusConfig.recipe(num_groups=4, window=12)
+    model = focus.attach(build("llama"), config, seed=0)
+    causal = []
+    for tokens in (12, 13):
+        with torch.no_grad():
+            model(token_ids(2, tokens), use_cache=use_cache)
+        routings = attached(model).routers[0].query_routings
+        causal.append(focus.pair_counts(model)[0].causal)
+        assert causal[-1] == 2 * routings * tokens * (tokens + 1) // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 import focus
 from focus.fingerprint import fingerprint, same
-from tests.adapters import refused, trained
+from tests.adapters import CONFIG, refused, trained
 from tests.models import build
 
 
@@ -82,3 +83,21 @@ def test_a_model_with_further_tokens_is_told_what_to_do(tmp_path: Path) -> None:
     other = build("llama")
     other.resize_token_embeddings(264)
     refused(tmp_path, r"has 264 token embeddings.*had 257.*check_base=False", other)
+
+
+def test_routers_beside_a_lora_ask_for_it(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+
+    def wrapped(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+        return peft.get_peft_model(build("llama"), config)
+
+    focus.save_adapter(focus.attach(wrapped(1), CONFIG, seed=0), tmp_path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="base_model")
+        focus.load_adapter(wrapped(1), tmp_path)
+    for other in (build("llama"), wrapped(2)):
+        with pytest.warns(UserWarning, match="beside an adapter of peft's"):
+            focus.load_adapter(other, tmp_path)
+    refused(tmp_path, "peft's adapter has been merged", wrapped(1).merge_and_unload())

@@ -49,6 +49,20 @@ def test_received_weight_is_that_of_the_queries_beyond_the_window() -> None:
         assert torch.allclose(found, expected, rtol=1e-4)
 
 
+def test_a_models_own_window_bounds_received_weight() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, 700, 8, generator=generator) for _ in range(2))
+    window, reach = 16, 64
+    later = torch.arange(700)[:, None] - torch.arange(700)
+    seen = (later >= 0) & (later < reach)
+    logits = query @ key.transpose(-1, -2) * 8**-0.5
+    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    distant = seen & (later >= window)
+    expected = weights.masked_fill(~distant, 0).sum(1) / (distant / seen.sum(1)[:, None]).sum(0)
+    found = received(query, key, window, reach)
+    assert torch.allclose(found[:, :600], expected[:, :600], rtol=1e-4)
+
+
 def test_a_share_of_the_tokens_passes_and_they_weigh_more(found: PreTrainedModel) -> None:
     ids = torch.cat([token_ids(1, 560), token_ids(1, 560)])
     with torch.no_grad():
@@ -173,7 +187,8 @@ def test_routers_alone_have_none() -> None:
 @pytest.mark.parametrize(
     ("given", "share", "word"),
     [([], 0.1, "none"), ([token_ids(1, 100)], 0.1, "at least"), (texts(), 0.7, "heavy_hitters"),
-     (texts(), -1, "heavy_hitters")],
+     (texts(), -1, "heavy_hitters"), (texts(), "0.02", "heavy_hitters"),
+     (None, 0.1, "got NoneType"), ([token_ids(1, 700).bool()], 0.1, "got torch.bool")],
 )  # fmt: skip
 def test_refusals_leave_the_model_as_it_was(given: list[Tensor], share: float, word: str) -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)

@@ -264,3 +264,16 @@ def test_a_damaged_fingerprint_is_named(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(told))
     with pytest.raises(ValueError, match=r"base\.fingerprint is no JSON object"):
         focus.load_adapter(build("llama"), tmp_path)
+
+
+def test_an_adapter_beside_a_model_saved_later(tmp_path: Path) -> None:
+    model = trained()
+    focus.save_adapter(model, tmp_path)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(focus.load_adapter(build("llama"), tmp_path)), logits(model))
+    for router in attached(model).routers.values():
+        router.centroids.data.neg_()  # trained on
+    focus.save_adapter(model, tmp_path)
+    assert not (tmp_path / ADAPTER).exists()
+    assert torch.equal(logits(focus.load_adapter(build("llama"), tmp_path)), logits(model))
+    type(build("llama")).from_pretrained(tmp_path)

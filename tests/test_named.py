@@ -88,6 +88,9 @@ def test_names_are_checked(folder: Path) -> None:
         focus.save_adapter(model, folder, name="x")
     with pytest.raises(ValueError, match="active adapter"):
         focus.delete_adapter(model, "default")
+    for change in (focus.set_adapter, focus.delete_adapter):
+        with pytest.raises(ValueError, match="name: must be a string"):
+            change(model, None)
     with pytest.raises(ValueError, match="name"):
         focus.load_adapter(model, folder, name="")
 

@@ -105,6 +105,11 @@ def lora(seed: int) -> PreTrainedModel:
     return focus.attach(model, CONFIG, seed=seed)
 
 
+def plain(seed: int) -> PreTrainedModel:
+    """One without peft, likewise."""
+    return focus.attach(build("llama"), CONFIG, seed=seed)
+
+
 def values(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: each.clone() for name, each in state_of(attached(model).routers).items()}
 
@@ -156,9 +161,10 @@ def test_routers_of_another_run_are_not_taken(tmp_path: Path) -> None:
         again.train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-2"))
 
 
-def test_routers_of_another_config_are_not_taken(tmp_path: Path) -> None:
-    trainer_of(lora(0), tmp_path, FocusCallback(), **SAVED).train()
-    again = lora(1)
+@pytest.mark.parametrize("model_of", [lora, plain])
+def test_routers_of_another_config_are_not_taken(tmp_path: Path, model_of: Any) -> None:
+    trainer_of(model_of(0), tmp_path, FocusCallback(), **SAVED).train()
+    again = model_of(1)
     attached(again).reconfigure(CONFIG.replace(window=CONFIG.window + 1))
     with pytest.raises(ValueError, match=rf"window = {CONFIG.window} there, {CONFIG.window + 1} "):
         trainer_of(again, tmp_path, FocusCallback(), **SAVED).train(

@@ -49,27 +49,35 @@ class Shown(NamedTuple):
 FIGURES = {
     "quality": Shown(quality.draw, "Quality against pairs kept", quality.CAPTION),
     "quality_core": Shown(quality.core, "The same on the core's texts", quality.CAPTION),
-    "kinds": Shown(quality.kinds, "By kind of text", quality.KINDS),
-    "rivals": Shown(rivals.draw, "Rivals at equal density", rivals.CAPTION),
+    "kinds": Shown(quality.kinds, "Quality by kind of text", quality.KINDS),
+    "rivals": Shown(rivals.draw, "Other methods on the same model", rivals.CAPTION),
     "timed": Shown(timed.draw, "Quality against time", timed.CAPTION),
-    "controls": Shown(equal.draw, "At equal density", equal.CAPTION),
+    "controls": Shown(equal.draw, "Groups and controls at equal budgets", equal.CAPTION),
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
     "architectures": Shown(
         architectures.draw, "The paper's setup on five attention types", architectures.CAPTION
     ),
-    "ladder": Shown(ladder.draw, "Cost against size, and a forecast", ladder.CAPTION),
+    "ladder": Shown(
+        ladder.draw,
+        "Cost of a mask against the size of the model, with the forecast",
+        ladder.CAPTION,
+    ),
     "finetuning": Shown(
         finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
     ),
-    "lengths": Shown(lengths.draw, "Longer than the training text", lengths.CAPTION),
+    "lengths": Shown(lengths.draw, "Texts longer than those of training", lengths.CAPTION),
     "benchmarks": Shown(
         benchmarks.draw, "Benchmarks, and how far a mask reaches them", benchmarks.CAPTION
     ),
-    "chat": Shown(chat.draw, "Answers before and after", chat.CAPTION),
-    "positions": Shown(lengths.by_position, "Where in a long text", lengths.POSITIONS),
+    "chat": Shown(chat.draw, "How far answers move from the original model's", chat.CAPTION),
+    "positions": Shown(
+        lengths.by_position, "What a mask costs, by position in a long text", lengths.POSITIONS
+    ),
     "ruler": Shown(ruler.draw, "Long-context tasks", ruler.CAPTION),
     "ablations": Shown(ablations.draw, "The paper's setup, one setting changed", ablations.CAPTION),
-    "further": Shown(further.draw, "The same, settings that it leaves alone", further.CAPTION),
+    "further": Shown(
+        further.draw, "The paper's setup, settings that it leaves alone", further.CAPTION
+    ),
     "dominance": Shown(dominance.draw, "Group dominance by mitigation", dominance.CAPTION),
     "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),
     "speech": Shown(speech.draw, "Parts of speech by group", speech.CAPTION),
@@ -92,8 +100,12 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, shown in FIGURES.items():
         paths = [folder / f"{name}.{suffix}" for suffix in ("png", "svg")]
         try:
-            written += style.save(shown.draw(results), paths)
+            figure = shown.draw(results)
         except Missing:
             for path in paths:  # a figure of an older run must not outlive its result files
                 path.unlink(missing_ok=True)
+            continue
+        read = figure.get_suptitle()  # what was read, where the figure says it
+        style.title(figure, f"{shown.title}\n{read}" if read else shown.title)
+        written += style.save(figure, paths)
     return written

@@ -22,7 +22,7 @@ CAPTION = (
     "hollow: the paper's GPT-2 on PG-19, without intervals."
 )
 TITLES = {
-    "k": "groups K", "window": "window", "tau": "temperature",
+    "k": "groups K", "window": "window (tokens)", "tau": "temperature",
     "sinkhorn-iterations": "Sinkhorn iterations", "routing_dim": "routing dimensions",
 }  # fmt: skip
 LOOKS = {"centroids": (style.BLUE, "o", "routers alone"),

@@ -15,7 +15,7 @@ from analysis.rows import Missing, only
 CAPTION = (
     "How far a model's answers are from the original model's, against its perplexity on plays. "
     "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
-    "tokens of a play. Points of LoRA: learning rates. Dotted: models "
+    "tokens of a play. Numbers beside the points of LoRA: learning rates. Dotted: models "
     "that were adapted to books, whose perplexity on plays was not read. Bars: 95% intervals over "
     "questions and over documents. The paper has no such figure."
 )
@@ -40,9 +40,9 @@ def draw(results: Results) -> Figure:
                 row["divergence"], label=f"{ROLES[row['role']]} (adapted to books)", **look
             )
         axis.axhline(0, color=style.INK, linewidth=1.2)
-        axis.set_xlabel("change of perplexity on plays (%)")
+        axis.set_xlabel("perplexity on plays against the original model (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
-    axes[0].set_ylabel("distance of answers (nats per token)")
+    axes[0].set_ylabel("KL divergence of answers (nats per token)")
     style.legend(figure, axes, 3)
     return figure
 
@@ -56,4 +56,5 @@ def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:
     )  # fmt: skip
     for _, row in rows.dropna(subset=["rate"]).iterrows():
         axis.annotate(f"{row['rate']:g}", (100 * row["gain"], row["divergence"]), xytext=(6, 4),
-                      textcoords="offset points", fontsize=7.5, color=style.GREY)  # fmt: skip
+                      textcoords="offset points", fontsize=7.5, color=style.INK, zorder=5,
+                      bbox={"color": "white", "pad": 0.3})  # fmt: skip

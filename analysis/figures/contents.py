@@ -44,7 +44,7 @@ def told(results: Results) -> Figure:
         own, name = only(frame, about=about), information.NAMES[about]
         by_layer(axis, own, "information", name, number)
     axis.axhline(0, color=style.INK, linewidth=1.2)
-    axis.set_ylabel("mutual information beyond chance")
+    axis.set_ylabel("mutual information\n(0: chance, 1: identical)")
     finish(figure, axis, frame, 3)
     return figure
 

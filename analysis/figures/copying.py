@@ -34,5 +34,5 @@ def draw(results: Results) -> Figure:
     axis.set_xlabel("gain from the first reading that is kept (%)")
     style.legend(figure, [axis], 2)
     first = frame.iloc[0]
-    style.title(figure, f"A passage read twice: {first['documents']} documents ({first['texts']})")
+    style.title(figure, f"{first['documents']} documents ({first['texts']})")
     return figure

@@ -14,7 +14,7 @@ CAPTION = (
     "One new token's attention over a cache, times as fast as torch's full attention over a "
     "contiguous one; the methods take turns in one run (median; bars: 10th and 90th percentile of "
     "the steps). Grey: the cache copied at every step, as transformers' DynamicCache does. Routing "
-    "and the finding of word-for-word keys are not in it."
+    "and the finding of n-gram keys are not in it."
 )
 ROUTING = ["K", "k", "probe", "routers", "extra_keys"]
 ROUTERS = {"layer": "a router a layer", "key_head": "a router a key head",
@@ -55,5 +55,5 @@ def _name(groups: float, top_k: float, probe: str, routers: str, extra_keys: flo
     count = "1 group a token" if top_k == 1 else f"{top_k:.0f} groups a token"
     if probe == "multi_probe" and top_k > 1:
         count = f"{top_k:.0f} groups per query"
-    further = f", {extra_keys:.0f} word-for-word keys" if extra_keys else ""
+    further = f", {extra_keys:.0f} n-gram keys" if extra_keys else ""
     return f"{groups:.0f} groups, {count}, {ROUTERS.get(routers, routers)}{further}"

@@ -44,7 +44,7 @@ def draw(results: Results) -> Figure:
     for axis in axes[::2]:
         axis.set_ylabel("tokens in the largest group (%)")
     style.legend(figure, axes, 4)
-    style.title(figure, f"K = {cells[0].method['num_groups']}")
+    style.title(figure, f"{cells[0].method['num_groups']} groups; dashed: even")
     return figure
 
 

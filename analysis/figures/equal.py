@@ -23,8 +23,15 @@ CAPTION = (
 )
 SEARCH = (
     "Searches, on validation documents: change of perplexity when one setting changes, against the "
-    "experiment that it changes, at equal budgets, with 95% intervals over seeds and documents."
+    "experiment that it changes, with 95% intervals over seeds and documents. Budgets are those "
+    "that were asked for, of the pairs beyond each cell's own window and outside its dense layers: "
+    "what was kept of all pairs stands in `quality.csv`."
 )
+# How a setting is said with its value, and without one.
+SAID = {"num_groups": "{} groups", "window": "window of {}", "sinks": "{} sinks",
+        "dense_every": "full attention: one layer in {}",
+        "shared_layers": "{} layers share groups", "gate": "gate: {}"}  # fmt: skip
+NEVER = {"hard_from": "soft throughout"}
 MOST_BUDGETS = 4
 FAR = 4  # times as far from zero as the next one
 
@@ -116,7 +123,9 @@ def changed(cell: Cell, base: Cell) -> str:
     if cell.role in ROLES and cell.role != base.role:
         return ROLES[cell.role]
     found = [
-        f"{name.replace('_', ' ')} {'none' if value is None else value}"
+        SAID.get(name, name.replace("_", " ") + " {}").format(value)
+        if value is not None
+        else NEVER.get(name, f"no {name}")
         for own, other in ((cell.method, base.method), (cell.regime, base.regime))
         for name, value in own.items()
         if other.get(name) != value

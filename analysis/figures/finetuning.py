@@ -79,4 +79,4 @@ def course(axis: Axes, curves: pd.DataFrame) -> None:
         axis.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=line,
                   label=f"{label}, {wide.shape[1]} seed{'s' * (wide.shape[1] > 1)}")  # fmt: skip
         axis.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.2)
-    axis.set(xlabel="step", ylabel="loss of the training text (nats per token)")
+    axis.set(xlabel="step", ylabel="training loss (nats per token)")

@@ -23,9 +23,9 @@ CAPTION = (
     "distant pairs from which on that change is 2% or less, read off between masks. Filled: "
     "models trained here, all on the same million tokens. Dashed: a straight line in the "
     "logarithm of the parameters, fitted on these alone; wide bars are where it expects one "
-    "further model of 135M, 1B and 7B (95%), set apart sideways. Hollow: SmolLM2-135M, trained by"
-    " others on two trillion tokens and read after the forecast was committed; crosses: the same "
-    "model under a window of 128, plays and books."
+    "further model of 135M, 1B and 7B (95%, cut at -10), set apart sideways. Hollow: SmolLM2-135M, "
+    "trained by others on two trillion tokens and read after the forecast was committed; crosses: "
+    "the same model under a window of 128, plays and books."
 )
 # Colour, marker, and how far aside of a further model's size.
 SHOWN = {ladder.WINDOW: (style.ORANGE, "v", 0.72), "k1.symmetric.sinkhorn": (style.RED, "s", 0.9),
@@ -49,6 +49,8 @@ def draw(results: Results) -> Figure:
     gaps.set_yticks([tick for tick in CHANGES if tick <= top])
     gaps.set(ylim=(LOWEST, top), ylabel="change of perplexity\n(%, logarithmic beyond 10)")
     density(share, results)
+    gaps.set_title("What a mask costs", loc="left")
+    share.set_title("Pairs needed to cost little", loc="left")
     for axis in (gaps, share):
         axis.set_xscale("log")
         axis.set_xticks(list(TICKS), list(TICKS.values()))

@@ -15,6 +15,7 @@ CAPTION = (
     "document's; under the causal balance none may. Bars: 95% interval over documents."
 )
 LOOK = {"sinkhorn": style.RED, "causal": style.BLUE}
+NAMES = {"paper_sinks": "with four sinks, our gate"}
 SAYS = {"sinkhorn": "balanced over the sequence (Sinkhorn)", "causal": "balanced causally"}
 
 
@@ -23,7 +24,7 @@ def draw(results: Results) -> Figure:
     frame = need(tables.leak(results))
     cells = list(dict.fromkeys(frame["cell"]))
     balances = list(dict.fromkeys(frame["balance"]))
-    names = labels(results.cells[cell] for cell in cells)
+    names = labels(results.cells[cell] for cell in cells) | NAMES
     figure, (axis,) = style.axes(1, 2.4 + 1.9 * len(cells), 4.4)
     width = 0.8 / len(balances)
     for number, balance in enumerate(balances):

@@ -21,7 +21,7 @@ CAPTION = (
 POSITIONS = (
     "Plays of 8,192 tokens, by position. Left: what a mask costs there against full attention, "
     "with 95% intervals over documents. Right: how far the groups of the keys there are from those "
-    "of the first thousand tokens (total variation, mean over routers)."
+    "of the first thousand tokens (total variation of the shares, mean over routers)."
 )
 LOOKS = {
     "long_paper": "paper",
@@ -59,7 +59,7 @@ def by_position(results: Results) -> Figure:
     frame = need(positions.table(results))
     figure, (cost, moved) = style.axes(2, 9.2, 3.6)
     lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
-    moved.set(ylabel="keys in other groups (%)", ylim=(0, None))
+    moved.set(ylabel="shift of the group shares (%)", ylim=(0, None))
     return finish(figure, cost, moved, "first position of the stretch")
 
 

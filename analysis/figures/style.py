@@ -39,6 +39,7 @@ RC = {
     "svg.hashsalt": "focus", "axes.axisbelow": True, "figure.facecolor": "white",
     "lines.linewidth": 1.6,
 }  # fmt: skip
+FINE = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)  # ticks of ratios that differ little
 BAR: dict[str, Any] = {"capsize": 2.5, "elinewidth": 1.1, "markersize": 5.5}
 
 
@@ -81,7 +82,7 @@ def shades(count: int) -> list[str]:
 
 
 def title(figure: Figure, text: str) -> None:
-    """What was measured, above all axes."""
+    """What is shown, and what was read, above all axes."""
     figure.suptitle(text, x=0.01, ha="left", fontsize=11.5)
 
 
@@ -125,10 +126,11 @@ def lengths(axis: Axes, values: Iterable[float]) -> None:
 
 
 def speedups(axis: Axes) -> None:
-    """A logarithmic axis of ratios with ticks 0.5, 1, 2 ... where the data are."""
+    """A logarithmic axis of ratios with ticks 0.5, 1, 2 ... where the data are, or finer ones."""
     axis.set_yscale("log", base=2)
     bottom, top = axis.get_ylim()
-    ticks = [2.0**n for n in range(-4, 6) if bottom <= 2.0**n <= top]
+    every = FINE if top < 6 * bottom else [2.0**n for n in range(-4, 6)]
+    ticks = [tick for tick in every if bottom <= tick <= top]
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
 
 

@@ -44,5 +44,5 @@ def draw(results: Results) -> Figure:
         ylabel=f"change of perplexity at 2,048 tokens\n(%{style.scale(axis)})",
     )
     style.legend(figure, [axis], 2)
-    style.title(figure, "Quality of short texts against time of long ones")
+    style.title(figure, f"not at the same length: 2,048 and {length:,} tokens")
     return figure

@@ -14,14 +14,15 @@ from analysis.rows import need, only
 CAPTION = (
     "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
     "from the lowest seed to the highest. Losses of routers are those of the gate that they train "
-    "with, from some step on the hard mask's own. Small models of ours are left out."
+    "with, from some step on the hard mask's own. Each step has another text, the same one for all "
+    "lines of a panel, so that they rise and fall together. Small models of ours are left out."
 )
 
-PANELS = 3
+PANELS, LINES = 3, 4
 
 
 def draw(results: Results) -> Figure:
-    """A line an experiment, at most seven; a panel a number of steps, the greatest first."""
+    """A line an experiment, at most four; a panel a number of steps, the greatest first."""
     frame = need(tables.training(results))
     every = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
     trained = [cell for cell in every if cell.role != "small"] or every
@@ -30,7 +31,7 @@ def draw(results: Results) -> Figure:
     lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:PANELS]
     figure, axes = style.axes(len(lengths), 1 + 4.6 * len(lengths), 6.2)
     for axis, steps in zip(axes, lengths, strict=True):
-        own = [cell for cell in trained if (cell.steps or 0) == steps][: style.MOST]
+        own = [cell for cell in trained if (cell.steps or 0) == steps][:LINES]
         names = labels(own)
         for number, cell in enumerate(own):
             course = only(frame, cell=cell.name).groupby("step")["loss"]

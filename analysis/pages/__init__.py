@@ -17,12 +17,17 @@ PAGES = ("README.md", "docs/rivals.md", "docs/train.md")
 FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
-WORDS = {
-    Verdict.REPRODUCED: "hold", Verdict.DIRECTION: "agree in direction at reduced scale",
-    Verdict.NOT_REPRODUCED: "are not reproduced",
-    Verdict.CONTRADICTS: "contradict the paper itself", Verdict.ARITHMETIC: "hold by arithmetic",
-    Verdict.INCONCLUSIVE: "are inconclusive", Verdict.NOT_RUN: "were not run",
+WORDS = {  # of one row, and of several
+    Verdict.REPRODUCED: ("holds", "hold"),
+    Verdict.DIRECTION: ("agrees in direction at reduced scale",
+                        "agree in direction at reduced scale"),
+    Verdict.NOT_REPRODUCED: ("is not reproduced", "are not reproduced"),
+    Verdict.CONTRADICTS: ("contradicts the paper itself", "contradict the paper itself"),
+    Verdict.ARITHMETIC: ("holds by arithmetic (no evidence)", "hold by arithmetic (no evidence)"),
+    Verdict.INCONCLUSIVE: ("is inconclusive", "are inconclusive"),
+    Verdict.NOT_RUN: ("was not run", "were not run"),
 }  # fmt: skip
+MEASURED = re.compile(r"[+-][\d.]+(%| points) \([^)]*\)")  # the first change in a row's words
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 
 
@@ -31,7 +36,7 @@ def ledger(rows: list[claims.Row]) -> str:
     papers = [row for row in rows if row["source"] not in (OURS, AUDIT)]
     told = [f"- Of the paper's {len(papers)} figures in the [ledger](results/claims.md) "
             f"{counted(papers)}.{caveats(papers)}"]  # fmt: skip
-    for source, what in ((AUDIT, "doubts about the paper"), (OURS, "statements about ours")):
+    for source, what in ((AUDIT, "doubts about the paper"), (OURS, "statements that we added")):
         own = [row for row in rows if row["source"] == source]
         told.append(f"- Of {len(own)} {what} {counted(own)}.")
     return "\n".join(told)
@@ -40,7 +45,7 @@ def ledger(rows: list[claims.Row]) -> str:
 def caveats(rows: list[claims.Row]) -> str:
     """How many verdicts rest on the same measurement, and how many wait for longer runs."""
     seen = [row for row in rows if row["verdict"] == Verdict.DIRECTION]
-    apart = {(row["evidence"], row["ours"], row["low"]) if row["ours"] is not None else row["id"]
+    apart = {(row["evidence"], found[0] if (found := MEASURED.search(row["why"])) else row["ours"])
              for row in seen}  # fmt: skip
     short = sum(row["verdict"] == Verdict.INCONCLUSIVE and bool(SHORT.search(row["why"]))
                 for row in rows)  # fmt: skip
@@ -50,7 +55,8 @@ def caveats(rows: list[claims.Row]) -> str:
 
 def counted(rows: list[claims.Row]) -> str:
     """Numbers of rows by verdict."""
-    told = [f"{count} {WORDS[verdict]}" for verdict, count in claims.totals(rows).items() if count]
+    told = [f"{count} {WORDS[verdict][count > 1]}"
+            for verdict, count in claims.totals(rows).items() if count]  # fmt: skip
     return " and ".join([", ".join(told[:-1]), *told[-1:]] if len(told) > 1 else told)
 
 

@@ -12,6 +12,7 @@ from analysis.rows import Missing, need, only
 from analysis.tables import markdown
 
 LONGEST = "long_8192"  # the reading of the longest texts
+SINKS = ("paper", "paper_sinks")  # the same but for sinks, gate and scores
 SHORT = 512  # tokens
 NAMES = {"forward": "a forward pass", "generation": "generation"}
 
@@ -32,8 +33,8 @@ def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
         return None
     return (f"**The paper's setup.** Two of its four groups keep "
             f"{own.loc[2, 'distant_density']:.0%} of the distant pairs and still cost "
-            f"{percent(own.loc[2])} on the pretrained model. One group costs "
-            f"{own.loc[1, 'change']:+.0%}.{on_adapted(results)}")  # fmt: skip
+            f"{percent(own.loc[2])} on the pretrained model, one {own.loc[1, 'change']:+.0%}."
+            f"{on_adapted(results)}{with_sinks(results)}")  # fmt: skip
 
 
 def on_adapted(results: Results) -> str:
@@ -42,6 +43,17 @@ def on_adapted(results: Results) -> str:
     rows = versus(results, *pair) if all(pair) else ()
     found = [percent(row) for row in rows if row["budget"] == "k2.symmetric.sinkhorn"]
     return f" On the adapted model two groups cost {found[0]}." if found else ""
+
+
+def with_sinks(results: Results) -> str:
+    """What sinks and our gate change of it, on the text of the core path."""
+    frame = only(quality(results), base_role="pretrained", reading="plays", cell=SINKS,
+                 budget="k2.symmetric.sinkhorn").set_index("cell")  # fmt: skip
+    if set(frame.index) != set(SINKS):
+        return ""
+    plain, sinks = (frame.loc[name] for name in SINKS)
+    return (f" Four sinks and our gate repair it: after 24 steps two groups cost {percent(sinks)} "
+            f"on plays, where the paper's own setup costs {percent(plain)}.")  # fmt: skip
 
 
 def quarter(frame: pd.DataFrame, known: Headline) -> str | None:

@@ -105,10 +105,10 @@ def places(results: Results, row: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def foretold(results: Results, budget: str, ends: bool = True) -> str:
+def foretold(results: Results, budget: str) -> str:
     """What the ladder foretold of 135M parameters, in percent."""
     told, low, high = need(forecast.gap(results, budget)).at(forecast.AHEAD["135M"])
-    return f"{told:.1f}%" + (f" ({_plain(low, 0)} to {_plain(high, 0)})" if ends else "")
+    return f"{told:.1f}% ({_plain(low, 0)} to {_plain(high, 0)})"
 
 
 def moved(row: Any, measure: str) -> str:

@@ -38,12 +38,12 @@ def sentence(results: Results) -> str:
     beside = better(results, known, row)
     if "allocated" in beside.index:
         found = beside.loc["allocated"]
-        text += (f" Calibration, which trains nothing, makes that **{percent(found)}** with "
-                 f"{found['distant_density']:.1%}{unless(found, seeds)}.")  # fmt: skip
+        text += (f" Calibrated, it keeps {found['distant_density']:.1%} and costs "
+                 f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
     if "longer_allocated" in beside.index:
         found = beside.loc["longer_allocated"]
-        text += (f" With three times the training steps as well it is **{percent(found)}**"
-                 f"{unless(found, seeds)}{and_more(results, known, found)}.")  # fmt: skip
+        text += (f" Calibrated after three times the training steps it costs "
+                 f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
     return (f"{text} The baseline is {BASES[row['base_role']]}. Intervals are 95%, over documents "
             f"and {seeds}.")  # fmt: skip
 
@@ -62,7 +62,7 @@ def table(results: Results) -> str:
     window, random = (only(same, role=role) for role in ("window", "random"))
     rows = pd.concat([own, window, paper, random]).head(MOST_ROWS)
     head = ["perplexity on books", "distant pairs", f"against {middle['base_role']}",
-            "against pretrained", "forward pass", "from"]  # fmt: skip
+            "against pretrained", "forward pass (tokens)", "from"]  # fmt: skip
     cells = [_row(results, known, row) for _, row in rows.iterrows()]
     return "\n".join(tables.markdown(head, cells))
 
@@ -103,15 +103,6 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
     return next((each for each in every if all(each[name] == row[name] for name in SAME)), None)
 
 
-def and_more(results: Results, known: Headline, row: pd.Series) -> str:
-    """The same cell with more pairs, where it was read with more."""
-    own = known.family.of(quality(results))
-    most = only(own, cell=row["cell"]).sort_values("distant_density").iloc[-1]
-    if most["distant_density"] <= row["distant_density"]:
-        return ""
-    return f"; keeping {most['distant_density']:.1%} of the distant pairs, **{percent(most)}**"
-
-
 def unless(row: pd.Series, seeds: str) -> str:
     """How many seeds a figure rests on, where that is not what the others do."""
     own = tables.plural(row["seeds"], "seed")
@@ -150,13 +141,16 @@ def starts_from(results: Results, name: str, base: str) -> bool:
 
 
 def forward(results: Results, row: pd.Series) -> str:
-    """How many times as fast a forward pass by the same routers and mask is, at the longest text
-    that was timed."""
+    """How many times as fast a forward pass by the same routers and mask is: on texts as long as
+    those read, and on the longest that were timed."""
     own = only(results.whole, phase="forward", experiment=row["cell"])
     if own.empty or not is_recipe(pd.DataFrame([row])).iloc[0]:
         return NONE
-    last = own.sort_values("length").iloc[-1]
-    return f"[{last['speedup']:.1f}x at {int(last['length']):,}]({last['evidence']})"
+    longest = own["length"].max()
+    own = own[own["length"].isin([row["context"], longest])].sort_values("length")
+    told = ", ".join(f"{each['speedup']:.1f}x at {int(each['length']):,}"
+                     for _, each in own.iterrows())  # fmt: skip
+    return f"[{told}]({own['evidence'].iloc[-1]})"
 
 
 def speed(results: Results) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -14,8 +15,8 @@ from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.tables import markdown
 
-LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")
-MOST = 13
+LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")  # of the page that has the best alone
+WORST = 0.12  # what costs more stands in the table of results/tables alone
 BEST = 8
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
@@ -23,25 +24,25 @@ KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 def shown(results: Results) -> pd.DataFrame:
     """Rivals and ours at the recipe's own budget, the best first."""
     own = only(rivals.rows(results), budget=rivals.BUDGET).sort_values("change")
-    # A rival's variants, and most of ours, stand in the table of results/tables alone.
-    return own[~own["role"].isin(LEFT_OUT)].drop_duplicates("role")
+    return own.drop_duplicates("role")  # of a rival's variants the best
 
 
 def best(results: Results) -> str:
     """The best that are no oracles: what each costs and loses."""
     own = shown(results)
     oracles = [role for role, about in rivals.ABOUT.items() if about.every]
-    return compared(results, own[~own["role"].isin(oracles)].head(BEST))
+    return compared(results, own[~own["role"].isin([*oracles, *LEFT_OUT])].head(BEST))
 
 
 def beside(results: Results) -> str:
     """What each costs and loses, a row each, full attention first."""
-    own = shown(results).head(MOST)
+    own = shown(results)
+    own = own[own["change"] < WORST]
     lost, _, full = answers(results)
     found = "" if full is None else f"{full:.0f}% found"
-    above = [["full attention, adapted", "100%", NONE, "0", found]] if found else []
-    below = [[ROLES[role], f"{kept:.1%}", NONE, NONE, told]
-             for role, (kept, told) in lost.items() if role == "window"]  # fmt: skip
+    above = [["full attention, adapted", "100%", NONE, "0", found, NONE]] if found else []
+    below = [[ROLES[role], f"{each.kept:.1%}", NONE, NONE, each.told, f"{NONE}, {each.seeds}"]
+             for role, each in lost.items() if role == "window"]  # fmt: skip
     return compared(results, own, above, below)
 
 
@@ -50,16 +51,20 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (
     """A table of methods with their answers, and further rows."""
     lost, length, _ = answers(results)
     found = f"answers, {length:,} tokens" if length else "long-context answers"
-    told = [[*costs(row), lost.get(row["role"], (0, NONE))[1]] for _, row in need(own).iterrows()]
-    head = ["", "distant pairs", "cost of choosing keys", "perplexity", found]
-    return "\n".join(markdown(head, [*above, *told, *below], "lrlrr"))
+    told = []
+    for _, row in need(own).iterrows():
+        each = lost.get(row["role"])
+        said, seeds = (NONE, NONE) if each is None else (each.told, str(each.seeds))
+        told.append([*costs(row), said, f"{int(row['seeds'])}, {seeds}"])
+    head = ["", "distant pairs", "cost of choosing keys", "perplexity", found, "seeds"]
+    return "\n".join(markdown(head, [*above, *told, *below], "lrlrrr"))
 
 
 def question(results: Results) -> str:
     """What full attention for a question and its answer brings back of the answers lost."""
     lost, length, _ = answers(results)
     told = [[ROLES[role], *(cell for each in (role, f"{role}_last")
-                            for cell in (f"{lost[each][0]:.1%}", lost[each][1]))]
+                            for cell in (f"{lost[each].kept:.1%}", lost[each].told))]
             for role in ("ours", "allocated") if {role, f"{role}_last"} <= set(lost)]  # fmt: skip
     head = [f"answers, {length:,} tokens", "distant pairs", "mask alone", "distant pairs",
             "question in full"]  # fmt: skip
@@ -82,10 +87,18 @@ def costs(row: pd.Series) -> list[str]:
             rivals.about(row["role"]).scores, percent(row)]  # fmt: skip
 
 
-def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float | None]:
-    """By role, the share of the distant pairs kept and the points of long-context answers lost
-    against the adapted model; the length of the prompts, the longest that all were asked at;
-    percent that the adapted model finds."""
+class Answers(NamedTuple):
+    """The share of the distant pairs kept, the points of long-context answers lost, in words, and
+    seeds."""
+
+    kept: float
+    told: str
+    seeds: int
+
+
+def answers(results: Results) -> tuple[dict[str, Answers], int, float | None]:
+    """Answers by role, against the adapted model; the length of the prompts, the longest that all
+    were asked at; percent that the adapted model finds."""
     frame = ruler.table(results)
     every = only(frame, task=ruler.EVERY, role=ruler.SHOWN)
     own = every[every["against"].map(lambda name: results.cells[name].role) == "adapted"]
@@ -94,5 +107,6 @@ def answers(results: Results) -> tuple[dict[str, tuple[float, str]], int, float 
     asked = own.groupby("length")["role"].nunique()
     length = int(asked[asked == asked.max()].index.max())
     own = only(own, length=length).sort_values("points", ascending=False)
-    told = {row["role"]: (row["distant_density"], pointed(row)) for _, row in own.iterrows()}
+    told = {row["role"]: Answers(row["distant_density"], pointed(row), int(row["seeds"]))
+            for _, row in own.iterrows()}  # fmt: skip
     return told, length, float(own["base_found"].iloc[0])

@@ -67,7 +67,7 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     found = need(ablations.perplexity(results, cell, other))
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, results, name)
     limit = 100 * limits.same_ppl
-    verdict, why = beside(interval(row), 100 * paper, limit, few)
+    verdict, why = beside(interval(row), 100 * paper, limit, limits.much_less, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
     return Outcome(verdict, why, **facts(row, results))
 
@@ -106,23 +106,27 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
             row = gate_of_all_steps(claim, results, row)
     few = scope.fewer_steps(claim, results, row["cell"])
     theirs = paper / base - 1
-    verdict, why = beside(interval(row), 100 * theirs, 100 * limits.same_ppl, few)
+    verdict, why = beside(interval(row), 100 * theirs, 100 * limits.same_ppl, limits.much_less, few)
     why = f"{changed(row)} against {against}; the paper has {theirs:+.1%}: {why}; training gate"
     return Outcome(verdict, why, **facts(row, results))
 
 
-def beside(ours: Mapping[str, float], theirs: float, limit: float, few: bool = False,
+def beside(ours: Mapping[str, float], theirs: float, limit: float, less: float, few: bool = False,
            words: tuple[str, str, str] = SMALL) -> tuple[Verdict, str]:  # fmt: skip
     """A change with its interval beside one of the paper's: whether it is small there and here, or
-    large in both with the same sign. A run of far fewer steps refutes neither."""
-    verdict, said = _beside(ours["low"], ours["high"], theirs, limit, words)
+    large in both with the same sign. A run of far fewer steps refutes neither.
+
+    Args:
+        less: share of the paper's change that an interval around zero must reach to leave it open.
+    """
+    verdict, said = _beside(ours["low"], ours["high"], theirs, limit, less, words)
     if few and verdict == Verdict.NOT_REPRODUCED:
         return Verdict.INCONCLUSIVE, f"{said}, after far fewer steps"
     return verdict, said
 
 
 def _beside(
-    low: float, high: float, theirs: float, limit: float, words: tuple[str, str, str]
+    low: float, high: float, theirs: float, limit: float, less: float, words: tuple[str, str, str]
 ) -> tuple[Verdict, str]:
     in_both, in_the_paper, here = words
     if abs(theirs) <= limit:
@@ -130,11 +134,13 @@ def _beside(
             return Verdict.DIRECTION, in_both
         if low > limit or high < -limit:
             return Verdict.NOT_REPRODUCED, in_the_paper
-        return Verdict.INCONCLUSIVE, "the interval holds the limit"
+        return Verdict.INCONCLUSIVE, f"the interval includes the limit, ±{limit:g}"
     if -limit <= low and high <= limit:
         return Verdict.NOT_REPRODUCED, here
     if low <= 0 <= high:
-        return Verdict.INCONCLUSIVE, "the interval holds zero"
+        if (low if theirs < 0 else high) / theirs < less:
+            return Verdict.NOT_REPRODUCED, "far less here"
+        return Verdict.INCONCLUSIVE, "the interval includes zero"
     if (low > 0) == (theirs > 0):
         return Verdict.DIRECTION, "the same direction"
     return Verdict.NOT_REPRODUCED, "the other direction"
@@ -163,7 +169,7 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         return Outcome(told(near, not few), why, **own, **facts(row, results))
     even = perfect(row)
     ours = {end: value - even for end, value in interval(row, "points", 1).items()}
-    verdict, why = beside(ours, paper - base - even, limit, few)
+    verdict, why = beside(ours, paper - base - even, limit, limits.much_less, few)
     why = (f"{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}{f' (even groups {even:+.0f})' * bool(even)}: {why}")  # fmt: skip
     return Outcome(verdict, why, **own, **facts(row, results))

@@ -8,7 +8,7 @@ from analysis.results import Results
 from analysis.rows import columns, only
 from analysis.rules.headline import judged
 from analysis.rules.lora import BLOCKS
-from analysis.rules.registry import Outcome, facts, rule
+from analysis.rules.registry import Outcome, Verdict, facts, rule
 
 ROUTED = "answers_paper"
 
@@ -27,4 +27,7 @@ def further(results: Results, before: str) -> Outcome:
         f"({found.low:+.3f} to {found.high:+.3f})"
     )
     known = facts(own, results, "questions") | columns(found, "ours")
-    return Outcome(judged(-found.high, -found.low, 0.0), why, **known, same_setting=True)
+    verdict = judged(-found.high, -found.low, 0.0)
+    if verdict == Verdict.REPRODUCED and not mask["divergence"]:
+        verdict, why = Verdict.ARITHMETIC, f"{why}; the mask reaches no question"
+    return Outcome(verdict, why, **known, same_setting=True)

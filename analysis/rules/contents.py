@@ -14,7 +14,7 @@ from analysis import contents, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import Missing, columns, need, only
-from analysis.rules.registry import Outcome, around, facts, points, rule, told
+from analysis.rules.registry import Outcome, Verdict, around, facts, points, rule, told
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -132,9 +132,12 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
     percent, paper = columns(found, "ours", scale=factor), factor * claim.figure
-    verdict = around(percent, paper, limits.same_share, few(claim, results, own))
+    early = few(claim, results, own)
+    verdict = around(percent, paper, limits.same_share, early)
     why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
            f"layers; the paper {paper:g}%")  # fmt: skip
+    if early and claim.column != "confidence" and verdict == Verdict.DIRECTION:
+        verdict, why = Verdict.INCONCLUSIVE, f"still even, after far fewer steps: {why}"
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, own))
 
 
@@ -150,8 +153,8 @@ def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
     limit = limits.same_share
     verdict = told(found.low > -limit, found.high < -limit and not few(claim, results, tuned))
-    why = (f"{100 * after.mean():.0f}% of the tokens have their group's part of speech; "
-           f"{100 * before.mean():.0f}% where routers alone were trained, so "
+    why = (f"{100 * after.mean():.1f}% of the tokens have their group's part of speech; "
+           f"{100 * before.mean():.1f}% where routers alone were trained, so "
            f"{points(vars(found), 'value')}")  # fmt: skip
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, tuned))
 

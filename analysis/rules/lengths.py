@@ -20,6 +20,6 @@ def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     found = need(row_of(own, method=lengths.LINES["long_paper"], context=context))
     few = scope.fewer_steps(claim, results, found["cell"])
     cost = claim.figure / theirs("long_context", "ppl_full", context=context) - 1
-    verdict, why = no_worse(found, cost, limits.same_ppl, few)
+    verdict, why = no_worse(found, cost, limits, few)
     why = f"at {context} tokens, trained at {found['trained_at']}, against full attention: {why}"
     return Outcome(verdict, why, **interval(found), **facts(found, results))

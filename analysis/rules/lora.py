@@ -1,7 +1,7 @@
 """Rules of LoRA beside the routers: Tables 3 and 4, on the model and the plays that we have.
 
-Ours trains for a hundredth of the paper's steps. Adam moves a weight by about rate times steps, so
-a rate of Table 4 stands beside the one of ours with the nearest product.
+Where ours trains for fewer steps than the paper's: Adam moves a weight by about rate times steps,
+so a rate of Table 4 stands beside the one of ours with the nearest product.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
 BLOCKS = {"lora-r4": "lora4", "lora-r16": "lora16"}
+RANK_FOUR = ("lora4", "lora4_steps")
 RATES = ("1e-5", "5e-5", "1e-4")
 
 
 def nearest(results: Results, wanted: float) -> Cell:
     """The rank 4 cell whose rate times steps is nearest to the paper's, as a ratio."""
-    cells = [each for each in results.cells.values() if each.block == BLOCKS["lora-r4"]]
+    cells = [each for each in results.cells.values() if each.block in RANK_FOUR]
 
     def apart(cell: Cell) -> float:
         own = float(cell.regime["learning_rate"]) * (cell.steps or 0)
@@ -50,14 +51,15 @@ def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outco
     row = need(row_of(quality(results), cell=cell_of(claim, results).name, final=True,
                       base_role="pretrained", condition=["full", "soft"]))  # fmt: skip
     change, limit = claim.figure / before(claim) - 1, limits.same_ppl
-    verdict, said = beside(interval(row), 100 * change, 100 * limit)
+    verdict, said = beside(interval(row), 100 * change, 100 * limit, limits.much_less)
     few = scope.fewer_steps(claim, results, row["cell"])
     gains, harm = row["high"] < 0, change > -limit
     if few and (row["low"] > 0 if ".focus" in claim.id else gains and harm):
         verdict, said = Verdict.INCONCLUSIVE, "too few steps to tell"
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
            f"paper {change:+.1%}: {said}")  # fmt: skip
-    return Outcome(verdict, why + trained(results.cells[row["cell"]]), **facts(row, results))
+    return Outcome(verdict, why + trained(results.cells[row["cell"]], claim), **interval(row),
+                   **facts(row, results))  # fmt: skip
 
 
 def cell_of(claim: Claim, results: Results) -> Cell:
@@ -70,10 +72,12 @@ def cell_of(claim: Claim, results: Results) -> Cell:
     return nearest(results, float(method.rsplit("lr", 1)[1]) * claim.setting["steps"])
 
 
-def trained(cell: Cell) -> str:
-    """The steps, and the rate of LoRA, in words."""
+def trained(cell: Cell, claim: Claim) -> str:
+    """The steps, and the rate of LoRA or the groups of Focus, in words."""
     if cell.regime.get("name") != "lora":
-        return f"; {cell.steps} steps, training gate"
+        theirs = claim.keys["method"].rpartition("-k")[2] if "-k" in claim.id else ""
+        groups = f", {cell.method['num_groups']} groups, the paper {theirs}" if theirs else ""
+        return f"; {cell.steps} steps, training gate{groups}"
     return f"; {cell.steps} steps at a rate of {cell.regime['learning_rate']:g}"
 
 
@@ -81,15 +85,18 @@ def trained(cell: Cell) -> str:
     *(f"table3.{method}.{task}" for method in BLOCKS for task in NAMES),
     *(f"table4.lora-r4-lr{rate}.{task}" for rate in RATES for task in NAMES),
     refuted="an interval of the difference to the model before on the other side of zero, or "
-    "beyond the limit same_score where the paper's difference is small",
+    "beyond the limit same_score where the paper's difference is small; where it is large, one "
+    "that does not reach the share much_less of it",
 )
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
     cell, more = cell_of(claim, results), claim.figure - before(claim)
     row = need(row_of(scores(results), cell=cell.name, texts=NAMES[claim.column]))
-    verdict, said = beside(interval(row, "points", 1), more, limits.same_score)
+    few = scope.fewer_steps(claim, results, cell.name)
+    verdict, said = beside(interval(row, "points", 1), more, limits.same_score, limits.much_less,
+                           few)  # fmt: skip
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{more:+.1f}: {said}")  # fmt: skip
-    return Outcome(verdict, why + trained(cell), **known(row, results))
+    return Outcome(verdict, why + trained(cell, claim), **known(row, results))

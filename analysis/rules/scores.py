@@ -41,7 +41,7 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     row = need(row_of(scores(results), experiment=ANSWERED[method], texts=TASKS[claim.column]))
     more, limit, trained = drop(claim), limits.same_score, method == FINETUNED
     few = trained and scope.fewer_steps(claim, results, "finetuned-textsplays")
-    verdict, said = beside(row, more, limit, few, STAYS)
+    verdict, said = beside(row, more, limit, limits.much_less, few, STAYS)
     masked = not trained and method != "performer"
     if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
         verdict = {Verdict.DIRECTION: Verdict.ARITHMETIC,
@@ -71,7 +71,7 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     row = need(row_of(scores(results), experiment="sums_paper", texts="gsm8k"))
     more = claim.figure - theirs("gsm8k", "accuracy", method="full-attention")
     few = scope.fewer_steps(claim, results, row["cell"])
-    verdict, said = beside(row, more, limits.same_score, few, STAYS)
+    verdict, said = beside(row, more, limits.same_score, limits.much_less, few, STAYS)
     if verdict == Verdict.DIRECTION and row["base_score"] <= limits.same_score:
         verdict, said = Verdict.INCONCLUSIVE, "nothing that a mask could lose"
     why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%"
@@ -83,7 +83,7 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
       "model before")  # fmt: skip
 def finetuned(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before."""
-    row = finetuning.of(results, "fine-tuned", "full", "plays", "full")
+    row = finetuning.gain(results, "plays")
     few = scope.fewer_steps(claim, results, row["cell"])
     verdict, why = same_sign(row, drop(claim), few)
     return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))

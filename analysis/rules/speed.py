@@ -55,7 +55,7 @@ def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> 
         return Outcome(verdict, why, **_facts(row), same_setting=True)
     verdict, said = Verdict.NOT_REPRODUCED, "another GPU, the other side of 1x"
     if row["low"] <= 1 <= row["high"]:
-        verdict, said = Verdict.INCONCLUSIVE, "the interval holds 1x"
+        verdict, said = Verdict.INCONCLUSIVE, "the interval includes 1x"
     elif (row["speedup"] > 1) == (paper > 1):
         verdict, said = Verdict.DIRECTION, "another GPU, the same side of 1x"
     return Outcome(verdict, f"{said}: {why}", **_facts(row))
@@ -63,15 +63,16 @@ def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> 
 
 def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
     """Where the decomposition, with the K of the paper's table that suits it best, starts to be
-    faster for good: a row, the lengths from there on, all of them in words, and whether any is
-    slower."""
+    faster for good, by more than its interval: a row, the lengths from there on, all of them in
+    words, and whether any is not."""
     first = frame.iloc[0]
     same = only(frame, hardware=first["hardware"], method=first["method"])
     fastest = same.sort_values("speedup").groupby("length").tail(1).set_index("length")
-    best = fastest["speedup"].sort_index()
-    slower = best[best <= 1].index
-    later = [int(t) for t in best.index if not len(slower) or t > slower.max()]
-    spoken = ", ".join(f"{int(t)}: {s:.2f}x" for t, s in best.items())
+    fastest = fastest.sort_index()
+    slower = fastest.index[fastest["low"] <= 1]
+    later = [int(t) for t in fastest.index if not len(slower) or t > slower.max()]
+    spoken = ", ".join(f"{int(t)}: {row['speedup']:.2f}x ({row['low']:.2f} to {row['high']:.2f})"
+                       for t, row in fastest.iterrows())  # fmt: skip
     row = fastest.loc[later[0]] if later else first
     return row, later, f"{NAMES[first['method']]} on {first['hardware']}: {spoken}", len(slower) > 0
 
@@ -87,7 +88,7 @@ def crossover(claim: Claim, results: Results) -> Outcome:
     row, later, why, slower = crossing(frame)
     known = _facts(row) | {"ours": float(later[0]) if later else None, "low": None, "high": None}
     if later and slower:
-        why = f"slower at first, faster from {later[0]} on: {why}"
+        why = f"not faster at first, faster from {later[0]} on: {why}"
         return Outcome(Verdict.DIRECTION, why, **known)
     lengths, paper = frame["length"], claim.figure or 16384
     both = lengths.min() < paper <= lengths.max()

@@ -50,15 +50,25 @@ def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Se
     return need(row_of(rates, cell=best(results, row["experiment"]).name))
 
 
-def gate_of_all_steps(claim: Claim, results: Results, row: pd.Series) -> pd.Series:
-    """The training gate against the pretrained model in the row nearest to the paper; ``row``, if
-    that one was trained for fewer steps than the paper's, too."""
+def of_all_steps(claim: Claim, results: Results) -> pd.Series | None:
+    """Hard top-2 in the row nearest to the paper; None if that one was trained for fewer steps than
+    the paper's, or none was."""
     try:
-        cell = paper_way(results, 2)["cell"]
+        row = paper_way(results, 2)
     except Missing:
+        return None
+    return None if scope.fewer_steps(claim, results, row["cell"]) else row
+
+
+def gate_of_all_steps(claim: Claim, results: Results, row: pd.Series) -> pd.Series:
+    """The training gate of the same cell against the pretrained model; ``row`` where there is
+    none."""
+    nearest = of_all_steps(claim, results)
+    if nearest is None:
         return row
-    own = row_of(quality(results), cell=cell, final=True, base_role="pretrained", condition="soft")
-    return row if own is None or scope.fewer_steps(claim, results, cell) else own
+    own = row_of(quality(results), cell=nearest["cell"], final=True, base_role="pretrained",
+                 condition="soft")  # fmt: skip
+    return row if own is None else own
 
 
 def with_sinks(results: Results, row: pd.Series, far: float) -> str:
@@ -90,7 +100,7 @@ def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tup
     if row["high"] < far:
         return Verdict.NOT_REPRODUCED, f"not far worse here (limit {far:+.0%}): {shift}"
     if row["low"] < far:
-        return Verdict.INCONCLUSIVE, f"the interval holds the limit of {far:+.0%}: {shift}"
+        return Verdict.INCONCLUSIVE, f"the interval includes the limit of {far:+.0%}: {shift}"
     if few and not trained:
         return Verdict.INCONCLUSIVE, f"far worse, but after far fewer steps: {shift}"
     return Verdict.DIRECTION, f"far worse here too{', ' * bool(trained)}{trained}: {shift}"
@@ -101,7 +111,7 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[Verdict, str]:
     trained for a fraction of the steps, and what any untrained router loses confirms no loss."""
     shift = f"{changed(row)} against pretrained"
     if row["low"] <= 0 <= row["high"]:
-        return Verdict.INCONCLUSIVE, f"the interval holds zero: {shift}"
+        return Verdict.INCONCLUSIVE, f"the interval includes zero: {shift}"
     if row["low"] > 0 and few:
         return Verdict.INCONCLUSIVE, f"above pretrained, after far fewer steps: {shift}"
     if (row["low"] > 0) == (paper > 0):

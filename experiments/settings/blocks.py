@@ -247,6 +247,7 @@ class Tolerances(Frozen):
             and a setting counts as one that hardly changes it.
         collapsed: percent of the tokens in one group from which on groups have collapsed.
         blocked: of a movement under a plain softmax, what may be left where it counts as blocked.
+        much_less: share of a change in the paper, short of which one of ours is not that change.
         rounding: relative difference between exact arithmetic and a figure printed to few digits.
     """
 
@@ -263,6 +264,7 @@ class Tolerances(Frozen):
     same_share: Limit
     collapsed: Limit
     blocked: Limit
+    much_less: Limit
     rounding: Limit
 
 

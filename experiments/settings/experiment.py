@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +25,7 @@ from experiments.settings.schema import (
     Share,
     Size,
     once,
+    plain_name,
 )
 from focus.config import BALANCES, PROBES
 
@@ -98,6 +99,13 @@ class Training(Frozen):
     nodes: Count = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     checkpoint_activations: bool = False
+
+    @model_validator(mode="after")
+    def _rate_is_reached(self) -> Self:
+        if "warmup_steps" in self.model_fields_set and 0 < self.steps < self.warmup_steps:
+            raise ValueError(f"warmup_steps: must be at most steps = {self.steps}, or the learning "
+                             f"rate is never reached; got {self.warmup_steps}")  # fmt: skip
+        return self
 
     @property
     def processes(self) -> int:
@@ -243,9 +251,7 @@ class Experiment(Frozen):
     @field_validator("name", "block")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
-            raise ValueError("a name is letters, digits, -, _ and .")
-        return name
+        return plain_name(name)
 
     @field_validator("regime", mode="before")
     @classmethod

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from experiments.settings.blocks import (
     Calibration,
@@ -27,7 +29,7 @@ from experiments.settings.measurements import (
     Whole,
 )
 from experiments.settings.resolve import inherited, laid, near, started, swept
-from experiments.settings.schema import Count, Distinct, Frozen, Size, read_yaml
+from experiments.settings.schema import Count, Distinct, Frozen, Size, plain_name, read_yaml
 from experiments.settings.schema import parse as parse_block
 
 FILE = Path("params.yaml")
@@ -51,7 +53,7 @@ class Settings(Frozen):
     seeds: Distinct[Size]
     threads: Count
     texts: dict[str, Texts]
-    readings: dict[str, Reading]
+    readings: dict[Annotated[str, AfterValidator(plain_name)], Reading]
     calibration: Calibration
     intervals: Intervals
     tolerances: Tolerances

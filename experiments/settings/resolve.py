@@ -85,18 +85,29 @@ def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str,
         return {name: plain}
     if not isinstance(sweep, Mapping) or not all(isinstance(v, list) and v for v in sweep.values()):
         raise ValueError(f"{path}.sweep: must map fields to lists of values, got {sweep!r}")
+    places = [whole(field, plain) for field in sweep]
+    for field, values in sweep.items():
+        if places.count(whole(field, plain)) > 1:
+            raise ValueError(f"{path}.sweep: {field} is there twice, with and without its path")
+        if any(isinstance(each, list | Mapping) for each in values):
+            raise ValueError(f"{path}.sweep.{field}: a cell is named by its value, so only plain "
+                             "values can be swept; write a block for each")  # fmt: skip
     cells = {}
     for point in itertools.product(*sweep.values()):
         label, cell = name, plain
         for field, value in zip(sweep, point, strict=True):
-            # `window` alone means the method's: that is what ablations are of.
-            parts = field.split(".") if "." in field or field in plain else ["method", field]
+            parts = whole(field, plain).split(".")
             label += f"-{parts[-1]}{value}"
             cell = laid(_nested(parts, value), cell)
         if label in cells:
             raise ValueError(f"{path}.sweep: two cells would be named {label}")
         cells[label] = cell
     return cells
+
+
+def whole(field: str, plain: Mapping[str, Any]) -> str:
+    """The path of a swept field: `window` alone means the method's, which ablations are of."""
+    return field if "." in field or field in plain else f"method.{field}"
 
 
 def started(name: str, points: Mapping[str, dict[str, dict[str, Any]]]) -> None:

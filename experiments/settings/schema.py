@@ -133,3 +133,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path}: must hold a mapping")
     return found
+
+
+def plain_name(name: str) -> str:
+    """A name that can be one of a folder and of a stage."""
+    if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
+        raise ValueError("a name is letters, digits, -, _ and .")
+    return name

@@ -25,9 +25,9 @@ from experiments import imports, plans, readings, record, settings, statistics, 
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
 from experiments.settings import Experiment, Settings, Windows
-from experiments.sources.files import digest
+from experiments.sources.files import digest, sha256
 
-CHECKPOINTS = Path("checkpoints/read")
+CHECKPOINTS, ROWS = Path("checkpoints/read"), "rows.csv"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,8 +60,7 @@ def one_reading(block: str, name: str, cells: list[Experiment], chosen: Settings
     """Does one reading of all cells and seeds, unless it is there already."""
     reading, folder = chosen.readings[name], results(chosen) / block / "read" / name
     marks = fingerprints(cells, reading, chosen)
-    former = (record.of(folder) or {}).get("notes", {}).get("fingerprint")
-    if former == marks and (folder / "rows.csv").is_file():
+    if is_read(folder, marks):
         print(f"read: {block} {name}: is there")
         return
     plain = {"reading": reading.plain(), "cells": {cell.name: cell.plain() for cell in cells}}
@@ -70,11 +69,22 @@ def one_reading(block: str, name: str, cells: list[Experiment], chosen: Settings
         found = [row for cell in cells for seed in cell.seeds
                  for row in rows(Subject(cell, seed, reading, chosen), name, marks)]  # fmt: skip
         table = pd.DataFrame(found)
-        run.table(table, "rows.csv")
+        run.note("sha256", sha256(run.table(table, ROWS)))
         run.note("fingerprint", marks)
         run.note("opened", opened(reading, chosen))
         if reading.kind == "perplexity":
             levels(run, table, chosen)
+
+
+def is_read(folder: Path, marks: dict[str, str]) -> bool:
+    """Whether a folder has these rows, as they were written."""
+    notes, path = (record.of(folder) or {}).get("notes", {}), folder / ROWS
+    if notes.get("fingerprint") != marks or not path.is_file():
+        return False
+    same: bool = notes.get("sha256") in (None, sha256(path))  # records before 2026-11-26 have none
+    if not same:
+        print(f"read: {path} is not what was read: made again")
+    return same
 
 
 def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[str, Any]]:

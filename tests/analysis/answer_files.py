@@ -67,10 +67,11 @@ def write_ruler(root: Path, lost: float, *, found: float | None = None, method: 
 
 
 def write_lora(root: Path, change: float, *, rate: float = 0.0005, block: str = "lora4",
-               cell: str | None = None, wrong: int = 0) -> None:  # fmt: skip
+               cell: str | None = None, wrong: int = 0, steps: int = 24) -> None:  # fmt: skip
     """LoRA on plays: its loss on validation and test documents; answers, ``wrong`` of which the
     model before alone has right (below zero: LoRA alone)."""
-    known = {"cell": cell, "method": FULL, "regime": LORA | {"learning_rate": rate, "rank": 4},
+    regime = LORA | {"learning_rate": rate, "rank": 4, "steps": steps}
+    known = {"cell": cell, "method": FULL, "regime": regime,
              "against": ["pretrained", "answers_pretrained"]}  # fmt: skip
     write_pretrained(root)
     write_read(root, block, losses("full", change=change), **known)

@@ -64,9 +64,9 @@ def write_ladder(root: Path, costs: Sequence[float], ahead: float | None = None,
 
 def write_tuned(root: Path, change: float, *, texts: str = "plays", full: float = -0.1,
                 names: tuple[str, str, str] = ("before", "finetuned", "finetuned_focus"),
-                steps: int = 24) -> None:  # fmt: skip
+                steps: int = 24, mask: float = 0.0) -> None:  # fmt: skip
     """A model before, after all its weights were trained, and that with Focus, whose change is
-    against the second."""
+    against the second; ``mask``: the hard mask's against the gate."""
     before, plain, routed = names
     how = {"reading": "domains", "texts": texts}
     whole = {"name": "full", "steps": steps}
@@ -74,5 +74,7 @@ def write_tuned(root: Path, change: float, *, texts: str = "plays", full: float 
     write_read(root, plain, losses("full", change=full), regime=whole, against=[before],
                cell=f"{plain}-texts{texts}", **how)  # fmt: skip
     after = (1 + full) * (1 + change) - 1
-    write_read(root, routed, losses("soft", change=after), method=PAPER, against=[plain],
+    masked = losses("hard", "k2.symmetric.sinkhorn", (1 + after) * (1 + mask) - 1, **PAPER_MASK)
+    rows = [*losses("soft", change=after), *masked]
+    write_read(root, routed, rows, method=PAPER, against=[plain],
                regime={**JOINT, "steps": steps}, cell=f"{routed}-texts{texts}", **how)  # fmt: skip

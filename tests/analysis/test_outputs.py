@@ -187,7 +187,7 @@ def test_no_figure_has_more_lines_than_an_eye_keeps_apart(filled):
 
 def test_searches_name_what_they_change(filled):
     (axis,) = equal.searches(filled).axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["window 64"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["window of 64"]
 
 
 def test_speeds_are_drawn_as_they_were_measured(filled):

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 
-from analysis.stale import differing, stale
+from analysis.results import Results
+from analysis.stale import alone, differing, stale
 from experiments import settings
 from tests.analysis.result_files import write_read
 
@@ -21,6 +22,15 @@ def test_a_cell_that_params_has_no_more_or_has_otherwise_is_told(results):
     assert told[0].startswith("plays_adapted: was read with another budgets, method.name, ")
     assert told[0].endswith("than params.yaml has now; run dvc repro read@plays_adapted")
     assert told[1] == "gone: is no cell of params.yaml any more; run dvc repro read@plays_window"
+
+
+def test_a_cell_that_nothing_stands_beside_is_told(results):
+    for block in ("one", "other"):
+        write_read(results.root, block, [{"seed": 0, "condition": "full"}], reading="plays",
+                   against=["adapted", "pretrained"] if block == "one" else ["one"])  # fmt: skip
+    (told,) = alone(Results(results.base))
+    assert told.startswith("one: stands in no table of changes")
+    assert told.endswith("run dvc repro read@adapted read@pretrained")
 
 
 def test_what_came_in_since_is_no_difference():

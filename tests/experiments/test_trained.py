@@ -66,7 +66,13 @@ def test_weights_that_are_missing_or_others_are_refused(work: Any) -> None:
     shorter = work(adapted={"base": "plain", "seeds": [0, 1], "regime": {**LORA, "steps": 3}})
     with pytest.raises(ValueError, match="under other settings"):
         trained.build(shorter.cell("adapted"), 0, shorter)
-    shutil.rmtree(trained.weights(chosen.cell("adapted"), 0, chosen))
+    folder = trained.weights(chosen.cell("adapted"), 0, chosen)
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ValueError, match="is missing"):
+        trained.build(chosen.cell("adapted"), 0, chosen)
+    training.train("adapted", 0, chosen)
+    trained.build(chosen.cell("adapted"), 0, chosen)
+    shutil.rmtree(folder)
     with pytest.raises(ValueError, match="is missing"):
         trained.begin(chosen.cell("recipe"), 0, chosen)
 

@@ -103,7 +103,7 @@ def test_rivals_and_ours_stand_in_one_table(read):
     assert "100% found" in lines[2]
     assert lines[3].startswith("| Quest | 12.5% | two products per page")
     assert lines[4].startswith("| ours (recipe) | 12.5% |")
-    assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) |")
+    assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) | 1, 1 |")
 
 
 def test_the_best_leave_oracles_out(read):
@@ -114,7 +114,7 @@ def test_the_best_leave_oracles_out(read):
     write_masks(read.root, "sparq", {0.125: -0.05}, method={"name": "sparq"}, **beside)
     lines = rivals.best(Results(read.base)).splitlines()[2:]
     assert [line.split(" | ")[0] for line in lines] == ["| SparQ", "| ours (recipe)"]
-    assert all(line.endswith(f") | {NONE} |") for line in lines)
+    assert all(line.endswith(f") | {NONE} | 1, {NONE} |") for line in lines)
 
 
 def test_what_is_lost_on_short_texts_is_told(read):
@@ -161,7 +161,7 @@ def test_what_failed_is_told_from_files(results):
     text = failed.failed(results)
     assert "Two of its four groups keep 90% of the distant pairs and still cost" in text
     assert "cost +10.0% (" in text
-    assert "One group costs +100%." in text
+    assert "on the pretrained model, one +100%." in text
     assert "**More groups, not calibrated.** At 25% of the distant pairs" in text
 
 
@@ -180,12 +180,12 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
-    assert "Calibration" not in headline.sentence(read)
+    assert "Calibrated" not in headline.sentence(read)
     write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS, start="recipe",
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
     text = headline.sentence(beside)
-    assert "Calibration, which trains nothing, makes that **+5.6% (" in text
+    assert "Calibrated, it keeps 12.5% and costs **+5.6% (" in text
     lines = headline.table(beside).splitlines()[2:]
     assert len(lines) == 4
     assert "ours (recipe)" in lines[0]

@@ -26,6 +26,7 @@ from tests.analysis.rules.writers import (
     SHRINKING,
     SLOW,
     THEIR_GPT2,
+    THEIR_STEPS,
     TOP2,
     TRAINED,
     Writer,
@@ -178,7 +179,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "rival": [
         ("table1.performer.ppl", rivals(performer=0.8), DIRECTION, rivals(performer=-0.1)),
-        ("table10.sparq.ppl", rivals(sparq_plain=0.1), DIRECTION, rivals(sparq_plain=-0.04)),
+        ("table10.sparq.ppl", rivals(sparq_plain=0.1), DIRECTION,
+         rivals(sparq_plain=-0.04, kept=0.02)),
     ],
     "others_do_it": [
         ("audit.8", rivals(quest=-0.03, moba=0.4), DIRECTION, rivals(quest=0.3, csa=-0.03)),
@@ -278,7 +280,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "outcome": [
         ("table8.sinkhorn.outcome",
          both(cures(("sinkhorn", 13.0, {"agreement": 0.99})), holds(0.9)), DIRECTION,
-         cures(("sinkhorn", 60.0, {"agreement": 0.99}))),
+         cures(("sinkhorn", 60.0, {"agreement": 0.5}))),
         ("table8.entropy-and-balance-loss.outcome",
          cures(("softmax", 90.0, {}), ("sinkhorn", 13.0, {})), DIRECTION,
          cures(("softmax", 13.0, {"steps": 4000}), ("sinkhorn", 13.0, {"steps": 4000}))),
@@ -305,7 +307,9 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "lora_score": [
         ("table4.lora-r4-lr1e-4.hellaswag", lora(0.2, rate=0.01, wrong=30), DIRECTION,
-         lora(0.2, rate=0.01, wrong=-30)),
+         lora(0.2, rate=1e-4, wrong=-30, **THEIR_STEPS)),
+        ("table4.lora-r4-lr1e-4.hellaswag", lora(0.2, rate=1e-4, wrong=30, **THEIR_STEPS),
+         DIRECTION, lora(0.2, rate=1e-4, wrong=2, **THEIR_STEPS)),  # far less
     ],
     "category": [
         ("groups.g4.category", holds(0.9), DIRECTION, holds(0.45, kmeans=0.2, regime=TRAINED)),
@@ -317,7 +321,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the", regime=TRAINED)),
     ],
     "even": [
-        ("groups.notes.assignment.largest_share", holds(0.9), DIRECTION,
+        ("groups.notes.assignment.largest_share", holds(0.9, regime=TRAINED), DIRECTION,
          holds(0.9, even=9000, regime=TRAINED)),
         ("groups.notes.assignment.confidence", sure(20.0), DIRECTION, unsure),
     ],

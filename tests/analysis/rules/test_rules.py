@@ -43,10 +43,12 @@ from tests.analysis.rules.writers import (
     rungs,
     summed,
     table,
+    tuned,
     types,
 )
 
 SINKHORN: Any = ("sinkhorn", 13.0, {})
+SHAKEN: Any = ("recluster", 60.0, {"agreement": 0.5})
 
 
 def decided(claim: str, results: Results, limits: Any) -> Any:
@@ -91,6 +93,11 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table9.k.32.centroid_ppl", ablated(0.0, 24.0, wobble=0.1, num_groups=32)),
         ("dominance.softmax-and-balance-loss.dominance_full_ft", cures(("softmax", 13.0, {}))),
         ("table3.lora-r4.hellaswag", lora(0.0, wrong=1)),
+        ("table4.lora-r4-lr1e-4.hellaswag", lora(0.2, rate=0.01, wrong=-30)),  # after 24 steps
+        ("table10.sparq.ppl", rivals(sparq_plain=-0.04)),  # with more keys than the paper's
+        ("table5.gpt2-large-774m.ppl_focus_ft", tuned(0.0, mask=0.1, steps=4000)),
+        ("groups.notes.assignment.largest_share", holds(0.9)),  # as before any training
+        ("table8.recluster-every-100-steps.outcome", cures(SINKHORN, SHAKEN)),  # uneven
         ("table4.lora-r4-lr1e-4.ppl", lora(-0.1)),  # harm may need more steps
         ("table8.balance-weight-x5.drift", cures(("softmax_x5", 30.0, {}))),
         ("table8.recluster-every-100-steps.drift", cures(("recluster", 30.0, {"drift": 0.9}))),

@@ -284,8 +284,9 @@ def both(*writers: Writer) -> Writer:
     return write
 
 
-def rivals(**changes: float) -> Writer:
-    """The recipe, at the pretrained model's own perplexity, and rivals read beside it."""
+def rivals(*, kept: float = 0.2, **changes: float) -> Writer:
+    """The recipe, at the pretrained model's own perplexity, and rivals read beside it, which keep
+    that share of all pairs."""
     how = {"reading": "rivals"}
     bases = ["adapted", "pretrained"]
 
@@ -296,7 +297,8 @@ def rivals(**changes: float) -> Writer:
         for name, change in changes.items():
             budget = "own" if name == "performer" else 0.125
             write_masks(results.root, name, {budget: change}, against=[*bases, "recipe"],
-                        method={"name": name.removesuffix("_plain")}, **how)  # fmt: skip
+                        method={"name": name.removesuffix("_plain")}, rows={"density": kept},
+                        **how)  # fmt: skip
 
     return write
 
@@ -349,6 +351,7 @@ def tuned(change: float, **how: Any) -> Writer:
     return lambda results: write_tuned(results.root, change, **how)
 
 
+THEIR_STEPS = {"steps": 2000, "block": "lora4_steps"}  # of Table 4
 THEIR_GPT2 = {"models": ["small-llama", "gpt2"], "texts": "pg19", "context": 1024}
 
 

@@ -73,6 +73,10 @@ class TestPerplexity:
         assert not (ROUTED / "search/run.json").exists()
         stage.read("routed", workspace, "search")
         assert len(done) == 3 + 4  # six parts, and the one that was killed again
+        rows, read = ROUTED / "search/rows.csv", (ROUTED / "search/rows.csv").read_text()
+        rows.write_text(read.replace("hard", "soft"))  # somebody's hand
+        stage.read("routed", workspace, "search")
+        assert rows.read_text() == read
         before = (ROUTED / "search/run.json").stat().st_mtime_ns
         stage.read("routed", workspace, "search")
         assert len(done) == 7

@@ -95,6 +95,8 @@ SWEEPS = [
     ({"window": []}, r"experiments\.one\.sweep: must map fields to lists"),
     ([8], r"experiments\.one\.sweep: must map fields to lists"),
     ({"window": [8, 8]}, r"experiments\.one\.sweep: two cells would be named one-window8"),
+    ({"budgets": [[0.5], [0.25]]}, r"experiments\.one\.sweep\.budgets: a cell is named by its"),
+    ({"window": [8], "method.window": [16]}, r"experiments\.one\.sweep: window is there twice"),
     ({"windo": [8]}, r"experiments\.one\.method\.windo: unknown field"),
     ({"regime.stepz": [8]}, r"experiments\.one\.regime\.stepz: unknown field"),
     ({"methods.window": [8]}, r"experiments\.one\.methods: unknown field"),
