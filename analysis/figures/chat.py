@@ -19,7 +19,9 @@ CAPTION = (
     "that were adapted to books, whose perplexity on plays was not read. Bars: 95% intervals over "
     "questions and over documents. The paper has no such figure."
 )
-LINES = {"lora4": ("LoRA, rank 4", "adapted"), "lora16": ("LoRA, rank 16", "random")}
+LINES = {"lora4": ("LoRA, rank 4, 24 steps", "adapted"),
+         "lora16": ("LoRA, rank 16, 24 steps", "random"),
+         "lora4_steps": ("LoRA, rank 4, 2,000 steps", "sparq")}  # fmt: skip
 
 
 def draw(results: Results) -> Figure:

@@ -24,6 +24,7 @@ MINUS = "\N{MINUS SIGN}"
 MARK = "| "  # of a line of a table: what is claimed, what was seen, where to look
 NAMES = {
     "one": "k1.symmetric.sinkhorn", "two": "k2.symmetric.sinkhorn",  # budgets of the paper's setup
+    "lora": "lora4_steps-learning_rate0.0001",  # of the paper's Table 4
     "tried": ["softmax", "softmax_x5", "stop_gradient", "ema", "recluster"],  # by the paper
 }  # fmt: skip
 
