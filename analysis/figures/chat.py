@@ -31,7 +31,7 @@ def draw(results: Results) -> Figure:
     lengths = sorted(frame["before"].unique())
     if len(lengths) < 2:
         raise Missing
-    figure, axes = style.axes(len(lengths), 9.2, 3.9, share=True)
+    figure, axes = style.axes(len(lengths), 9.2, 4.6, share=True)
     for axis, before in zip(axes, lengths, strict=True):
         for block, own in only(frame, before=before).groupby("experiment", sort=False):
             role = str(own["role"].iloc[0])
@@ -45,7 +45,7 @@ def draw(results: Results) -> Figure:
         axis.set_xlabel("perplexity on plays against the original model (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
-    style.legend(figure, axes, 3)
+    style.legend(figure, axes, 2)
     return figure
 
 
