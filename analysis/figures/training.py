@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from analysis import tables
 from analysis.cells import labels
 from analysis.comparisons import quality
-from analysis.figures import style
+from analysis.figures import chat, style
 from analysis.results import Results
 from analysis.rows import need, only
 
@@ -15,7 +15,7 @@ CAPTION = (
     "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
     "from the lowest seed to the highest. Losses of routers are those of the gate that they train "
     "with, from some step on the hard mask's own. Each step has another text, the same one for all "
-    "lines of a panel, so that they rise and fall together. Small models of ours are left out."
+    "lines of a panel, so that they rise and fall together. Small models of ours and LoRA at several rates are left out."
 )
 
 PANELS, LINES = 3, 4
@@ -25,7 +25,8 @@ def draw(results: Results) -> Figure:
     """A line an experiment, at most four; a panel a number of steps, the greatest first."""
     frame = need(tables.training(results))
     every = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
-    trained = [cell for cell in every if cell.role != "small"] or every
+    trained = [cell for cell in every if cell.role != "small" and cell.block not in chat.LINES]
+    trained = trained or every
     final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)
     lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:PANELS]
