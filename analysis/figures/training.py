@@ -15,8 +15,8 @@ CAPTION = (
     "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
     "from the lowest seed to the highest. Losses of routers are those of the gate that they train "
     "with, from some step on the hard mask's own. Each step has another text, the same one for all "
-    "lines of a panel, so that they rise and fall together. Small models of ours and LoRA at several "
-    "rates are left out."
+    "lines of a panel, so that they rise and fall together. Small models of ours and LoRA at "
+    "several rates are left out."
 )
 
 PANELS, LINES = 3, 4
