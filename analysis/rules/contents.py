@@ -56,6 +56,14 @@ def against_others(results: Results, layer: int) -> tuple[bool, str]:
     return bool((own["ours_more_low"] > 0).all()), words
 
 
+def better_layers(results: Results) -> str:
+    """In how many layers groups say more than k-means, in words."""
+    own = only(contents.table(results), by="kmeans")
+    own = own[own["layer"].astype(str) != "all"]
+    more = int((own["ours_more_low"] > 0).sum())
+    return f"{more} of {len(own)} layers say more than k-means"
+
+
 @rule(
     "groups.{group}.category",
     refuted="after as many steps, no group is mostly of this category on test documents",
@@ -75,7 +83,7 @@ def category(claim: Claim, results: Results, group: str) -> Outcome:
                    value["high"] < HALF and not few(claim, results, own))  # fmt: skip
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
            f"({value['low']:.0f} to {value['high']:.0f}) of its tokens; the layer's tokens by "
-           f"part of speech: {words}")  # fmt: skip
+           f"part of speech: {words}; {better_layers(results)}")  # fmt: skip
     return Outcome(verdict, why, **value, **known(results, own))
 
 

@@ -60,7 +60,8 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     best, limit = own.iloc[0], limits.far_worse
     verdict = told(best["high"] <= limit, (own["low"] > limit).all())
     why = f"At {BUDGET} of the distant pairs, against full attention: " + "; ".join(
-        f"{ROLES[row['role']]} {changed(row)}" for _, row in own.head(4).iterrows()
+        f"{ROLES[row['role']]} {changed(row)}"
+        for _, row in own.drop_duplicates("role").head(4).iterrows()
     )
     return Outcome(verdict, f"{why} (limit {limit:+.0%})", **interval(best),
                    **facts(best, results))  # fmt: skip
@@ -77,7 +78,7 @@ def none_is_better(results: Results) -> Outcome:
     verdict = told((own["low"] > 0).all() and not beaten, beaten, Verdict.REPRODUCED)
     why = "Against the recipe at its own budget: " + "; ".join(
         f"{ROLES[row['role']]} {changed(row)} at {row['distant_density']:.1%}"
-        for _, row in own.head(4).iterrows()
+        for _, row in own.drop_duplicates("role").head(4).iterrows()
     )
     best = own.iloc[0]
     return Outcome(verdict, why, **interval(best), **facts(best, results), same_setting=True)

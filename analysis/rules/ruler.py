@@ -36,11 +36,13 @@ def beyond_control(results: Results, control: str) -> Outcome:
     """Answers under another mask against the recipe's, judged by its best of all lengths."""
     own = asked(results, control, RECIPE)
     row = own.sort_values("points_low").iloc[-1]
-    verdict = worst(fair(judged(each["points_low"], each["points_high"], 0.0), each)
-                    for _, each in own.iterrows())  # fmt: skip
+    plain = [judged(each["points_low"], each["points_high"], 0.0) for _, each in own.iterrows()]
+    weighed = [fair(was, each) for was, (_, each) in zip(plain, own.iterrows(), strict=True)]
+    verdict = worst(weighed)
+    by_pairs = "" if weighed == plain else "; who finds more keeps more pairs, so that is no win"
     why = (f"{control} against the recipe: {points(own)} (the recipe: "
            f"{', '.join(f'{share:.1%}' for share in own['base_distant_density'])})"
-           f"{one_task(results, row)}")  # fmt: skip
+           f"{by_pairs}{one_task(results, row)}")  # fmt: skip
     return Outcome(verdict, why, **known(row, results), same_setting=True)
 
 
