@@ -88,6 +88,7 @@ def parse(kind: type[Block], values: Any, path: str) -> Block:
 def _line(found: Mapping[str, Any], path: str, values: Any) -> str:
     """One of pydantic's findings, by the names that params.yaml has."""
     kind, what = found["type"], found["msg"].removeprefix("Value error, ")
+    what = what.replace("valid tuple", "list")  # which YAML has
     place = path + _place(found["loc"], values, kind)
     if kind.startswith("union_tag"):  # a name that decides which fields there are
         told = found["ctx"]

@@ -108,6 +108,7 @@ BAD_CELLS = [
     ({"texts": "moon"}, "texts: 'moon' is unknown; there are plays"),
     ({"readings": ["moon"]}, "readings: 'moon' is unknown; "),
     ({"readings": []}, "readings: must name at least one value"),
+    ({"budgets": 0.5}, "budgets: Input should be a list, got 0.5"),
     ({"against": ["moon"]}, "against: 'moon' is unknown; there are one"),
     ({"seeds": [7]}, "seeds: [7] are not all in seeds = [0, 1, 2]"),
     ({"start": "moon"}, "start: 'moon': no such experiment; there are one"),
