@@ -42,37 +42,37 @@ def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
     packed = next((m for m in model.get_decoder().modules() if hasattr(m, "_packed_params")), None)
     if packed is not None:
         return None, f"weights are quantised ({type(packed).__name__})"
-    taken = []
-    for weight in weights[:: -(-len(weights) // WEIGHTS)]:
-        flat = weight.detach().reshape(-1)
-        taken.append(flat[:: max(1, flat.numel() // VALUES)][:VALUES].float().cpu())
-    values, hashes = torch.cat(taken), {}
-    for name, dtype in FORMATS.items():
-        rounded = values.to(dtype).view(torch.int16).numpy()
-        hashes[name] = hashlib.sha256(rounded.tobytes()).hexdigest()
-    return hashes, ""
+    values = torch.cat([_sampled(each) for each in weights[:: -(-len(weights) // WEIGHTS)]])
+    return {name: _hashed(values, dtype) for name, dtype in FORMATS.items()}, ""
 
 
 def beside(model: PreTrainedModel) -> str | None:
     """A hash of the weights that peft's adapters add to a decoder; None where there are none, or
     they cannot be read. Those that were merged are in the matrices of :func:`fingerprint`."""
-    whole = hashlib.sha256()
     layers = [module for module in model.get_decoder().modules()
               if isinstance(getattr(module, "base_layer", None), nn.Module)]  # fmt: skip
-    for layer in layers:
-        for name, weight in layer.named_parameters():
-            if name.startswith("base_layer.") or weight.dim() < 2:
-                continue
-            if weight.is_meta or weight.dtype not in FULL or hasattr(weight, "full_tensor"):
-                return None
-            values = weight.detach().reshape(-1)[:VALUES].to(torch.bfloat16).cpu()
-            whole.update(values.view(torch.int16).numpy().tobytes())
-    return whole.hexdigest() if layers else None
+    added = [weight for layer in layers for name, weight in layer.named_parameters()
+             if not name.startswith("base_layer.") and weight.dim() > 1]  # fmt: skip
+    readable = all(each.dtype in FULL and not each.is_meta and not hasattr(each, "full_tensor")
+                   for each in added)  # fmt: skip
+    if not added or not readable:
+        return None
+    return _hashed(torch.cat([_sampled(weight) for weight in added]), torch.bfloat16)
 
 
 def same(one: dict[str, str], other: dict[str, str]) -> bool:
     """Whether two fingerprints are of the same checkpoint."""
     return any(one.get(name) == other.get(name) is not None for name in FORMATS)
+
+
+def _sampled(weight: Tensor) -> Tensor:
+    """At most 64 evenly spaced values of a weight, float32 on the CPU."""
+    flat = weight.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // VALUES)][:VALUES].float().cpu()
+
+
+def _hashed(values: Tensor, dtype: torch.dtype) -> str:
+    return hashlib.sha256(values.to(dtype).view(torch.int16).numpy().tobytes()).hexdigest()
 
 
 def _matrices(module: nn.Module) -> Iterator[Tensor]:
