@@ -77,7 +77,8 @@ def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str,
     """Cells by name: one for every point of the block's sweep, or the block itself.
 
     Raises:
-        ValueError: a sweep that is no mapping of fields to lists.
+        ValueError: a sweep that is no mapping of fields to lists of plain values, or names a field
+            twice.
     """
     plain = {key: value for key, value in block.items() if key not in OWN}
     sweep = block.get("sweep")
@@ -86,8 +87,8 @@ def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str,
     if not isinstance(sweep, Mapping) or not all(isinstance(v, list) and v for v in sweep.values()):
         raise ValueError(f"{path}.sweep: must map fields to lists of values, got {sweep!r}")
     places = [whole(field, plain) for field in sweep]
-    for field, values in sweep.items():
-        if places.count(whole(field, plain)) > 1:
+    for (field, values), place in zip(sweep.items(), places, strict=True):
+        if places.count(place) > 1:
             raise ValueError(f"{path}.sweep: {field} is there twice, with and without its path")
         if any(isinstance(each, list | Mapping) for each in values):
             raise ValueError(f"{path}.sweep.{field}: a cell is named by its value, so only plain "
@@ -95,8 +96,8 @@ def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str,
     cells = {}
     for point in itertools.product(*sweep.values()):
         label, cell = name, plain
-        for field, value in zip(sweep, point, strict=True):
-            parts = whole(field, plain).split(".")
+        for place, value in zip(places, point, strict=True):
+            parts = place.split(".")
             label += f"-{parts[-1]}{value}"
             cell = laid(_nested(parts, value), cell)
         if label in cells:
