@@ -61,7 +61,7 @@ def better_layers(results: Results) -> str:
     own = only(contents.table(results), by="kmeans")
     own = own[own["layer"].astype(str) != "all"]
     more = int((own["ours_more_low"] > 0).sum())
-    return f"{more} of {len(own)} layers say more than k-means"
+    return f"in {more} of {len(own)} layers groups say more than k-means"
 
 
 @rule(

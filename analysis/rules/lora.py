@@ -12,21 +12,20 @@ from analysis.cells import Cell
 from analysis.comparisons import best, quality
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rows import Missing, need, row_of
+from analysis.rows import need, row_of
 from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
-BLOCKS = {"lora-r4": "lora4", "lora-r16": "lora16"}
-RANK_FOUR = ("lora4", "lora4_steps")  # few steps, and those of Table 4
+BLOCKS = {"lora-r4": ("lora4", "lora4_steps"), "lora-r16": ("lora16",)}  # the longest last
 RATES = ("1e-5", "5e-5", "1e-4")
 
 
 def nearest(results: Results, wanted: float) -> Cell:
     """The rank 4 cell whose rate times steps is nearest to the paper's, as a ratio."""
-    cells = [each for each in results.cells.values() if each.block in RANK_FOUR]
+    cells = [each for each in results.cells.values() if each.block in BLOCKS["lora-r4"]]
 
     def apart(cell: Cell) -> float:
         own = float(cell.regime["learning_rate"]) * (cell.steps or 0)
@@ -68,11 +67,8 @@ def cell_of(claim: Claim, results: Results) -> Cell:
     if method.startswith("focus"):
         return results.cells[paper_way(results, 2)["cell"]]
     if entry == "table3":
-        longest = RANK_FOUR[-1] if method == "lora-r4" else BLOCKS[method]
-        try:
-            return best(results, longest)
-        except Missing:
-            return best(results, BLOCKS[method])
+        read = {each.block for each in results.cells.values()}
+        return best(results, need([each for each in BLOCKS[method] if each in read])[-1])
     return nearest(results, float(method.rsplit("lr", 1)[1]) * claim.setting["steps"])
 
 

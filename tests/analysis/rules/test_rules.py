@@ -138,6 +138,17 @@ def test_a_model_that_reads_near_tokens_alone_proves_nothing(
 
 
 @pytest.mark.parametrize(
+    ("model", "verdict"),
+    [("mistral-7b", NOT_REPRODUCED), ("llama-2-13b", INCONCLUSIVE), ("qwen2.5-7b", DIRECTION)],
+)
+def test_a_model_of_all_steps_is_judged_or_casts_doubt(results, limits, model, verdict):
+    """It has the attention of the first, costs more than the second may, and not than the third."""
+    change = 0.04 if model == "qwen2.5-7b" else 0.1
+    both(types(0.0, 0.0, window=0.2), paper({2: change}, regime=TRAINED))(results)
+    assert decided(f"table2.{model}.ppl_focus", results, limits).verdict == verdict
+
+
+@pytest.mark.parametrize(
     ("control", "more", "verdict", "words"),
     [
         (0.05, 0.02, NOT_REPRODUCED, "keep more pairs"),
