@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import chat
-from analysis.cells import ROLES
+from analysis.cells import ROLES, Cell
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import Missing, only
@@ -19,9 +19,7 @@ CAPTION = (
     "that were adapted to books, whose perplexity on plays was not read. Bars: 95% intervals over "
     "questions and over documents. The paper has no such figure."
 )
-LINES = {"lora4": ("LoRA, rank 4, 24 steps", "adapted"),
-         "lora16": ("LoRA, rank 16, 24 steps", "random"),
-         "lora4_steps": ("LoRA, rank 4, 2,000 steps", "sparq")}  # fmt: skip
+LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq"}  # looks
 
 
 def draw(results: Results) -> Figure:
@@ -35,7 +33,8 @@ def draw(results: Results) -> Figure:
     for axis, before in zip(axes, lengths, strict=True):
         for block, own in only(frame, before=before).groupby("experiment", sort=False):
             role = str(own["role"].iloc[0])
-            line(axis, own.sort_values("rate"), *LINES.get(str(block), (ROLES[role], role)))
+            look = LORA.get(str(block), role)
+            line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
         for _, row in only(every[every["gain"].isna()], before=before).iterrows():
             look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
             axis.axhline(
@@ -47,6 +46,13 @@ def draw(results: Results) -> Figure:
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
     style.legend(figure, axes, 2)
     return figure
+
+
+def named(cell: Cell) -> str:
+    """What was trained, and for how long."""
+    if cell.block not in LORA:
+        return ROLES[cell.role]
+    return f"LoRA, rank {cell.regime['rank']}, {cell.steps:,} steps"
 
 
 def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:

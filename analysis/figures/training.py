@@ -26,7 +26,7 @@ def draw(results: Results) -> Figure:
     """A line an experiment, at most four; a panel a number of steps, the greatest first."""
     frame = need(tables.training(results))
     every = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
-    trained = [cell for cell in every if cell.role != "small" and cell.block not in chat.LINES]
+    trained = [cell for cell in every if cell.role != "small" and cell.block not in chat.LORA]
     trained = trained or every
     final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)

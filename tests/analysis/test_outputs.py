@@ -290,3 +290,16 @@ def test_the_headline_falls_back_on_whatever_trains_groups(results):
 )
 def test_lengths_are_short(tokens, text):
     assert style.short(tokens) == text
+
+
+def test_every_figure_is_titled(filled, tmp_path, monkeypatch):
+    seen = {}
+
+    def save(figure, paths):
+        seen[paths[0].stem] = figure.get_suptitle()
+        return paths
+
+    monkeypatch.setattr(style, "save", save)
+    figures.write(filled, tmp_path)
+    assert len(seen) > 5
+    assert all(text.startswith(figures.FIGURES[name].title) for name, text in seen.items())
