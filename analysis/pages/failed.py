@@ -33,8 +33,8 @@ def paper(results: Results, frame: pd.DataFrame, known: Headline) -> str | None:
         return None
     return (f"**The paper's setup.** Two of its four groups keep "
             f"{own.loc[2, 'distant_density']:.0%} of the distant pairs and still cost "
-            f"{percent(own.loc[2])} on the pretrained model, one {own.loc[1, 'change']:+.0%}."
-            f"{on_adapted(results)}{with_sinks(results)}")  # fmt: skip
+            f"{percent(own.loc[2])} on the pretrained model. One group costs "
+            f"{own.loc[1, 'change']:+.0%}.{on_adapted(results)}{with_sinks(results)}")  # fmt: skip
 
 
 def on_adapted(results: Results) -> str:
@@ -52,8 +52,9 @@ def with_sinks(results: Results) -> str:
     if set(frame.index) != set(SINKS):
         return ""
     plain, sinks = (frame.loc[name] for name in SINKS)
-    return (f" Four sinks and our gate repair it: after 24 steps two groups cost {percent(sinks)} "
-            f"on plays, where the paper's own setup costs {percent(plain)}.")  # fmt: skip
+    steps = results.cells[SINKS[1]].steps
+    return (f" Four sinks and our gate repair it. On plays, after {steps} steps each, two groups "
+            f"then cost {percent(sinks)}; without them {percent(plain)}.")  # fmt: skip
 
 
 def quarter(frame: pd.DataFrame, known: Headline) -> str | None:

@@ -164,6 +164,13 @@ def speed(results: Results) -> str:
     return "\n".join(tables.markdown(["context (tokens)", *timed], rows))
 
 
+def rounds(results: Results) -> str:
+    """What the brackets of :func:`speed` are."""
+    count = need(results.whole)["repetitions"]
+    return (f"In brackets: 95% intervals over rounds ({count.min():.0f} to {count.max():.0f}). "
+            "Where there are three rounds it is their range.")  # fmt: skip
+
+
 def times(timed: pd.DataFrame, length: int) -> str:
     """A speed at a length, with its interval."""
     if length not in timed.index:

@@ -158,10 +158,16 @@ def test_what_failed_is_told_from_files(results):
     for k, change in ((1, 1.0), (2, 0.1)):
         write_masks(results.root, "paper_books", {f"k{k}": change}, method=PAPER, regime=ROUTERS,
                     rows=PAPER_MASK | {"top_k": k, "distant_density": 0.9})  # fmt: skip
+    plays = {"reading": "plays", "texts": "plays", "against": ["plays_pretrained"]}
+    write_pretrained(results.root, block="plays_pretrained", **plays | {"against": []})
+    for block, change in (("paper", 0.2), ("paper_sinks", 0.01)):
+        write_masks(results.root, block, {"k2.symmetric.sinkhorn": change}, regime=ROUTERS,
+                    method=PAPER, **plays)  # fmt: skip
     text = failed.failed(results)
+    assert "two groups then cost +1.0% (1.0 to 1.0); without them +20.0% (" in text
     assert "Two of its four groups keep 90% of the distant pairs and still cost" in text
     assert "cost +10.0% (" in text
-    assert "on the pretrained model, one +100%." in text
+    assert "One group costs +100%." in text
     assert "**More groups, not calibrated.** At 25% of the distant pairs" in text
 
 
