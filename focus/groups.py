@@ -14,6 +14,8 @@ from torch import Tensor
 
 from focus.config import FocusConfig
 
+FEW = 4  # groups that a GPU finds sooner one by one than by sorting all
+
 
 class Assignments(NamedTuple):
     """Soft group assignments of a layer's tokens: query (B, Hq, T, K), key (B, Hr, T, K), rows sum
@@ -88,6 +90,12 @@ def top_k_groups(assignments: Tensor, top_k: int | Tensor) -> Tensor:
         return rank < top_k.unsqueeze(-1)
     if top_k == 1:
         order = assignments.argmax(-1, keepdim=True)
+    elif assignments.is_cuda and top_k <= FEW:
+        taken = torch.zeros_like(assignments, dtype=torch.bool)
+        for _ in range(top_k):
+            largest = assignments.masked_fill(taken, -torch.inf).argmax(-1, keepdim=True)
+            taken.scatter_(-1, largest, True)
+        return taken
     else:
         order = torch.argsort(assignments, dim=-1, descending=True, stable=True)[..., :top_k]
     return torch.zeros_like(assignments, dtype=torch.bool).scatter_(-1, order, True)

@@ -15,7 +15,7 @@ KINDS = ("balanced", "unbalanced", "empty", "one", "ragged")
 def draw_membership(
     shape: tuple[int, ...], top_k: int, generator: torch.Generator, kind: str = "balanced"
 ) -> Tensor:
-    """(..., T, K) bool: each token in ``top_k`` groups by random scores.
+    """(..., T, K) bool on the generator's device: each token in ``top_k`` groups by random scores.
 
     Args:
         kind: ``balanced``; ``unbalanced`` (group 0 is favoured); ``empty`` (the last group has no
@@ -25,17 +25,18 @@ def draw_membership(
     if kind not in KINDS:
         raise ValueError(f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
     groups = shape[-1]
-    scores = torch.randn(shape, generator=generator)
+    device = generator.device
+    scores = torch.randn(shape, generator=generator, device=device)
     if kind == "one":
-        scores = torch.arange(groups, 0, -1.0).expand(shape)
+        scores = torch.arange(groups, 0, -1.0, device=device).expand(shape)
     elif kind == "unbalanced":
         scores[..., 0] += 2
     elif kind == "empty" and top_k < groups:
         scores[..., -1] = -torch.inf
-    membership = torch.zeros(shape, dtype=torch.bool)
+    membership = torch.zeros(shape, dtype=torch.bool, device=device)
     membership.scatter_(-1, scores.topk(min(top_k, groups), -1).indices, True)
     if kind == "ragged":
-        membership |= torch.rand(shape, generator=generator) < 0.2
+        membership |= torch.rand(shape, generator=generator, device=device) < 0.2
     return membership
 
 
@@ -43,9 +44,12 @@ def draw_tensors(
     batch: int, heads: int, key_heads: int, tokens: int, dim: int, dtype: torch.dtype,
     generator: torch.Generator,
 ) -> list[Tensor]:  # fmt: skip
-    """query (B, H, T, D), key and value (B, Hk, T, D), standard normal."""
+    """query (B, H, T, D), key and value (B, Hk, T, D), standard normal, on the generator's
+    device."""
     return [
-        torch.randn(batch, number, tokens, dim, generator=generator).to(dtype)
+        torch.randn(batch, number, tokens, dim, generator=generator, device=generator.device).to(
+            dtype
+        )
         for number in (heads, key_heads, key_heads)
     ]
 

@@ -65,13 +65,22 @@ class Timed:
 def route(shape: Shape, groups: int, top_k: int, probe: str, seed: int) -> Routed:
     """Random balanced memberships, and the share of causal pairs that they keep."""
     sizes = (1, shape.tokens, groups)
-    own = draw_membership(sizes, top_k, torch.Generator().manual_seed(seed))
+    own = draw_membership(sizes, top_k, _generator(shape, seed))
     keys = None
     if probe == "multi_probe":  # from the same scores: a key's one group is its query's first
-        keys = draw_membership(sizes, 1, torch.Generator().manual_seed(seed))
+        keys = draw_membership(sizes, 1, _generator(shape, seed))
     counts = count_pairs(own[:, None], None if keys is None else keys[:, None], shape.window, 0)
-    keys = None if keys is None else keys.to(shape.device)
-    return Routed(groups, top_k, probe, own.to(shape.device), keys, counts.density)
+    return Routed(groups, top_k, probe, own, keys, counts.density)
+
+
+def draw(shape: Shape, seed: int) -> list[Tensor]:
+    """Query, key and value of a shape, on its device."""
+    return draw_tensors(1, shape.heads, shape.key_heads, shape.tokens, shape.head_dim, shape.dtype,
+                        _generator(shape, seed))  # fmt: skip
+
+
+def _generator(shape: Shape, seed: int) -> torch.Generator:
+    return torch.Generator(shape.device).manual_seed(seed)
 
 
 def full(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -121,11 +130,7 @@ def time_methods(
 ) -> None:
     """Fills in seconds and memory: rounds of all methods until the time is up, at least FEWEST (two
     of long sequences); ``most`` bounds both."""
-    generator = torch.Generator().manual_seed(seed)
-    tensors = [
-        x.to(shape.device) for x in draw_tensors(1, shape.heads, shape.key_heads, shape.tokens,
-                                                 shape.head_dim, shape.dtype, generator)
-    ]  # fmt: skip
+    tensors = draw(shape, seed)
     end = None
     for number in range(most + 1):
         started = time.perf_counter()

@@ -8,8 +8,9 @@ from focus.attention import varlen
 from focus.attention.checks import check_arguments
 from focus.attention.dense import dense_attention
 from focus.attention.operator import attention, causal, keeps_all
+from focus.attention.triton import call as triton
 
-BACKENDS = ("auto", "dense", "stripes", "native", "varlen", "flash-attn")
+BACKENDS = ("auto", "dense", "stripes", "native", "triton", "varlen", "flash-attn")
 
 
 def focus_attention(
@@ -29,8 +30,8 @@ def focus_attention(
     """Exact attention under the hard mask (method: "two standard FlashAttention calls").
 
     ``backend="auto"``: where every pair is kept, torch's own causal attention; else the compiled
-    kernel on CPU and variable-length FlashAttention in half precision on CUDA; and stripes of rows
-    wherever these cannot compute the call.
+    kernel on CPU and Triton's in half precision on CUDA (variable-length FlashAttention where there
+    is no Triton); and stripes of rows wherever these cannot compute the call.
 
     Args:
         query: (B, H, T, D) floating point. Under autocast all three are cast to its dtype.
@@ -46,8 +47,9 @@ def focus_attention(
             heads; -1: none. What the mask keeps anyway counts once. None: none at all.
         backend: ``auto``; ``dense``, the definition, O(T^2) memory, twice differentiable;
             ``stripes``, masked calls of torch's attention for any device and dtype, O(T) memory;
-            ``native``, the compiled kernel on CPU; ``varlen``, torch's variable-length
-            FlashAttention on CUDA; ``flash-attn``, that of the package of this name.
+            ``native``, the compiled kernel on CPU; ``triton``, kernels for CUDA, forward alone (the
+            backward pass is ``varlen``'s); ``varlen``, torch's variable-length FlashAttention on
+            CUDA; ``flash-attn``, that of the package of this name.
 
     Returns:
         (B, H, T, D), differentiable in query, key and value; rows of padding queries are zero.
@@ -69,8 +71,10 @@ def focus_attention(
     )  # fmt: skip
     if backend in ("varlen", "flash-attn"):
         why = varlen.refusal(x, backend)
-        if why is not None:
-            raise ValueError(why)
+    else:
+        why = triton.refusal(x) if backend == "triton" else None
+    if why is not None:
+        raise ValueError(why)
     if backend == "auto" and not x.on_cpu and x.real is None and keeps_all(x):
         return causal(x)
     return attention(x, backend)

@@ -1,8 +1,8 @@
 """Attention of new tokens over a past, exactly as the hard mask says.
 
-A query reads about k*T/K + window keys. On a CPU with a compiler one compiled call files the new
-tokens and reads what each query keeps where it lies; elsewhere the keys of a few queries are
-gathered, and many queries read all keys under a mask.
+A query reads about k*T/K + window keys. On a CPU with a compiler one compiled call, and on CUDA
+Triton's kernels, file the new tokens and read what each query keeps where it lies; elsewhere the
+keys of a few queries are gathered, and many queries read all keys under a mask.
 
 Shape suffixes: B batch, H query heads, Hk key heads, R routings of queries (1, Hk or H), M new
 tokens, D head dimension, K groups, E further keys of a query.
@@ -21,6 +21,7 @@ from focus.attention.gathered import gathered, masked, most_keys
 from focus.attention.native import step
 from focus.attention.past import Past
 from focus.attention.rule import Rule
+from focus.attention.triton import step as triton
 from focus.density import PairCounts, pairs_by_place
 
 
@@ -28,8 +29,8 @@ from focus.density import PairCounts, pairs_by_place
 class Kept:
     """Pairs that a call kept, counted only when somebody asks.
 
-    start: position of its first query; total: kept pairs of all routings; real: (B, T) bool up to
-    its last query, or None.
+    start: position of its first query; total: kept pairs of all routings, to be summed; real:
+    (B, T) bool up to its last query, or None.
     """
 
     rule: Rule
@@ -47,7 +48,8 @@ class Kept:
             real = torch.ones(self.batch, self.stop, dtype=torch.bool, device="cpu")
         found = pairs_by_place(real, rule.window, rule.sinks, rule.limit, self.start)
         causal, near, distant = (each * self.routings for each in found)
-        return PairCounts(causal, near, distant, int(self.total) - near)
+        total = self.total if isinstance(self.total, int) else int(self.total.sum())
+        return PairCounts(causal, near, distant, total - near)
 
 
 def decode_attention(
@@ -90,6 +92,8 @@ def decode_attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     start = past.seen
     call = _compiled if step.computes(query) else _anywhere
+    if triton.computes(query, key_groups):
+        call = triton.attend
     try:
         out, total = call(
             query, key, value, query_groups, key_groups, past, extra_keys, real, scale, softcap

@@ -175,14 +175,18 @@ def _pairs(groups: Tensor, extra: Tensor | None, past: Past, own: slice) -> Tens
 def _attend(query: Tensor, key: Tensor, value: Tensor, kept: Tensor, scale: float,
             softcap: float | None) -> Tensor:  # fmt: skip
     """Softmax over the kept keys; zeros where there are none."""
-    if softcap is None:
+    # A step of a GPU goes the second way: cuDNN, which torch takes there, plans anew for every
+    # number of keys, for milliseconds.
+    if softcap is None and not (query.is_cuda and query.shape[2] == 1):
         out = scaled_dot_product_attention(query, key, value, attn_mask=kept, scale=scale,
                                            enable_gqa=query.shape[1] > key.shape[1])  # fmt: skip
     else:
         upcast = torch.promote_types(query.dtype, torch.float32)
         folded = query.to(upcast).unflatten(1, (key.shape[1], -1))
         logits = folded @ key.to(upcast).transpose(-1, -2).unsqueeze(2) * scale
-        logits = (softcap * torch.tanh(logits / softcap)).flatten(1, 2)
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        logits = logits.flatten(1, 2)
         weights = torch.softmax(logits.masked_fill(~kept, -torch.inf), -1)
         weights = weights.unflatten(1, (key.shape[1], -1))
         out = (weights @ value.to(upcast).unsqueeze(2)).flatten(1, 2).to(query.dtype)

@@ -23,6 +23,7 @@ from focus.attention import stripes, varlen
 from focus.attention.checks import Inputs, check_contents, check_finite
 from focus.attention.extra import settle
 from focus.attention.native import call as native
+from focus.attention.triton import call as triton
 
 FLASH = 1  # torch's number of its flash attention
 NATIVE = {"native": native.AUTO, "native:lists": native.LISTS, "native:dense": native.DENSE}
@@ -139,6 +140,8 @@ def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
             return _full(x)
         if path == "stripes":
             return stripes.forward(x)
+        if path == "triton":
+            return triton.forward(x)
         return varlen.forward(x, path)
 
 
@@ -159,6 +162,8 @@ def _backward(
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, x.query, x.key, x.value, out, lse, 0.0, True, scale=x.scale
         )
+    if path == "triton":  # its out and lse are all that the other's backward pass asks for
+        path = "stripes" if varlen.too_wide(x) else "varlen"
     if path == "stripes":
         return stripes.backward(grad, x)
     return varlen.backward(grad, x, out, lse, path)
@@ -181,7 +186,9 @@ def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
                 "key_padding_mask: has padding between real tokens, which the compiled kernel does "
                 "not take; pad on one side, or use backend='stripes'"
             ))  # fmt: skip
-        backend = "stripes" if varlen.refusal(x) else "varlen"
+        backend = next((name for name, why in (("triton", triton.refusal(x)),
+                                                ("varlen", varlen.refusal(x))) if why is None),
+                       "stripes")  # fmt: skip
     return backend, check_contents(x), None
 
 

@@ -55,9 +55,19 @@ class Call:
         """The call's rows of a tensor, with codes or zeros up to its head dimension."""
         rows = rows_XHD if self.index is None else rows_XHD.index_select(0, self.index)
         codes = 0 if self.query_codes is None else self.query_codes.shape[1]
+        dim, width = rows.shape[-1], _width(rows.shape[-1] + codes)
+        if width == dim:
+            return rows
+        wide = rows.new_zeros(*rows.shape[:2], width)
+        wide[..., :dim] = rows
         if codes_NC is not None:
-            rows = torch.cat([rows, codes_NC[:, None].expand(-1, rows.shape[1], -1)], -1)
-        return pad(rows, (0, _width(rows_XHD.shape[-1] + codes) - rows.shape[-1]))
+            wide[..., dim : dim + codes] = codes_NC[:, None]
+        return wide
+
+    def run(self, rows: Operands, scale: float, package: str) -> tuple[Tensor, Tensor]:
+        """out (N, H, D) and lse (H, N); what it copies is gone when it returns."""
+        out, lse = flash.forward(*self.operands(*rows), self.segments, scale, package)
+        return out[..., : rows[0].shape[-1]], lse
 
 
 @dataclass(frozen=True)
@@ -101,14 +111,12 @@ def forward(x: Inputs, package: str = "varlen") -> tuple[Tensor, Tensor]:
     """Output (B, H, T, D) and log-sum-exp (B, H, T), zeros in padding, of inputs after
     :func:`focus.attention.checks.check_contents`."""
     x = _whole_heads(x)
-    plan, rows, dim = make_plan(x), _operands(x), x.query.shape[-1]
-    query, key, value = plan.local.operands(*rows)
-    out_XHD, lse_HX = flash.forward(query, key, value, plan.local.segments, x.scale, package)
-    query, key, value = plan.groups.operands(*rows)
-    part_NHD, part_HN = flash.forward(query, key, value, plan.groups.segments, x.scale, package)
-    out_XHD = out_XHD[..., :dim].contiguous()
+    plan, rows = make_plan(x), _operands(x)
+    out_XHD, lse_HX = plan.local.run(rows, x.scale, package)
+    out_XHD = out_XHD.contiguous()
+    part_NHD, part_HN = plan.groups.run(rows, x.scale, package)
     for rows_P, entries_P in plan.results:
-        _merge(out_XHD, lse_HX, part_NHD[..., :dim], part_HN, rows_P, entries_P)
+        _merge(out_XHD, lse_HX, part_NHD, part_HN, rows_P, entries_P)
     out, lse = _unrows(out_XHD, x), _unrows(lse_HX.T.unsqueeze(-1), x).squeeze(-1).contiguous()
     if x.real is not None:
         out.masked_fill_(~x.real[:, None, :, None], 0.0)

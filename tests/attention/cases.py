@@ -147,7 +147,8 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
 def attention_of(backend: str) -> Callable[..., Tensor]:
     """:func:`focus.focus_attention` by a backend; also ``lists`` and ``dense test``: the compiled
     kernel's two ways, and ``rehearsed``: the path for CUDA, with a loop in its kernels' place."""
-    inside = {"lists": "native:lists", "dense test": "native:dense", "rehearsed": "varlen"}
+    inside = {"lists": "native:lists", "dense test": "native:dense", "rehearsed": "varlen",
+              "interpreted": "triton"}  # fmt: skip
     if backend in inside:
         return partial(by_operator, inside[backend])
     return partial(focus_attention, backend=backend)

@@ -19,6 +19,7 @@ from focus import dense_attention
 from focus.attention.decode import decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
+from focus.config import GATES
 from focus.gates import gated_attention
 from focus.groups import Assignments, top_k_groups
 
@@ -112,3 +113,15 @@ def time_decode(tokens: int, dtype: torch.dtype, device: torch.device) -> dict[s
     for name, run in (("focus", ours), ("full", full)):
         row[f"{name}_s"] = median([timing.once(run, tensors, False, device) for _ in range(22)][2:])
     return row
+
+
+def every(device: torch.device) -> list[partial[dict[str, Any]]]:
+    """A training step's gates and a decoding step: checked, then timed (on CUDA alone)."""
+    half = torch.bfloat16 if device.type == "cuda" else torch.float32
+    found = [partial(check_training, gate, dtype, device)
+             for gate in GATES for dtype in (torch.float32, half)]  # fmt: skip
+    found += [partial(check_decode, 2049, dtype, device) for dtype in (torch.float32, half)]
+    if device.type == "cuda":
+        found += [partial(time_training, n, half, device) for n in (4096, 16384)]
+        found += [partial(time_decode, n, half, device) for n in (2048, 32768, 131072)]
+    return found

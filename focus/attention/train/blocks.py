@@ -22,7 +22,8 @@ from torch import Tensor
 from focus import paper
 from focus.attention.checks import cleared, for_query_heads, named_keys, sink_tokens
 
-ROWS = 128  # of a block
+ROWS = 128  # of a block, on a CPU, whose caches hold it
+ENTRIES = 2**25  # of a block's pairs elsewhere, where every call costs a launch
 MOST_UNGATED = 60 * 0.6931471805599453  # log of an ungated weight over its row's sum, at most
 
 
@@ -132,13 +133,15 @@ class _Blocks:
             for_query_heads(cleared(each, x.real), routings)
             for each in (x.query_groups, x.key_groups)
         ]
-        batch, _, tokens, _ = x.query.shape
+        batch, heads, tokens, _ = x.query.shape
+        here = x.query.device.type == "cpu"
+        self.rows = ROWS if here else max(ROWS, ENTRIES // (batch * heads * tokens))
         self.sink_BT = sink_tokens(x.real, batch, tokens, rule.sinks, x.query.device)
 
     def __iter__(self) -> Iterator[Block]:
         tokens = self.query.shape[2]
-        for start in range(0, tokens, ROWS):
-            stop = min(start + ROWS, tokens)
+        for start in range(0, tokens, self.rows):
+            stop = min(start + self.rows, tokens)
             low = 0 if self.rule.limit is None else max(0, start - self.rule.limit + 1)
             yield self._block(slice(start, stop), slice(low, stop))
 

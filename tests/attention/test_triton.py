@@ -1,0 +1,43 @@
+"""Triton's kernels by its interpreter, on CPU; backward passes are the rehearsed varlen path's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from focus.attention.triton import call
+from tests.attention.cases import Case, check
+from tests.attention.rehearsal import rehearsed
+
+pytest.importorskip("triton", reason="Triton is not installed")
+CASES = [
+    Case(90, 4, 1),
+    Case(90, 4, 2, sinks=4),
+    Case(63, 8, 3, window=1),
+    Case(111, 4, 1, 1, routers="kv_head", sinks=2),
+    Case(111, 4, 2, 1, routers="query_head", sinks=2),
+    Case(150, 3, 2, 1, routers="query_head", sinks=20, heads=6, key_heads=3),
+    Case(80, 4, 2, 1, padding="left", batch=3, sinks=3),
+    Case(80, 4, 2, 2, padding="right", batch=2, kind="ragged"),
+    Case(70, 4, 1, padding="right", batch=3, routers="kv_head", heads=6),
+    Case(50, 3, 1, kind="empty", sinks=2, layout="tokens"),
+    Case(300, 2, 1, window=5, kind="unbalanced", dim=24),
+    Case(1, 2, 1),
+    Case(60, 1, 1, window=60),
+    Case(90, 8, 2, 2, batch=3, padding="left", sinks=3, extra=3),
+    Case(90, 8, 1, 1, batch=2, padding="right", routers="query_head", extra=3),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks that short sequences need several of."""
+    monkeypatch.setattr(call, "_sizes", lambda *_: (16, 16, {}))
+    with rehearsed():
+        yield
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_gradients(case: Case) -> None:
+    check(case, "interpreted")
