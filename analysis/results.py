@@ -78,6 +78,8 @@ def _whole(kind: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
     return frame.assign(**dict.fromkeys(missing, pd.Series(dtype=object)))
 
 
+PAPER_GPU = "H100"
+
 def load_json(path: Path) -> dict[str, Any]:
     """A JSON object, {} where there is no file. ValueError names a file that is none."""
     if not path.is_file():
@@ -221,17 +223,33 @@ class Results:
                                   for name in every["experiment"]])  # fmt: skip
 
     @cached_property
+    def gpu(self) -> list[dict[str, Any]]:
+        """The GPU reports that somebody committed, each with its `evidence` and `hardware`'s name,
+        the paper's GPU first."""
+        found = []
+        for path in sorted((self.base / "gpu").glob("*.json")):
+            report = load_json(path)
+            name = (report.get("hardware") or {}).get("device") or "GPU"
+            found.append(report | {"hardware": name, "evidence": self.evidence(path)})
+        return sorted(found, key=lambda report: PAPER_GPU not in report["hardware"])
+
+    def gpu_steps(self, step: str) -> pd.DataFrame:
+        """Timings of one kind that are not attention alone; `parts` are those of a call."""
+        rows = [row | {"hardware": report["hardware"], "evidence": report["evidence"]}
+                for report in self.gpu
+                for row in report.get("parts" if step == "parts" else "steps") or []
+                if step in ("parts", row.get("step"))]  # fmt: skip
+        return pd.DataFrame(rows)
+
+    @cached_property
     def speed(self) -> pd.DataFrame:
         """Timings of this machine, then of every GPU report that somebody committed; `hardware`
         tells them apart."""
         here = self.table("speed")
         frames = [here.assign(hardware=here["device"])]
-        for path in sorted((self.base / "gpu").glob("*.json")):
-            report = load_json(path)
-            name = report.get("hardware", {})
-            name = (name.get("device") or name.get("name")) if isinstance(name, dict) else name
-            told = {"device": "cuda", "hardware": name or "GPU", "evidence": self.evidence(path)}
-            rows = pd.DataFrame(report.get("speed") or report.get("rows") or [])
+        for report in self.gpu:
+            told = {"device": "cuda"} | {name: report[name] for name in ("hardware", "evidence")}
+            rows = pd.DataFrame(report.get("speed") or [])
             frames += [rows.assign(**told)] if len(rows) else []
         full = [frame for frame in frames if len(frame)]
         return pd.concat(full, ignore_index=True) if full else frames[0]

@@ -14,8 +14,9 @@ from analysis.rows import need, only, with_ends
 CAPTION = (
     "Attention alone, forward pass, one group a token, times as fast as full attention; the "
     "methods are timed in turn in one run (median; bars: spread of the repetitions). Dashed: 1 / "
-    "density, which a kernel that is faster per pair than full attention's exceeds. Grey crosses: "
-    "the paper's Table 6, measured by its authors on an H100."
+    "density, which a kernel that is faster per pair than full attention's exceeds. On a GPU, full "
+    "attention is FlashAttention, whose kernels the paper's two calls are. Grey crosses: the "
+    "paper's Table 6, measured by its authors on an H100."
 )
 LOOK = {
     "ours": ("ours", style.BLUE, "o"),
@@ -27,7 +28,9 @@ COLUMNS = 3
 
 def draw(results: Results) -> Figure:
     """A row of panels a machine and head layout, a panel a K."""
-    frame = need(only(results.speed, k=1, probe="symmetric", direction="forward"))
+    frame = only(results.speed, direction="forward")
+    frame = need(frame[((frame["k"] == 1) & (frame["probe"] == "symmetric")) |
+                       (frame["method"] == "full_other")])  # fmt: skip
     machines = [rows for _, rows in frame.groupby(MACHINE, sort=False)]
     columns = min(COLUMNS, max(rows["K"].nunique() for rows in machines))
     size = (1.4 + 3.9 * columns, 1.1 + 3.9 * len(machines))
@@ -46,6 +49,7 @@ def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
     axes[0].set_ylabel("times as fast as full attention")
     for axis, (groups, part) in zip(axes, rows.groupby("K"), strict=False):
         _panel(axis, part, int(groups))
+        _fastest(axis, only(rows, method="full_other").sort_values("length"))
         axis.set_title(f"{int(groups)} groups", loc="left", fontweight="bold")
     axes[0].annotate(
         f"{first['hardware']}: {heads}, {first['dtype']}", (0, 1),
@@ -65,11 +69,18 @@ def _panel(axis: Axes, rows: pd.DataFrame, groups: int) -> None:
     ours = only(rows[rows["bound"].notna()], method="ours").sort_values("length")
     axis.plot(ours["length"], ours["bound"], "--", color=style.INK, linewidth=1.2,
               label="1 / density: if a pair cost the same")  # fmt: skip
-    _paper(axis, groups, rows["length"].max())
+    if rows.iloc[0]["device"] != "cpu":
+        _paper(axis, groups, rows["length"].max())
     axis.axhline(1, color=style.INK, linewidth=1.3, label="full attention", zorder=2)
     style.speedups(axis)
     style.lengths(axis, rows["length"])
     axis.set_xlabel("tokens")
+
+
+def _fastest(axis: Axes, rows: pd.DataFrame) -> None:
+    if len(rows):
+        axis.plot(rows["length"], rows["speedup"], "-", color=style.GREY, linewidth=1.3,
+                  label="full attention, torch's fastest other kernel", zorder=2)  # fmt: skip
 
 
 def _paper(axis: Axes, groups: int, most: float) -> None:

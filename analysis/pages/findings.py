@@ -93,6 +93,10 @@ def places(results: Results, row: Any) -> dict[str, Any]:
         "attention": lambda method, length, groups, kept: row(
             "speed", whose="ours", direction="forward", device="cpu", method=method, length=length,
             K=groups, k=kept, probe="symmetric"),
+        "on_gpu": lambda method, length: row(
+            "speed", whose="ours", direction="forward", device="cuda", method=method, length=length,
+            K=8, k=1, heads=12, hardware=need(results.gpu)[0]["hardware"]),
+        "beside_fastest": lambda method, length: beside_fastest(row, results, method, length),
         "gate": lambda reading, condition="soft", budget="own": row(
             "quality", cell=best(results, "paper_steps").name, reading=reading,
             condition=condition, budget=budget),
@@ -104,6 +108,14 @@ def places(results: Results, row: Any) -> dict[str, Any]:
         "answers": lambda cell, before=1024: value(
             row("chat", cell=cell, before=before), "divergence", 2),
     }  # fmt: skip
+
+
+def beside_fastest(row: Any, results: Results, method: str, length: int) -> str:
+    """A method's speed beside the fastest kernel of full attention on a GPU, K = 8."""
+    known = {"whose": "ours", "direction": "forward", "length": length, "heads": 12,
+             "hardware": need(results.gpu)[0]["hardware"]}  # fmt: skip
+    full, own = row("speed", method="full_other", **known), row("speed", method=method, K=8, **known)
+    return f"{full['median_s'] / own['median_s']:.1f}"
 
 
 def foretold(results: Results, budget: str) -> str:

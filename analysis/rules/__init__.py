@@ -11,6 +11,7 @@ from analysis.rules import (
     counted,
     exactness,
     finetuning,
+    gpu,
     headline,
     identity,
     ladder,

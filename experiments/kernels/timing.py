@@ -249,7 +249,7 @@ def rows(shape: Shape, timed: list[Timed], backward: bool) -> Iterator[dict[str,
 def _density(shape: Shape, each: Timed) -> float:
     if each.routed is not None:
         return each.routed.density
-    if each.method == "full":
+    if each.method.startswith("full"):
         return 1.0
     window = min(shape.window, shape.tokens)
     kept = window * (window + 1) / 2 + (shape.tokens - window) * window

@@ -219,6 +219,16 @@ def gpu_report(base: Path, device: str, *rows: dict[str, Any]) -> None:
     (base / "gpu" / "report.json").write_text(json.dumps(report))
 
 
+def gpu_steps(base: Path, device: str, step: str, *rows: dict[str, Any],
+              full: Sequence[dict[str, Any]] = ()) -> None:  # fmt: skip
+    """A report of a GPU with timings of one kind; ``full``: and these of attention."""
+    gpu_report(base, device, *full)
+    report = json.loads((base / "gpu" / "report.json").read_text())
+    kind = "parts" if step == "parts" else "steps"
+    report[kind] = [{"step": step, "repetitions": 3, **row} for row in rows]
+    (base / "gpu" / "report.json").write_text(json.dumps(report))
+
+
 def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024, 8192),
                   steps: int = 24) -> None:  # fmt: skip
     """Two of four groups at several lengths against full attention, and what they start from."""

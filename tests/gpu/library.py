@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from statistics import median
 from typing import Any
@@ -260,8 +261,9 @@ class Timing:
                     each.requires_grad_(True)
             model.train()
 
-            def run(model: PreTrainedModel = model) -> None:
-                model(text, labels=text, use_cache=False).loss.backward()
+            def run(model: PreTrainedModel = model, soft: bool = name != "full") -> None:
+                with focus.mode(model, "soft") if soft else nullcontext():
+                    model(text, labels=text, use_cache=False).loss.backward()
                 model.zero_grad(set_to_none=True)
 
             times = rounds({name: run}, self.device, 2)[name]

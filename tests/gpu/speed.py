@@ -73,12 +73,9 @@ def time_shape(shape: Shape, backward: bool, seconds: float, seed: int) -> list[
         timed.append(Timed("full_other", None, other[1], []))
     timed += timing.methods(shape, routings, names)
     timing.time_methods(shape, timed, backward, seconds, ROUNDS, seed)
-    rows = []
-    for row in timing.rows(shape, timed, backward):
-        whole = row["method"] == "full_other"
-        rows.append(row | {"kernel": other[0] if other and whole else kernel} |
-                    ({"density": 1.0, "bound": 1.0} if whole else {}))  # fmt: skip
-    return rows
+    kernels = {"full_other": other[0]} if other else {}
+    return [row | {"kernel": kernels.get(row["method"], kernel)}
+            for row in timing.rows(shape, timed, backward)]  # fmt: skip
 
 
 def guess_seconds(rows: list[dict[str, Any]], shape: Shape, backward: bool) -> float:

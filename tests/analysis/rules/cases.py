@@ -25,6 +25,7 @@ from tests.analysis.rules.writers import (
     SCRATCH_NAMES,
     SHRINKING,
     SLOW,
+    SORTING,
     THEIR_GPT2,
     THEIR_STEPS,
     TOP2,
@@ -51,14 +52,17 @@ from tests.analysis.rules.writers import (
     longer,
     lora,
     many_shot,
+    on_gpu,
     pairs,
     paper,
     persisting,
     rivals,
     rivals_answers,
     rungs,
+    seconds,
     settled,
     soft,
+    steps_on_gpu,
     summed,
     sure,
     table,
@@ -174,8 +178,30 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "speedup": [
         ("table6.t16384.speedup_K8", gpu(H100, {"speedup": 1.9}), REPRODUCED,
          gpu(H100, {"speedup": 4.0})),
+        ("table6.t16384.speedup_K8", gpu(H100, {"speedup": 1.2}, {"speedup": 3.0, "heads": 12}),
+         REPRODUCED, gpu(H100, {"speedup": 2.5}, {"speedup": 3.0, "heads": 12})),
         ("table6.t16384.speedup_K8", gpu(H200, {"speedup": 1.9}), DIRECTION,
          gpu(H200, {"speedup": 0.5})),
+    ],
+    "ours_beside_the_fastest": [
+        ("ours.gpu.attention",
+         gpu(H100, seconds(1.0, method="ours"), seconds(2.0, method="full_other", K=None)),
+         REPRODUCED,
+         gpu(H100, seconds(1.0, method="ours"), seconds(0.5, method="full_other", K=None))),
+    ],
+    "ours_beside_two_calls": [
+        ("ours.gpu.two_calls", gpu(H100, seconds(1.0, method="ours"), seconds(2.0)), REPRODUCED,
+         gpu(H100, seconds(1.0, method="ours"), seconds(0.5))),
+    ],
+    "whole_on_gpu": [
+        (f"ours.gpu.{phase}.recipe", steps_on_gpu(step, on_gpu(1024, 0.5), on_gpu(65536, 1.3)),
+         REPRODUCED, steps_on_gpu(step, on_gpu(1024, 1.5), on_gpu(65536, 0.9)))
+        for phase, step in (("forward", "prefill"), ("generation", "generation"))
+    ],
+    "sorting": [
+        ("table6.notes.sort-and-gather-at-1m.milliseconds",
+         steps_on_gpu("parts", SORTING, full=[FULL_MILLION]), DIRECTION,
+         steps_on_gpu("parts", SORTING | {"other_s": 1.0}, full=[FULL_MILLION])),
     ],
     "rival": [
         ("table1.performer.ppl", rivals(performer=0.8), DIRECTION, rivals(performer=-0.1)),
@@ -333,6 +359,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "crossover": [
         ("ours.speed.crossover", table("speed", *lengths(0.5, 2.0)), DIRECTION,
          table("speed", *lengths(2.0, 3.0))),
+        ("table6.notes.crossover.slowest_context_with_gain", gpu(H100, *lengths(0.5, 2.0)),
+         REPRODUCED, gpu(H100, *lengths(0.3, 0.5))),
         ("table6.notes.crossover.slowest_context_with_gain", gpu(H200, *lengths(0.5, 2.0)),
          DIRECTION, gpu(H200, *lengths(0.3, 0.5))),
     ],

@@ -29,6 +29,7 @@ from tests.analysis.result_files import (
     RECIPE,
     ROUTERS,
     gpu_report,
+    gpu_steps,
     write_adapted,
     write_copying,
     write_leak,
@@ -261,6 +262,21 @@ def gpu(device: str, *rows: dict[str, Any]) -> Writer:
     return lambda results: gpu_report(results.base, device, *rows)
 
 
+def steps_on_gpu(step: str, *rows: dict[str, Any], full: Sequence[dict[str, Any]] = ()) -> Writer:
+    return lambda results: gpu_steps(results.base, H100, step, *rows, full=full)
+
+
+def seconds(taken: float, **row: Any) -> dict[str, Any]:
+    """A timing of attention at a length where ours is claimed to be faster."""
+    return {"length": 65536, "kernel": "cudnn_attention", "median_s": taken, "low_s": taken,
+            "high_s": taken, **row}  # fmt: skip
+
+
+def on_gpu(length: int, speedup: float) -> dict[str, Any]:
+    known = {"speedup": speedup, "low": speedup - 0.05, "high": speedup + 0.05}
+    return {"length": length, "recipe": known}
+
+
 def counts(name: str, change: dict[str, Any] | None = None) -> Writer:
     """A table that is always written, with other figures in it."""
 
@@ -380,3 +396,5 @@ ONE_HEAD = {
     **MILLION,
 }
 FULL_MILLION = {"method": "full", "median_s": 20.0, "low_s": 19.0, "high_s": 21.0, **MILLION}
+SORTING = {"length": 2**20, "heads": 12, "head_dim": 64, "other_s": 0.1, "other_low_s": 0.1,
+           "other_high_s": 0.1}  # fmt: skip
