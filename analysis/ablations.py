@@ -20,10 +20,10 @@ from experiments.methods.focus import FocusSettings
 SETTINGS = {"k": "num_groups", "window": "window", "tau": "temperature",
             "sinkhorn-iterations": "sinkhorn_iterations", "routing_dim": "routing_dim"}  # fmt: skip
 THEIRS = {ours: name for name, ours in SETTINGS.items()}
-# The default of each column of Table 9: routers alone, and with all weights; and that of as many
-# steps as the paper's, on a small model that hardly reads far: it tells of groups alone.
+# The default of each column of Table 9: routers alone, and with all weights; and those of as many
+# steps as the paper's, the second on a small model that hardly reads far: it tells of groups alone.
 DEFAULTS = {"centroids": "ablate", "joint": "tuned"}
-STEADY = {"joint": "steady"}
+STEADY = {"centroids": "ablate_steps", "joint": "steady"}
 LIBRARY = FocusSettings().model_dump()
 COLUMNS = ["trained", "setting", "value", "default", "base", "cell", "change", "low", "high", "ppl",
            "hard_change", "hard_low", "hard_high", "distant_density",

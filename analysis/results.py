@@ -80,6 +80,7 @@ def _whole(kind: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 PAPER_GPU = "H100"
 
+
 def load_json(path: Path) -> dict[str, Any]:
     """A JSON object, {} where there is no file. ValueError names a file that is none."""
     if not path.is_file():

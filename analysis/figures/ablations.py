@@ -17,9 +17,9 @@ from analysis.rows import need, only
 CAPTION = (
     "Above: change of the perplexity under the training gate against the default (K = 8, window "
     "128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Below: tokens in the "
-    "largest group, the mean over layers. Filled: ours, SmolLM2 on plays after 24 steps, and below "
-    "also a small model on articles after the paper's 4,000, with 95% intervals over documents; "
-    "hollow: the paper's GPT-2 on PG-19, without intervals."
+    "largest group, the mean over layers. Filled: ours, SmolLM2 on plays after 24 steps (for K "
+    "also the paper's 4,000, of 256 tokens), and below a small model on articles after 4,000, "
+    "with 95% intervals over documents; hollow: the paper's GPT-2 on PG-19, without intervals."
 )
 TITLES = {
     "k": "groups K", "window": "window (tokens)", "tau": "temperature",
@@ -27,6 +27,8 @@ TITLES = {
 }  # fmt: skip
 LOOKS = {"centroids": (style.BLUE, "o", "routers alone"),
          "joint": (style.RED, "s", "with all weights")}  # fmt: skip
+STEADY = {"centroids": (style.GREEN, "^", "routers alone"),
+          "joint": (style.ORANGE, "v", "with all weights")}  # fmt: skip
 THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
           "joint": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
 
@@ -39,7 +41,7 @@ def draw(results: Results) -> Figure:
         own, values = own.sort_values("value"), sorted(set(own["value"]))
         for base, rows in own.groupby("base", sort=False):
             if base in ablations.STEADY.values():
-                steady(below, rows, values)
+                steady(above, below, rows, values)
             else:
                 panel(above, below, rows, values, str(rows["trained"].iloc[0]), setting)
         above.axhline(0, color=style.INK, linewidth=1.2)
@@ -73,11 +75,7 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], train
     side = -0.08 if trained == "centroids" else 0.08
     places = [values.index(value) + side for value in rows["value"]]
     ours = {"color": colour, "marker": marker, "linestyle": "-"}
-    moved = rows.assign(**{
-        each: rows[each].where(rows["value"] != rows["default"], 0.0)
-        for each in ("change", "low", "high")
-    })  # fmt: skip
-    style.bars(above, places, moved, label=f"ours, {name}", **ours)
+    style.bars(above, places, from_default(rows), label=f"ours, {name}", **ours)
     style.bars(below, places, rows, "largest", 1, **ours)
     theirs = paper(setting, trained, rows["default"].iloc[0])
     there = [row for row in theirs if row["value"] in values]
@@ -90,11 +88,23 @@ def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], train
     below.plot([place for place, _ in known], [share for _, share in known], **hollow)
 
 
-def steady(below: Axes, rows: pd.DataFrame, values: list[Any]) -> None:
-    """The largest group after as many steps as the paper's."""
+def from_default(rows: pd.DataFrame) -> pd.DataFrame:
+    """Changes against the default, whose own is none."""
+    apart = rows["value"] != rows["default"]
+    return rows.assign(**{each: rows[each].where(apart, 0.0) for each in ("change", "low", "high")})
+
+
+def steady(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any]) -> None:
+    """After as many steps as the paper's: the largest group and, of routers alone, perplexity (all
+    weights are of a model that hardly reads far)."""
+    trained = str(rows["trained"].iloc[0])
+    colour, marker, name = STEADY[trained]
+    look = {"color": colour, "marker": marker, "linestyle": "-",
+            "label": f"ours, 4,000 steps, {name}"}  # fmt: skip
     places = [values.index(value) + 0.16 for value in rows["value"]]
-    style.bars(below, places, rows, "largest", 1, color=style.ORANGE, marker="v", linestyle="-",
-               label="ours, 4,000 steps, with all weights")  # fmt: skip
+    style.bars(below, places, rows, "largest", 1, **look)
+    if trained == "centroids":
+        style.bars(above, places, from_default(rows), **look)
 
 
 def paper(setting: str, trained: str, default: float) -> list[dict[str, Any]]:

@@ -114,7 +114,8 @@ def beside_fastest(row: Any, results: Results, method: str, length: int) -> str:
     """A method's speed beside the fastest kernel of full attention on a GPU, K = 8."""
     known = {"whose": "ours", "direction": "forward", "length": length, "heads": 12,
              "hardware": need(results.gpu)[0]["hardware"]}  # fmt: skip
-    full, own = row("speed", method="full_other", **known), row("speed", method=method, K=8, **known)
+    full = row("speed", method="full_other", **known)
+    own = row("speed", method=method, K=8, **known)
     return f"{full['median_s'] / own['median_s']:.1f}"
 
 

@@ -171,9 +171,11 @@ def on_gpu(results: Results) -> str:
         own = need(results.gpu_steps(step))
         own = own[own["batch"].fillna(1) == 1] if "batch" in own else own
         for name in ("recipe", "8 groups"):
-            timed[f"{PHASES[phase]}, {name}"] = pd.DataFrame(
-                [{"length": row["length"]} | row[name] for _, row in own.iterrows()]
-            ).rename(columns={"low": "speedup_low", "high": "speedup_high"}).set_index("length")
+            timed[f"{PHASES[phase]}, {name}"] = (
+                pd.DataFrame([{"length": row["length"]} | row[name] for _, row in own.iterrows()])
+                .rename(columns={"low": "speedup_low", "high": "speedup_high"})
+                .set_index("length")
+            )
     lengths = sorted({int(each) for own in timed.values() for each in own.index})
     rows = [[f"{length:,}", *(times(own, length) for own in timed.values())] for length in lengths]
     return "\n".join(tables.markdown(["context (tokens)", *timed], rows))

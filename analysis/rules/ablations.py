@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from analysis import ablations, scope
-from analysis.ablations import DEFAULTS
+from analysis.ablations import DEFAULTS, STEADY
 from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, only, row_of
@@ -46,8 +46,9 @@ def with_value(results: Results, trained: str, setting: str, value: float, measu
 )  # fmt: skip
 def setting_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Perplexity under the training gate, with one setting changed."""
-    base = DEFAULTS[TRAINED[claim.column]]
-    return judged(claim, results, limits, *both(claim, results, "change", base=base))
+    # All weights of the longest training are a model's that hardly reads far.
+    where = {"base": DEFAULTS["joint"]} if TRAINED[claim.column] == "joint" else {}
+    return judged(claim, results, limits, *both(claim, results, "change", **where))
 
 
 @rule("table9.notes.k2.window.{value}.ppl", "table9.notes.k2.window.{value}.ppl_window_change",
@@ -104,11 +105,21 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
         against, base = "the pretrained model", pretrained()
         if row["setting"] == "routing_dim":  # of the paper's main table, too
             row = gate_of_all_steps(claim, results, row)
+        elif row["trained"] == "centroids":  # one run is the default of each setting
+            row = default_of_all_steps(results, row)
     few = scope.fewer_steps(claim, results, row["cell"])
     theirs = paper / base - 1
     verdict, why = beside(interval(row), 100 * theirs, 100 * limits.same_ppl, limits.much_less, few)
     why = f"{changed(row)} against {against}; the paper has {theirs:+.1%}: {why}; training gate"
     return Outcome(verdict, why, **facts(row, results))
+
+
+def default_of_all_steps(results: Results, row: pd.Series) -> pd.Series:
+    """The default of as many steps as the paper's; ``row`` where there is none."""
+    own = only(ablations.table(results), trained="centroids", base=STEADY["centroids"],
+               cell=STEADY["centroids"])  # fmt: skip
+    own = own.dropna(subset=["change"])
+    return own.iloc[0] if len(own) else row
 
 
 def beside(ours: Mapping[str, float], theirs: float, limit: float, less: float, few: bool = False,
@@ -160,6 +171,8 @@ def perfect(row: pd.Series) -> float:
 def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group, with one setting changed."""
     row, paper, base = both(claim, results, "largest")
+    if row["value"] == row["default"] and row["trained"] == "centroids":
+        row = default_of_all_steps(results, row)
     limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results, row["cell"])

@@ -12,7 +12,7 @@ from analysis.cells import Cell
 from analysis.comparisons import best, quality
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rows import need, row_of
+from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside, pretrained
 from analysis.rules.benchmarks import NAMES, known
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
@@ -91,7 +91,8 @@ def trained(cell: Cell, claim: Claim) -> str:
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
     cell, more = cell_of(claim, results), claim.figure - before(claim)
-    row = need(row_of(scores(results), cell=cell.name, texts=NAMES[claim.column]))
+    own = need(only(scores(results), cell=cell.name, texts=NAMES[claim.column]))
+    row = own.loc[own["questions"].idxmax()]
     few = scope.fewer_steps(claim, results, cell.name)
     verdict, said = beside(interval(row, "points", 1), more, limits.same_score, limits.much_less,
                            few)  # fmt: skip

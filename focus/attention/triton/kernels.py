@@ -95,8 +95,8 @@ def distant(
     """Each query's pairs with the first ``allowed`` keys of its list. query, out (B, T, H, D), lse
     (B, T, H); key and value (N, Hs, D), list after list, of which each begins at ``starts``;
     token_E, allowed_E and, where pairs may repeat, bits_E of the groups before this one that
-    queries are in, and bits_N of all that keys are; queries first_G..stop_G of list_G = routing * K + group
-    make a block."""
+    queries are in, and bits_N of all that keys are; queries first_G..stop_G of list_G = routing * K
+    + group make a block."""
     first, stop = tl.load(first_G + tl.program_id(0)), tl.load(stop_G + tl.program_id(0))
     if first < stop:
         own = tl.load(list_G + tl.program_id(0))
