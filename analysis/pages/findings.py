@@ -99,7 +99,7 @@ def places(results: Results, row: Any) -> dict[str, Any]:
         "beside_fastest": lambda method, length: beside_fastest(row, results, method, length),
         "gate": lambda reading, condition="soft", budget="own": row(
             "quality", cell=best(results, "paper_steps").name, reading=reading,
-            condition=condition, budget=budget),
+            condition=condition, budget=budget, base_role="pretrained"),
         "tuned": lambda texts, condition="soft": row(
             "finetuning", weights="fine-tuned", steps=4000, method="focus", texts=texts,
             condition=condition),
