@@ -64,5 +64,5 @@ def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:
     )  # fmt: skip
     for _, row in rows.dropna(subset=["rate"]).iterrows():
         axis.annotate(f"{row['rate']:g}", (100 * row["gain"], row["divergence"]), xytext=(6, 4),
-                      textcoords="offset points", fontsize=7.5, color=style.INK, zorder=5,
-                      bbox={"color": "white", "pad": 0.3})  # fmt: skip
+                      rotation=30, textcoords="offset points", fontsize=7.5, color=style.INK,
+                      zorder=5, bbox={"color": "white", "pad": 0.3})  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from analysis import tables
-from analysis.cells import labels
+from analysis.cells import Cell, labels
 from analysis.comparisons import quality
 from analysis.figures import chat, style
 from analysis.results import Results
@@ -38,9 +38,17 @@ def draw(results: Results) -> Figure:
         for number, cell in enumerate(own):
             course = only(frame, cell=cell.name).groupby("step")["loss"]
             colour = style.CYCLE[number]  # that of a role may come twice
-            axis.plot(course.mean(), label=names[cell.name], color=colour)
+            axis.plot(course.mean(), label=told(cell, names[cell.name]), color=colour)
             style.band(axis, course.min(), course.max(), colour)
         axis.set(xlabel="training step", ylabel="loss (nats per token)")
         axis.set_title(f"{steps:,} steps", loc="left")
         axis.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
     return figure
+
+
+def told(cell: Cell, name: str) -> str:
+    """What an ablation of the paper's setup is, and what others are called."""
+    if cell.role != "ablation":
+        return name
+    groups, rate = cell.method["num_groups"], cell.regime["learning_rate"]
+    return f"the paper's setup, {groups} groups, rate {rate:g}"

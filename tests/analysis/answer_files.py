@@ -67,7 +67,8 @@ def write_ruler(root: Path, lost: float, *, found: float | None = None, method: 
 
 
 def write_lora(root: Path, change: float, *, rate: float = 0.0005, block: str = "lora4",
-               cell: str | None = None, wrong: int = 0, steps: int = 24) -> None:  # fmt: skip
+               cell: str | None = None, wrong: int = 0, steps: int = 24, questions: int = 100,
+               reading: str = "benchmarks") -> None:  # fmt: skip
     """LoRA on plays: its loss on validation and test documents; answers, ``wrong`` of which the
     model before alone has right (below zero: LoRA alone)."""
     regime = LORA | {"learning_rate": rate, "rank": 4, "steps": steps}
@@ -81,10 +82,10 @@ def write_lora(root: Path, change: float, *, rate: float = 0.0005, block: str = 
             {"seed": 0, "condition": "full", "budget": "own", "document": str(n),
              "sha": f"{n:012x}", "shots": 0, "correct": float(n >= missed), "correct_norm": None,
              "right_nats": -3.0, "tokens": 90, "exposure": 0.0}
-            for n in range(100)
+            for n in range(questions)
         ]  # fmt: skip
         own = known if name == block else {}
-        write_read(root, name, rows, reading="benchmarks", texts="hellaswag", kind="benchmarks",
+        write_read(root, name, rows, reading=reading, texts="hellaswag", kind="benchmarks",
                    **own)  # fmt: skip
 
 

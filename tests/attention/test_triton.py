@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -41,3 +45,15 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients(case: Case) -> None:
     check(case, "interpreted")
+
+
+@pytest.mark.parametrize(("capability", "most"), [(80, 163 * 1024), (86, 99 * 1024)])
+def test_kernels_compile_for_cards_that_are_not_here(capability: int, most: int) -> None:
+    """The interpreter tells nothing of types that a compiler refuses, nor of memory."""
+    command = [sys.executable, "-m", "tests.attention.compile_kernels", str(capability)]
+    bare = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, capture_output=True, text=True, env=bare, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert len(found) == 14
+    assert max(found.values()) <= most, found

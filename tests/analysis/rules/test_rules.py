@@ -212,3 +212,12 @@ def test_a_smoke_run_or_random_weights_settle_identities_only(tmp_path, limits, 
 def test_a_rule_cannot_say_reproduced_without_having_checked_the_setting():
     with pytest.raises(ValueError, match="another scale"):
         rules.Outcome(REPRODUCED, "because")
+
+
+@pytest.mark.parametrize("more", [400, 50])
+def test_of_several_readings_the_one_of_most_questions_counts(results, limits, more):
+    """A hundred questions lose 30 points, the others none."""
+    both(lora(0.2, wrong=30), lora(0.2, questions=more, reading="again"))(results)
+    outcome = decided("table4.lora-r4-lr1e-4.hellaswag", results, limits)
+    assert outcome.n == max(more, 100)
+    assert ("no answer changed" in outcome.why) == (more > 100)

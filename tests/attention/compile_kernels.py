@@ -1,0 +1,71 @@
+"""Compiles Triton's kernels for cards that are not here, and prints what each needs:
+``python -m tests.attention.compile_kernels CAPABILITY``, without Triton's interpreter."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from focus.attention.triton import decoding, kernels
+
+WIDE = {"query", "key", "value", "out", "rows"}
+FLOATS = {"lse": "*fp32", "parts": "*fp32", "levels": "*fp32", "scale": "fp32", "softcap": "fp32"}
+POINTERS = {
+    "real": "*u8", "groups": "*i1", "lists": "*i32", "lengths": "*i32", "counts": "*i32",
+    "token_E": "*i32", "allowed_E": "*i32", "bits": "*i64", "bits_E": "*i64", "bits_N": "*i64",
+    "starts": "*i64", "first_G": "*i64", "stop_G": "*i64", "list_G": "*i64", "extra": "*i64",
+    "query_bits": "*i64", "key_bits": "*i64", "sinks": "*i64",
+}  # fmt: skip
+
+
+def compiled(kernel: Any, capability: int, constants: dict[str, Any], **options: int) -> int:
+    """Bytes of shared memory of a kernel for bfloat16."""
+    signature, known, aligned = {}, {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name], known[(place,)] = "constexpr", constants[name]
+            continue
+        wide = "*bf16" if name in WIDE else FLOATS.get(name)
+        signature[name] = wide or POINTERS.get(name, "i32")
+        if name in WIDE:
+            aligned[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=known, attrs=aligned)
+    target = GPUTarget("cuda", capability, 32)
+    return int(triton.compile(source, target=target, options=options).metadata.shared)
+
+
+def main() -> None:
+    """Each kernel with each of its switches, in the sizes that a card of little memory gets."""
+    capability, found = int(sys.argv[1]), {}
+    for dim, warps, (rows, keys) in ((64, 4, (128, 64)), (128, 8, (128, 64)), (256, 4, (64, 32))):
+        block = {"D": dim, "BLOCK_M": rows, "BLOCK_N": keys, "BLOCK_D": dim}
+        own = {"num_warps": warps, "num_stages": 2}
+        found[f"near {dim}"] = compiled(
+            kernels.near, capability, {**block, "PADDED": True, "BLOCK_S": 16}, **own
+        )
+        found[f"distant {dim}"] = compiled(
+            kernels.distant, capability, {**block, "REPEATED": True}, **own
+        )
+    dims = {"D": 64, "BLOCK_D": 64}
+    found["further"] = compiled(kernels.further, capability, {**dims, "BLOCK_M": 32})
+    for on in (False, True):
+        found[f"file {on}"] = compiled(
+            decoding.file, capability, {**dims, "PADDED": on, "LISTED": on, "BLOCK_K": 32}
+        )
+    for padded, listed in itertools.product((False, True), repeat=2):
+        switches = {"PADDED": padded, "LISTED": listed, "REPEATED": padded, "SOFTCAP": padded}
+        found[f"step {padded} {listed}"] = compiled(
+            decoding.step, capability, {**dims, **switches, "BLOCK_K": 32, "BLOCK_C": 64, "P": 16}
+        )
+    found["combine"] = compiled(decoding.combine, capability, {**dims, "P": 16})
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
