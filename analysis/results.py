@@ -15,6 +15,8 @@ import pandas as pd
 from analysis.cells import Cell
 from experiments.settings import Settings
 
+PAPER_GPU = "H100"
+
 # What a row of losses has, whoever wrote it; the other kinds have some of these and their own.
 ROWS = (
     "experiment", "cell", "seed", "condition", "budget", "K", "top_k", "probe", "ngram", "window",
@@ -76,9 +78,6 @@ def _whole(kind: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     missing = [name for name in (*ROWS, *NEEDED[kind]) if name not in frame]
     return frame.assign(**dict.fromkeys(missing, pd.Series(dtype=object)))
-
-
-PAPER_GPU = "H100"
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -235,12 +234,15 @@ class Results:
         return sorted(found, key=lambda report: PAPER_GPU not in report["hardware"])
 
     def gpu_steps(self, step: str) -> pd.DataFrame:
-        """Timings of one kind that are not attention alone; `parts` are those of a call."""
-        rows = [row | {"hardware": report["hardware"], "evidence": report["evidence"]}
-                for report in self.gpu
-                for row in report.get("parts" if step == "parts" else "steps") or []
-                if step in ("parts", row.get("step"))]  # fmt: skip
-        return pd.DataFrame(rows)
+        """Timings of one kind that are not attention alone, from the first report that has any;
+        `parts` are those of a call."""
+        for report in self.gpu:
+            rows = [row | {name: report[name] for name in ("hardware", "evidence")}
+                    for row in report.get("parts" if step == "parts" else "steps") or []
+                    if step in ("parts", row.get("step"))]  # fmt: skip
+            if rows:
+                return pd.DataFrame(rows)
+        return pd.DataFrame()
 
     @cached_property
     def speed(self) -> pd.DataFrame:
