@@ -27,6 +27,7 @@ from focus.attention.triton import call as triton
 
 FLASH = 1  # torch's number of its flash attention
 NATIVE = {"native": native.AUTO, "native:lists": native.LISTS, "native:dense": native.DENSE}
+ON_GPU = {"triton": triton.refusal, "varlen": varlen.refusal}  # the first that can
 
 
 def attention(x: Inputs, backend: str) -> Tensor:
@@ -186,9 +187,7 @@ def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
                 "key_padding_mask: has padding between real tokens, which the compiled kernel does "
                 "not take; pad on one side, or use backend='stripes'"
             ))  # fmt: skip
-        backend = next((name for name, why in (("triton", triton.refusal(x)),
-                                                ("varlen", varlen.refusal(x))) if why is None),
-                       "stripes")  # fmt: skip
+        backend = next((name for name, why in ON_GPU.items() if why(x) is None), "stripes")
     return backend, check_contents(x), None
 
 
