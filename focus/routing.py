@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focus.attention.native import route
+from focus.attention import route
 from focus.balance import mean_of_texts, sinkhorn_potentials
 from focus.config import FocusConfig
 from focus.groups import Memberships, memberships_of, with_heavy
@@ -181,7 +181,11 @@ class Router(nn.Module):
                      ready: Prepared | None) -> Memberships:  # fmt: skip
         own_scores = type(self).scores is not Router.scores  # a subclass has another rule
         taken_at = self.taken_at if config.allocated else None
-        if own_scores or config.balance == "sinkhorn" or not route.computes(hidden_BTE):
+        if (
+            own_scores
+            or config.balance == "sinkhorn"
+            or not route.computes(hidden_BTE, config.routing_dim, config.num_groups)
+        ):
             with torch.no_grad():
                 logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
                 found = memberships_of(cast(Tensor, logits), config, taken_at)

@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 import focus
 from focus.allocation import shared_out, weighed
-from focus.attention import decode
-from focus.attention.native import route
+from focus.attention import decode, route
 from focus.observed import reach_of, weights_of
 from focus.state import attached
 from tests.models import build, tiny, token_ids
@@ -112,7 +111,7 @@ def test_any_mean_can_be_asked_for(shared: PreTrainedModel) -> None:
 def test_the_compiled_routing_agrees(shared: PreTrainedModel, monkeypatch) -> None:
     compiled = counts(shared)
     groups = {i: each.query for i, each in focus.memberships(shared).items()}
-    monkeypatch.setattr(route, "computes", lambda hidden: False)
+    monkeypatch.setattr(route, "computes", lambda *_: False)
     assert torch.equal(counts(shared), compiled)
     for index, each in focus.memberships(shared).items():
         assert (each.query == groups[index]).float().mean() > 0.999

@@ -27,6 +27,7 @@ from focus.attention.triton import call as triton
 
 FLASH = 1  # torch's number of its flash attention
 NATIVE = {"native": native.AUTO, "native:lists": native.LISTS, "native:dense": native.DENSE}
+TRITON = {"triton": None, "triton:lists": False, "triton:dense": True}
 ON_GPU = {"triton": triton.refusal, "varlen": varlen.refusal}  # the first that can
 
 
@@ -85,7 +86,8 @@ def _attention(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     keys = membership if key_membership is None else key_membership
     x = Inputs(query, key, value, membership, keys, real, extra, window, sinks, scale)
-    return _forward(x, backend)
+    out, lse = _forward(x, backend)
+    return out, lse.contiguous()
 
 
 @_attention.register_fake
@@ -132,17 +134,20 @@ _attention.register_autograd(_differentiate, setup_context=_save)
 
 def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
     with _no_autocast(x):
-        x = settle(x)
+        if x.on_cpu:
+            x = settle(x)
         path, x, spans = _path(x, backend)
         if path == "native":
             return native.forward(x, spans, NATIVE.get(backend, native.AUTO))
         check_finite(x)
+        if path in TRITON:
+            return triton.forward(x, TRITON[path])
+        if not x.on_cpu:  # Triton's kernels settle by themselves
+            x = settle(x)
         if path == "full":
             return _full(x)
         if path == "stripes":
             return stripes.forward(x)
-        if path == "triton":
-            return triton.forward(x)
         return varlen.forward(x, path)
 
 
@@ -163,7 +168,7 @@ def _backward(
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, x.query, x.key, x.value, out, lse, 0.0, True, scale=x.scale
         )
-    if path == "triton":  # its out and lse are all that the other's backward pass asks for
+    if path in TRITON:  # its out and lse are all that the other's backward pass asks for
         path = "stripes" if varlen.too_wide(x) else "varlen"
     if path == "stripes":
         return stripes.backward(grad, x)

@@ -146,9 +146,10 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
 
 def attention_of(backend: str) -> Callable[..., Tensor]:
     """:func:`focus.focus_attention` by a backend; also ``lists`` and ``dense test``: the compiled
-    kernel's two ways, and ``rehearsed``: the path for CUDA, with a loop in its kernels' place."""
+    kernel's two ways; ``rehearsed``: the path for CUDA, with a loop in its kernels' place; and
+    Triton's two ways by its interpreter."""
     inside = {"lists": "native:lists", "dense test": "native:dense", "rehearsed": "varlen",
-              "interpreted": "triton"}  # fmt: skip
+              "interpreted": "triton:dense", "interpreted lists": "triton:lists"}  # fmt: skip
     if backend in inside:
         return partial(by_operator, inside[backend])
     return partial(focus_attention, backend=backend)

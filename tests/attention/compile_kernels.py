@@ -12,15 +12,20 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from focus.attention.triton import decoding, kernels
+from focus.attention.train import cuda
+from focus.attention.triton import decoding, gated, kernels, memberships
 
-WIDE = {"query", "key", "value", "out", "rows"}
-FLOATS = {"lse": "*fp32", "parts": "*fp32", "levels": "*fp32", "scale": "fp32", "softcap": "fp32"}
+WIDE = {"query", "key", "value", "out", "rows", "grad"}
+FLOATS = {"lse": "*fp32", "parts": "*fp32", "levels": "*fp32", "scale": "fp32", "softcap": "fp32",
+          "projected": "*fp32", "centroids": "*fp32", "potentials": "*fp32", "taken_at": "*fp32",
+          "heavy": "*fp32", "delta": "*fp32", "query_groups": "*fp32", "key_groups": "*fp32",
+          "d_query": "*fp32", "d_key": "*fp32", "d_value": "*fp32",
+          "d_groups": "*fp32"}  # fmt: skip
 POINTERS = {
-    "real": "*u8", "groups": "*i1", "lists": "*i32", "lengths": "*i32", "counts": "*i32",
-    "token_E": "*i32", "allowed_E": "*i32", "bits": "*i64", "bits_E": "*i64", "bits_N": "*i64",
+    "real": "*u8", "flags": "*u8", "groups": "*i1", "lists": "*i32", "lengths": "*i32",
+    "counts": "*i32",     "token_E": "*i32", "allowed_E": "*i32", "bits": "*i64", "bits_E": "*i64", "bits_N": "*i64",
     "starts": "*i64", "first_G": "*i64", "stop_G": "*i64", "list_G": "*i64", "extra": "*i64",
-    "query_bits": "*i64", "key_bits": "*i64", "sinks": "*i64",
+    "membership": "*i1", "query_bits": "*i64", "key_bits": "*i64", "sinks": "*i64",
 }  # fmt: skip
 
 
@@ -52,9 +57,26 @@ def main() -> None:
         found[f"distant {dim}"] = compiled(
             kernels.distant, capability, {**block, "REPEATED": True}, **own
         )
+        found[f"masked {dim}"] = compiled(
+            kernels.masked, capability, {**block, "SINK": 62, "PADDED": True}, **own
+        )
+        for kernel in (gated.attend, gated.slopes_of_queries, gated.slopes_of_keys):
+            m, n, options = cuda._sizes(dim, kernel is not gated.attend)
+            block |= {"BLOCK_M": m, "BLOCK_N": n, "K": 18, "BLOCK_K": 32, "EQ2": dim == 64}
+            found[f"{kernel.fn.__name__} {dim}"] = compiled(kernel, capability, block, **options)
     dims = {"D": 64, "BLOCK_D": 64}
-    found["further"] = compiled(kernels.further, capability, {**dims, "BLOCK_M": 32})
     for on in (False, True):
+        found[f"further {on}"] = compiled(
+            kernels.further, capability, {**dims, "SINK": 62, "PADDED": on, "BLOCK_M": 32}
+        )
+        found[f"pack {on}"] = compiled(
+            memberships.pack, capability, {"SINK": 62, "PADDED": on, "BLOCK_T": 128, "BLOCK_K": 32}
+        )
+        switches = {"COSINE": not on, "ALLOCATED": on, "HEAVY": on}
+        blocks = {"BLOCK_T": 32, "BLOCK_R": 128, "BLOCK_K": 32}
+        found[f"choose {on}"] = compiled(
+            memberships.choose, capability, {"R": 128, **switches, **blocks}
+        )
         found[f"file {on}"] = compiled(
             decoding.file, capability, {**dims, "PADDED": on, "LISTED": on, "BLOCK_K": 32}
         )

@@ -16,6 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from experiments.kernels import timing
 from experiments.kernels.synthetic import relative_error
 from focus import dense_attention
+from focus.attention import operator
+from focus.attention.checks import check_arguments
 from focus.attention.decode import decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
@@ -115,6 +117,24 @@ def time_decode(tokens: int, dtype: torch.dtype, device: torch.device) -> dict[s
     return row
 
 
+def time_ways(tokens: int, device: torch.device) -> dict[str, Any]:
+    """Seconds of both ways of Triton's kernels, by turns with full attention, for Llama-3 8B's
+    heads: where one overtakes the other is what ``triton.call.SHORT`` guesses."""
+    shape = timing.Shape(tokens, 32, 8, 128, WINDOW, torch.bfloat16, device)
+    routed = timing.route(shape, 8, 1, "symmetric", 0)
+
+    def run(way: str, *tensors: Tensor) -> Tensor:
+        x = check_arguments(*tensors, routed.membership, WINDOW, SINKS)
+        return operator.attention(x, f"triton:{way}")
+
+    timed = [timing.Timed("full", None, timing.full, [])]
+    timed += [timing.Timed(way, None, partial(run, way), []) for way in ("dense", "lists")]
+    timing.time_methods(shape, timed, False, 3.0, 12, 0)
+    full = timed[0].seconds
+    rows = {each.method: timing.compared(full, each.seconds) for each in timed}
+    return {"step": "ways", "length": tokens, "repetitions": len(full), **rows}
+
+
 def every(device: torch.device) -> list[partial[dict[str, Any]]]:
     """A training step's gates and a decoding step: checked, then timed (on CUDA alone)."""
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -124,4 +144,5 @@ def every(device: torch.device) -> list[partial[dict[str, Any]]]:
     if device.type == "cuda":
         found += [partial(time_training, n, half, device) for n in (4096, 16384)]
         found += [partial(time_decode, n, half, device) for n in (2048, 32768, 131072)]
+        found += [partial(time_ways, n, device) for n in (1024, 2048, 4096, 8192, 16384, 32768)]
     return found

@@ -1,5 +1,6 @@
 """``focus::gated_attention``: one operator for every gate, with its backward, that torch can
-compile, checkpoint and cast around. The compiled kernel computes what it can, blocks the rest.
+compile, checkpoint and cast around. Compiled kernels, one for CPU and Triton's for CUDA, compute
+what they can, blocks the rest.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, Hq and Hr routings of queries and
 keys, D head dimension, K groups.
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from focus.attention.train import blocks, kernel
+from focus.attention.train import blocks, cuda, kernel
 from focus.attention.train.blocks import Inputs, Rule
 
 
@@ -27,13 +28,15 @@ def forward(
     Returns:
         out (B, H, T, D), not rounded to the inputs' dtype: what it would lose weighs in every
         gradient. And the log-sum-exp (B, H, T) for the backward pass: natural by blocks, of base 2
-        by the kernel.
+        by the kernels.
     """
     x = Inputs(query, key, value, query_groups, key_groups, real, further, seed)
     rule = Rule(gate, window, sinks, scale, limit, softcap, dropout)
     with torch.autocast(query.device.type, enabled=False):
         spans = kernel.spans_of(x, rule)
-        return blocks.forward(x, rule) if spans is None else kernel.forward(x, rule, spans)
+        if spans is not None:
+            return kernel.forward(x, rule, spans)
+        return cuda.forward(x, rule) if cuda.computes(x, rule) else blocks.forward(x, rule)
 
 
 def backward(
@@ -47,10 +50,11 @@ def backward(
     rule = Rule(gate, window, sinks, scale, limit, softcap, dropout)
     with torch.autocast(query.device.type, enabled=False):
         spans = kernel.spans_of(x, rule)
-        if spans is None:
-            found = blocks.backward(x, rule, grad, out, lse)
-        else:
+        if spans is not None:
             found = kernel.backward(x, rule, spans, grad, out, lse)
+        else:
+            path = cuda if cuda.computes(x, rule) else blocks
+            found = path.backward(x, rule, grad, out, lse)
     inputs = (query, key, value, query_groups, key_groups)
     one, two, three, four, five = (
         each.to(like.dtype) for each, like in zip(found, inputs, strict=True)

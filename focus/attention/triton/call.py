@@ -1,5 +1,5 @@
-"""The kernels' call. No loop of ours runs over tokens; the host waits for the device twice, and
-once a pass.
+"""The kernels' call: of short texts two launches, for which the host never waits; of long ones
+lists of what the mask keeps are made first, for which it waits twice, and once a pass.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension.
 """
@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import importlib.util
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from focus.attention.checks import Inputs, cleared
+from focus.attention.checks import Inputs
 from focus.attention.triton import lists
 
 MOST_DIM = 256
 LARGE = 2**17 + 2**12  # bytes of shared memory that three stages need at 128 dimensions
 MOST_GROUPS = 62  # as bits of an int64
 FEW = 32  # queries whose further keys are read by one program
+PACKED = 128  # tokens whose groups one program packs
+# Operations of full attention up to which reading all keys costs less than making lists: these take
+# about 2 ms on an H100, on which kernels make 3e14 a second.
+SHORT = 2**39
 SINKS = 16  # of a step: the least that the matrix units take
 
 
@@ -46,49 +51,127 @@ def refusal(x: Inputs) -> str | None:
     return None
 
 
-def forward(x: Inputs) -> tuple[Tensor, Tensor]:
+def forward(x: Inputs, short: bool | None = None) -> tuple[Tensor, Tensor]:
     """Output (B, H, T, D) and log-sum-exp (B, H, T), zeros in padding, of inputs after
-    :func:`focus.attention.checks.check_contents`."""
-    rows = [
-        cleared(each, x.real).transpose(1, 2).contiguous() for each in (x.query, x.key, x.value)
-    ]
+    :func:`focus.attention.checks.check_contents`, whose further keys need not be settled.
+
+    Args:
+        short: whether all keys are read; None: where that is less work.
+    """
+    batch, heads, tokens, dim = x.query.shape
+    if short is None:
+        short = 2 * batch * heads * dim * tokens**2 <= SHORT
+    rows = [each.transpose(1, 2).contiguous() for each in (x.query, x.key, x.value)]
     out = torch.empty_like(rows[0])
     lse = out.new_empty(out.shape[:3], dtype=torch.float32)
-    _near(x, rows, out, lse)
-    if x.window < x.query.shape[2]:
-        groups = x.membership, x.key_membership
-        query_bits, key_bits = (lists.bits(each.flatten(0, 1)) for each in groups)
-        _distant(x, rows, out, lse, query_bits, key_bits)
-        if x.extra is not None:
-            _further(x, x.extra, rows, out, lse, query_bits, key_bits)
-    out, lse = out.transpose(1, 2), lse.transpose(1, 2).contiguous()
-    if x.real is not None:
-        out.masked_fill_(~x.real[:, None, :, None], 0.0)
-        lse.masked_fill_(~x.real[:, None, :], 0.0)
-    return out, lse
+    call = _Call(x, rows, out, lse, *_packed(x))
+    if short:
+        _masked(call)
+    else:
+        _listed(call)
+    if x.extra is not None and x.window < tokens:
+        _further(call, x.extra)
+    return out.transpose(1, 2), lse.transpose(1, 2)
 
 
-def _near(x: Inputs, rows: list[Tensor], out: Tensor, lse: Tensor) -> None:
+class _Call(NamedTuple):
+    """rows and out (B, T, H or Hk, D), lse (B, T, H); bits (B, Hm, T) of groups, with bit SINK for
+    sinks, of queries and of keys."""
+
+    x: Inputs
+    rows: list[Tensor]
+    out: Tensor
+    lse: Tensor
+    query_bits: Tensor
+    key_bits: Tensor
+
+    @property
+    def real(self) -> Tensor:
+        """(B, T) bytes; where nothing is padding, what is not read."""
+        return self.key_bits if self.x.real is None else self.x.real.view(torch.uint8)
+
+
+def _packed(x: Inputs) -> tuple[Tensor, Tensor]:
+    """The bits of queries and of keys, of a :class:`_Call`."""
+    from focus.attention.triton import memberships
+
+    batch, heads, tokens, groups = x.membership.shape
+    dtype = torch.int32 if groups <= 30 else torch.int64
+    sinks = x.membership if x.real is None else _sinks(x)  # not read in the first case
+
+    def packed(membership: Tensor) -> Tensor:
+        bits = torch.empty(batch, heads, tokens, dtype=dtype, device=x.query.device)
+        own = membership if membership.stride(3) == 1 else membership.contiguous()
+        memberships.pack[(-(-tokens // PACKED), batch * heads)](
+            own, sinks, bits, tokens, heads, groups, x.sinks, *own.stride()[:3], SINK=_sink(groups),
+            PADDED=x.real is not None, BLOCK_T=PACKED, BLOCK_K=power(groups),
+        )  # fmt: skip
+        return bits
+
+    with torch.cuda.device_of(x.query):
+        key_bits = packed(x.key_membership)
+        return packed(x.membership) if x.separate_keys else key_bits, key_bits
+
+
+def _sinks(x: Inputs) -> Tensor:
+    """(B, S) int32 positions, T where there are fewer."""
+    numbers = torch.arange(x.sinks, dtype=torch.int32, device=x.query.device)
+    numbers = numbers.repeat(len(x.query), 1)
+    if x.real is None:
+        return numbers
+    return torch.searchsorted(x.real.cumsum(1), numbers + 1, out_int32=True)
+
+
+def _sink(groups: int) -> int:
+    """The bit of sinks: the highest below the sign."""
+    return 30 if groups <= 30 else MOST_GROUPS
+
+
+def _masked(call: _Call) -> None:
     from focus.attention.triton import kernels
 
-    batch, tokens, heads, dim = rows[0].shape
-    sinks = torch.arange(x.sinks, device=out.device).expand(batch, -1)
+    (batch, tokens, heads, dim), x = call.out.shape, call.x
+    block_m, block_n, options = _sizes(dim, call.out.device)
+    with torch.cuda.device_of(call.out):
+        kernels.masked[(-(-tokens // block_m), batch * heads)](
+            *call.rows, call.query_bits, call.key_bits, call.real, call.out, call.lse, tokens,
+            min(x.window, tokens), x.scale, heads, x.key.shape[1], x.membership.shape[1], D=dim,
+            SINK=_sink(x.membership.shape[3]), PADDED=x.real is not None, BLOCK_M=block_m,
+            BLOCK_N=block_n, BLOCK_D=power(dim), **options,
+        )  # fmt: skip
+
+
+def _listed(call: _Call) -> None:
+    x = call.x
     if x.real is not None:
-        sinks = torch.searchsorted(x.real.cumsum(1), sinks + 1)
-    real = sinks if x.real is None else x.real.to(torch.uint8)
-    block_m, block_n, options = _sizes(dim, out.device)
-    with torch.cuda.device_of(out):
+        padding = ~x.real[:, :, None, None]  # 0 * NaN is NaN
+        call = call._replace(rows=[each.masked_fill(padding, 0.0) for each in call.rows])
+    _near(call)
+    if x.window < x.query.shape[2]:
+        _distant(call)
+    if x.real is not None:
+        call.out.masked_fill_(~x.real[:, :, None, None], 0.0)
+        call.lse.masked_fill_(~x.real[:, :, None], 0.0)
+
+
+def _near(call: _Call) -> None:
+    from focus.attention.triton import kernels
+
+    (batch, tokens, heads, dim), x = call.out.shape, call.x
+    block_m, block_n, options = _sizes(dim, call.out.device)
+    with torch.cuda.device_of(call.out):
         kernels.near[(-(-tokens // block_m), batch * heads)](
-            *rows, real, sinks.int().contiguous(), out, lse, tokens, min(x.window, tokens),
-            x.scale, heads, rows[1].shape[2], x.sinks, D=dim, PADDED=x.real is not None,
+            *call.rows, call.real, _sinks(x), call.out, call.lse, tokens, min(x.window, tokens),
+            x.scale, heads, x.key.shape[1], x.sinks, D=dim, PADDED=x.real is not None,
             BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_S=SINKS, BLOCK_D=power(dim), **options,
         )  # fmt: skip
 
 
-def _distant(x: Inputs, rows: list[Tensor], out: Tensor, lse: Tensor, query_bits: Tensor,
-             key_bits: Tensor) -> None:  # fmt: skip
+def _distant(call: _Call) -> None:
     from focus.attention.triton import kernels
 
+    x, rows, out, lse = call.x, call.rows, call.out, call.lse
+    query_bits, key_bits = (each.flatten(0, 1) for each in (call.query_bits, call.key_bits))
     tokens, heads, dim = rows[0].shape[1:]
     keys = lists.make_keys(x)
     if not len(keys.tokens):
@@ -111,16 +194,16 @@ def _distant(x: Inputs, rows: list[Tensor], out: Tensor, lse: Tensor, query_bits
             )  # fmt: skip
 
 
-def _further(x: Inputs, extra: Tensor, rows: list[Tensor], out: Tensor, lse: Tensor,
-             query_bits: Tensor, key_bits: Tensor) -> None:  # fmt: skip
+def _further(call: _Call, extra: Tensor) -> None:
     from focus.attention.triton import kernels
 
-    batch, tokens, heads, dim = rows[0].shape
-    with torch.cuda.device_of(out):
+    (batch, tokens, heads, dim), x = call.out.shape, call.x
+    with torch.cuda.device_of(call.out):
         kernels.further[(-(-tokens // FEW), batch * heads)](
-            *rows, extra.contiguous(), query_bits, key_bits, out, lse, tokens, x.scale, heads,
-            rows[1].shape[2], x.membership.shape[1], extra.shape[2], D=dim, BLOCK_M=FEW,
-            BLOCK_D=power(dim),
+            *call.rows, extra.contiguous(), call.query_bits, call.key_bits, call.real, call.out,
+            call.lse, tokens, x.window, x.scale, heads, x.key.shape[1], x.membership.shape[1],
+            extra.shape[2], D=dim, SINK=_sink(x.membership.shape[3]), PADDED=x.real is not None,
+            BLOCK_M=FEW, BLOCK_D=power(dim),
         )  # fmt: skip
 
 
@@ -133,8 +216,8 @@ def _sizes(dim: int, device: torch.device) -> tuple[int, int, dict[str, int]]:
     """Queries of a block, keys of a step, and what the compiler is told (measured on an H100)."""
     if dim > 128:
         return 64, 32, {"num_warps": 4, "num_stages": 2}
-    stages = 3 if _shared_memory(device.index or 0) > LARGE else 2
-    return 128, 64, {"num_warps": 4 if dim <= 64 else 8, "num_stages": stages}
+    large = device.type == "cuda" and _shared_memory(device.index or 0) > LARGE
+    return 128, 64, {"num_warps": 4 if dim <= 64 else 8, "num_stages": 3 if large else 2}
 
 
 @cache

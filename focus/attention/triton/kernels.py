@@ -1,5 +1,6 @@
-"""The three kernels. Each goes on with the softmax of the one before: what it left in ``out``
-and ``lse`` is the next one's start, so nothing is merged afterwards.
+"""The kernels of a whole sequence: ``masked``, all earlier keys under the mask, or ``near`` and
+``distant``, only those that it keeps; then ``further``. Each goes on with the softmax of the one
+before: what it left in ``out`` and ``lse`` is the next one's start, so nothing is merged.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, S sinks, R
 routings, Hm of a sequence, K groups, N keys of all lists, Hs key heads of a routing, E queries of
@@ -148,13 +149,71 @@ def distant(
         _store(out, lse, out_MD, total_M, most_M, row_M, valid_M, dims_D, D)
 
 
-@triton.jit(do_not_specialize=["tokens", "H", "HK", "HM", "E"])
-def further(
-    query, key, value, extra, query_bits, key_bits, out, lse, tokens, scale, H, HK, HM, E,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+@triton.jit(do_not_specialize=["tokens", "window", "H", "HK", "HM"])
+def masked(
+    query, key, value, query_bits, key_bits, real, out, lse, tokens, window, scale, H, HK, HM,
+    D: tl.constexpr, SINK: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Keys of single queries, where they share no group. query, out (B, T, H, D), key, value
-    (B, T, Hk, D), extra (B, T, E) positions or -1, bits of groups (B, Hm, T), lse (B, T, H)."""
+    """Pairs of the window, and of one group beyond it. query, out (B, T, H, D), key and value
+    (B, T, Hk, D), bits (B, Hm, T) as of ``pack``, real (B, T), lse (B, T, H)."""
+    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M  # the most work first
+    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
+    token_M, dims_D = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    valid_M, held_D, text = token_M < tokens, dims_D < D, batch.to(tl.int64) * tokens
+    row_M = (text + token_M) * H + head
+    query_MD = tl.load(query + row_M[:, None] * D + dims_D[None, :],
+                       valid_M[:, None] & held_D[None, :], 0.0)  # fmt: skip
+    bits = (batch * HM + head * HM // H).to(tl.int64) * tokens
+    bits_M = tl.load(query_bits + bits + token_M, valid_M, 0)
+    bits_M |= (tl.full([BLOCK_M], 1, tl.int64) << SINK).to(bits_M.dtype)
+    start, factor = text * HK + head // (H // HK), scale * LOG2_E
+    out_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total_M = tl.zeros([BLOCK_M], tl.float32)
+    most_M = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    low = tl.maximum(first - window + 1, 0) // BLOCK_N * BLOCK_N
+    for first_key in range(0, low, BLOCK_N):
+        key_C = first_key + tl.arange(0, BLOCK_N)
+        held_CD = held_D[None, :]
+        if PADDED:  # 0 * NaN is NaN: what stands in padding must not be read
+            held_CD = (tl.load(real + text + key_C) != 0)[:, None] & held_CD
+        at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
+        key_CD, value_CD = tl.load(key + at_CD, held_CD, 0.0), tl.load(value + at_CD, held_CD, 0.0)
+        bits_C = tl.load(key_bits + bits + key_C)
+        scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
+        kept_MC = (bits_M[:, None] & bits_C[None, :]) != 0
+        scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
+        out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
+    for first_key in range(low, tl.minimum(first + BLOCK_M, tokens), BLOCK_N):
+        key_C = first_key + tl.arange(0, BLOCK_N)
+        found_C = key_C < tokens
+        if PADDED:
+            found_C &= tl.load(real + text + key_C, found_C, 0) != 0
+        at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
+        held_CD = found_C[:, None] & held_D[None, :]
+        key_CD, value_CD = tl.load(key + at_CD, held_CD, 0.0), tl.load(value + at_CD, held_CD, 0.0)
+        bits_C = tl.load(key_bits + bits + key_C, found_C, 0)
+        behind_MC = token_M[:, None] - key_C[None, :]
+        kept_MC = (behind_MC < window) | ((bits_M[:, None] & bits_C[None, :]) != 0)
+        kept_MC &= found_C[None, :] & (behind_MC >= 0)
+        scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
+        scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
+        out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
+    if PADDED:  # zeros for padding: as where there is no key
+        real_M = tl.load(real + text + token_M, valid_M, 0) != 0
+        out_MD = tl.where(real_M[:, None], out_MD, 0.0)
+        total_M, most_M = tl.where(real_M, total_M, 1.0), tl.where(real_M, most_M, 0.0)
+    _store(out, lse, out_MD, total_M, most_M, row_M, valid_M, dims_D, D)
+
+
+@triton.jit(do_not_specialize=["tokens", "window", "H", "HK", "HM", "E"])
+def further(
+    query, key, value, extra, query_bits, key_bits, real, out, lse, tokens, window, scale, H, HK,
+    HM, E, D: tl.constexpr, SINK: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Keys of single queries that the mask does not keep, each once. query, out (B, T, H, D), key,
+    value (B, T, Hk, D), extra (B, T, E) positions or -1, bits (B, Hm, T), lse (B, T, H)."""
     batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     token_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     dims_D, valid_M = tl.arange(0, BLOCK_D), token_M < tokens
@@ -167,11 +226,18 @@ def further(
     out_MD = tl.load(out + at_MD, held_MD, 0.0).to(tl.float32)
     most_M = tl.load(lse + row_M, valid_M, 0.0) * LOG2_E
     total_M = tl.full([BLOCK_M], 1.0, tl.float32)
-    bits = (batch * HM + head // (H // HM)).to(tl.int64) * tokens
+    bits, text = (batch * HM + head * HM // H).to(tl.int64) * tokens, batch.to(tl.int64) * tokens
     own_M = tl.load(query_bits + bits + token_M, valid_M, 0)
+    own_M |= (tl.full([BLOCK_M], 1, tl.int64) << SINK).to(own_M.dtype)
+    if PADDED:
+        valid_M &= tl.load(real + place_M, valid_M, 0) != 0
     for number in range(E):
         key_M = tl.load(extra + place_M * E + number, valid_M, -1)
-        found_M = key_M >= 0
+        found_M = (key_M >= 0) & (token_M - key_M >= window)
+        for other in range(number):
+            found_M &= tl.load(extra + place_M * E + other, valid_M, -1) != key_M
+        if PADDED:
+            found_M &= tl.load(real + text + key_M, found_M, 0) != 0
         found_M &= (tl.load(key_bits + bits + key_M, found_M, 0) & own_M) == 0
         start_M = (batch.to(tl.int64) * tokens + key_M) * HK + head // (H // HK)
         from_MD, kept_MD = (

@@ -53,12 +53,6 @@ def most_groups(x: Inputs) -> tuple[int, int]:
     return queries, keys
 
 
-def bits(groups_RTK: Tensor) -> Tensor:
-    """(R, T) int64: the groups of each token."""
-    places = torch.arange(groups_RTK.shape[-1], device=groups_RTK.device)
-    return (groups_RTK * torch.bitwise_left_shift(torch.ones_like(places), places)).sum(-1)
-
-
 def make_keys(x: Inputs) -> Keys:
     """Of inputs after :func:`focus.attention.checks.check_contents`: all keys but the sinks."""
     keys_RTK = x.key_membership.flatten(0, 1)

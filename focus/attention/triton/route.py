@@ -1,0 +1,45 @@
+"""Routing's call on CUDA.
+
+Shape suffixes: B batch, T tokens, S sides, R routing dimension, Hq and Hr routings of queries and
+keys, K groups, C those and that of the heavy hitters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from focus.attention.triton.call import MOST_GROUPS, installed, power
+
+MOST_DIM = 128
+TOKENS = 64  # of a program
+
+
+def computes(dim: int, groups: int) -> bool:
+    """Whether the kernel takes routers of this size."""
+    return dim <= MOST_DIM and groups < MOST_GROUPS and installed()
+
+
+def choose(projected: Tensor, centroids: Tensor, potentials: Tensor, query_top: int, key_top: int,
+           cosine: bool, taken_at: Tensor | None, scores: Tensor | None, query: Tensor,
+           key: Tensor) -> None:  # fmt: skip
+    """Fills memberships query (B, Hq, T, C) and key (B, Hr, T, C); arguments as of
+    :func:`focus.attention.route.route`.
+
+    Args:
+        projected: (B, T, S * Hr * R) float32; scores: (B, T, Hr) of heavy hitters, or None.
+    """
+    from focus.attention.triton import memberships
+
+    (batch, heads, tokens, columns), key_heads = query.shape, key.shape[1]
+    sides, _, dim, groups = centroids.shape
+    none = potentials  # in place of what is not read
+    block = min(TOKENS, power(tokens))
+    with torch.cuda.device_of(projected):
+        memberships.choose[(-(-tokens // block), batch, heads + key_heads)](
+            projected, centroids.contiguous(), potentials.contiguous(),
+            none if taken_at is None else taken_at, none if scores is None else scores, query, key,
+            tokens, query_top, key_top, heads, key_heads, sides, groups, R=dim, COSINE=cosine,
+            ALLOCATED=taken_at is not None, HEAVY=scores is not None, BLOCK_T=block,
+            BLOCK_R=power(dim), BLOCK_K=power(columns),
+        )  # fmt: skip

@@ -1,0 +1,48 @@
+"""Triton's gates by its interpreter, on CPU, against the definition: outputs and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from focus.attention.train import blocks, cuda, kernel
+from tests.attention.train.definition import Case, check
+
+pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # log of affinity 0
+CASES = [
+    Case(50), Case(1), Case(35, window=1, sinks=0), Case(35, window=1000), Case(35, groups=1),
+    Case(50, groups=18, hard=True), Case(35, heads=(6, 2, 2, 2)), Case(35, heads=(6, 3, 1, 1)),
+    Case(35, heads=(6, 3, 6, 1), dim=5), Case(40, padding=((0, 40), (17, 40))),
+    Case(40, padding=((0, 30), (0, 1)), sinks=20), Case(50, rest={"limit": 20}),
+    Case(40, rest={"limit": 8}, window=64),
+    Case(50, rest={"limit": 30, "scale": 0.3}, padding=((0, 50), (20, 50))),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that short sequences need several of, and no other path."""
+    monkeypatch.setattr(cuda, "_sizes", lambda dim, backward: (16, 32, {}))
+    monkeypatch.setattr(kernel, "spans_of", lambda x, rule: None)
+    monkeypatch.setattr(cuda, "computes", lambda x, rule: True)
+    for name in ("forward", "backward"):
+        monkeypatch.setattr(blocks, name, None)
+
+
+@pytest.mark.parametrize("gate", ["log", "eq2"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_outputs_and_gradients_are_the_definitions(case: Case, gate: str) -> None:
+    check(replace(case, gate=gate), torch.float32, 1e-5)
+
+
+@pytest.mark.parametrize("gate", ["log", "eq2"])
+def test_half_precision_loses_its_rounding_alone(gate: str) -> None:
+    check(Case(50, gate=gate), torch.float16, 2e-3)
+
+
+def test_a_pair_of_affinity_zero_still_learns() -> None:
+    """Hard groups whose affinities are 0: weights are 0, their slopes are not."""
+    check(Case(50, groups=4, hard=True, sharpness=60.0), torch.float32, 1e-5)
