@@ -23,7 +23,8 @@ FLOATS = {"lse": "*fp32", "parts": "*fp32", "levels": "*fp32", "scale": "fp32", 
           "d_groups": "*fp32"}  # fmt: skip
 POINTERS = {
     "real": "*u8", "flags": "*u8", "groups": "*i1", "lists": "*i32", "lengths": "*i32",
-    "counts": "*i32",     "token_E": "*i32", "allowed_E": "*i32", "bits": "*i64", "bits_E": "*i64", "bits_N": "*i64",
+    "counts": "*i32", "token_E": "*i32", "allowed_E": "*i32", "bits": "*i64", "bits_E": "*i64",
+    "bits_N": "*i64",
     "starts": "*i64", "first_G": "*i64", "stop_G": "*i64", "list_G": "*i64", "extra": "*i64",
     "membership": "*i1", "query_bits": "*i64", "key_bits": "*i64", "sinks": "*i64",
 }  # fmt: skip
