@@ -99,6 +99,11 @@ def digits(files: Iterable[Path]) -> str:
     return whole.hexdigest()[:12]
 
 
+def attention(root: Path = ROOT) -> str:
+    """Digits of every path of attention: timings of others are of other kernels."""
+    return digits(sorted((root / "focus" / "attention").rglob("*.py")))
+
+
 def effective(source: str) -> str:
     """A Python file without its docstrings, lines of comment and empty lines."""
     told: set[int] = set()

@@ -12,6 +12,7 @@ from analysis.comparisons import SAME, Headline, headline, quality, versus
 from analysis.pages.words import NONE, percent
 from analysis.results import Results
 from analysis.rows import need, only, row_of
+from experiments import imports
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
 RECIPE = {"K": 18, "top_k": 2, "probe": "multi_probe", "ngram": 3}
@@ -178,7 +179,16 @@ def on_gpu(results: Results) -> str:
             )
     lengths = sorted({int(each) for own in timed.values() for each in own.index})
     rows = [[f"{length:,}", *(times(own, length) for own in timed.values())] for length in lengths]
-    return "\n".join(tables.markdown(["context (tokens)", *timed], rows))
+    return "\n".join([*tables.markdown(["context (tokens)", *timed], rows), "", measured(results)])
+
+
+def measured(results: Results) -> str:
+    """When the GPU was at hand, and whether the kernels are those of that day."""
+    report = need(results.gpu)[0]
+    since = "" if report.get("code") == imports.attention() else (
+        ", before the kernels were changed; the present ones are not yet timed"
+    )  # fmt: skip
+    return f"Measured on {report['started'][:10]}{since}."
 
 
 def rounds(results: Results) -> str:

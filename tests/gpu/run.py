@@ -64,7 +64,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "finished": None, "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), "torch": torch.__version__,
                      "cuda": torch.version.cuda, "transformers": transformers.__version__},
-        "code": imports.digits(sorted((imports.ROOT / "focus").rglob("*.py"))),
+        "code": imports.attention(),
         "hardware": {"device": platform.processor() or "cpu"}, "driver": None, "clocks": None,
     }  # fmt: skip
     if device.type == "cuda":
