@@ -47,9 +47,9 @@ def focus_attention(
             heads; -1: none. What the mask keeps anyway counts once. None: none at all.
         backend: ``auto``; ``dense``, the definition, O(T^2) memory, twice differentiable;
             ``stripes``, masked calls of torch's attention for any device and dtype, O(T) memory;
-            ``native``, the compiled kernel on CPU; ``triton``, kernels for CUDA, forward alone (the
-            backward pass is ``varlen``'s); ``varlen``, torch's variable-length FlashAttention on
-            CUDA; ``flash-attn``, that of the package of this name.
+            ``native``, the compiled kernel on CPU; ``triton``, kernels for CUDA (of long texts
+            forward alone: the backward pass is ``varlen``'s); ``varlen``, torch's variable-length
+            FlashAttention on CUDA; ``flash-attn``, that of the package of this name.
 
     Returns:
         (B, H, T, D), differentiable in query, key and value; rows of padding queries are zero.

@@ -23,6 +23,7 @@ from focus.attention import stripes, varlen
 from focus.attention.checks import Inputs, check_contents, check_finite
 from focus.attention.extra import settle
 from focus.attention.native import call as native
+from focus.attention.train import cuda
 from focus.attention.triton import call as triton
 
 FLASH = 1  # torch's number of its flash attention
@@ -168,7 +169,9 @@ def _backward(
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, x.query, x.key, x.value, out, lse, 0.0, True, scale=x.scale
         )
-    if path in TRITON:  # its out and lse are all that the other's backward pass asks for
+    if path in TRITON:  # its out and lse are all that any backward pass asks for
+        if triton.is_short(x, TRITON[path]) and cuda.able(x.query, x.membership):
+            return cuda.backward_of_mask(grad, x, out, lse)
         path = "stripes" if varlen.too_wide(x) else "varlen"
     if path == "stripes":
         return stripes.backward(grad, x)

@@ -63,7 +63,7 @@ def main() -> None:
         )
         for kernel in (gated.attend, gated.slopes_of_queries, gated.slopes_of_keys):
             m, n, options = cuda._sizes(dim, kernel is not gated.attend)
-            block |= {"BLOCK_M": m, "BLOCK_N": n, "K": 18, "BLOCK_K": 32, "EQ2": dim == 64}
+            block |= {"BLOCK_M": m, "BLOCK_N": n, "K": 18, "BLOCK_K": 32, "GATE": dim // 64 % 3}
             found[f"{kernel.fn.__name__} {dim}"] = compiled(kernel, capability, block, **options)
     dims = {"D": 64, "BLOCK_D": 64}
     for on in (False, True):

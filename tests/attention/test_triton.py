@@ -1,4 +1,4 @@
-"""Triton's kernels by its interpreter, on CPU; backward passes are the rehearsed varlen path's."""
+"""Triton's kernels by its interpreter, on CPU; most backward passes are the rehearsed varlen's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from focus.attention.checks import check_arguments, check_contents
+from focus.attention.train import cuda
 from focus.attention.triton import call
 from tests.attention.cases import Case, check, definition, draw, relative_error
 from tests.attention.rehearsal import rehearsed
@@ -48,6 +49,14 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("backend", ["interpreted", "interpreted lists"])
 def test_output_and_gradients(case: Case, backend: str) -> None:
     check(case, backend)
+
+
+@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[7], CASES[11], *CASES[-2:]], ids=str)
+def test_gradients_of_short_texts(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gates' kernels go backwards, where a card has what they need."""
+    monkeypatch.setattr(cuda, "able", lambda query, groups: True)
+    monkeypatch.setattr(cuda, "_sizes", lambda dim, backward: (16, 32, {}))
+    check(case, "interpreted")
 
 
 @pytest.mark.parametrize("short", [True, False])

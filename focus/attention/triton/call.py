@@ -58,20 +58,24 @@ def forward(x: Inputs, short: bool | None = None) -> tuple[Tensor, Tensor]:
     Args:
         short: whether all keys are read; None: where that is less work.
     """
-    batch, heads, tokens, dim = x.query.shape
-    if short is None:
-        short = 2 * batch * heads * dim * tokens**2 <= SHORT
+    tokens = x.query.shape[2]
     rows = [each.transpose(1, 2).contiguous() for each in (x.query, x.key, x.value)]
     out = torch.empty_like(rows[0])
     lse = out.new_empty(out.shape[:3], dtype=torch.float32)
     call = _Call(x, rows, out, lse, *_packed(x))
-    if short:
+    if is_short(x, short):
         _masked(call)
     else:
         _listed(call)
     if x.extra is not None and x.window < tokens:
         _further(call, x.extra)
     return out.transpose(1, 2), lse.transpose(1, 2)
+
+
+def is_short(x: Inputs, known: bool | None = None) -> bool:
+    """Whether all keys are read; ``known`` where that is decided."""
+    batch, heads, tokens, dim = x.query.shape
+    return 2 * batch * heads * dim * tokens**2 <= SHORT if known is None else known
 
 
 class _Call(NamedTuple):

@@ -1,7 +1,7 @@
 """Kernels of the training gates, forward and backward: every pair is computed, none is kept.
 
 Weights are exponentials of base 2. The gate ``log`` multiplies a distant weight by the affinity,
-``eq2`` scales its logit.
+``eq2`` scales its logit, ``hard`` removes it where the affinity is 0.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, Hq and Hr routings of queries and
 keys, D head dimension, K groups, M queries of a block, C keys of a block.
@@ -15,6 +15,7 @@ import triton.language as tl
 from focus.attention.triton.kernels import LN_2, LOG2_E, _take
 
 REAL, SINK = tl.constexpr(1), tl.constexpr(2)  # bits of a token's flags
+LOG, EQ2, HARD = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # gates
 STEEPNESS = tl.constexpr(8.0)  # of the gate eq2: focus.paper.EQ2_STEEPNESS
 HIGHEST = tl.constexpr(126.0)  # log of an ungated weight over its row's sum, at most
 PRECISION = tl.constexpr("tf32x3")  # of assignments: about that of float32
@@ -56,29 +57,30 @@ def _pairs(query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, 
 
 
 @triton.jit
-def _gated(logit_MC, affinity_MC, kept_MC, distant_MC, EQ2: tl.constexpr):
+def _gated(logit_MC, affinity_MC, kept_MC, distant_MC, GATE: tl.constexpr):
     """Logits after the gate."""
-    if EQ2:
+    if GATE == EQ2:
         gated_MC = logit_MC * tl.sigmoid(affinity_MC * STEEPNESS)
-    else:
+    elif GATE == LOG:
         gated_MC = logit_MC + tl.log2(affinity_MC)
+    else:
+        gated_MC = tl.where(affinity_MC > 0, logit_MC, -float("inf"))
     gated_MC = tl.where(distant_MC, gated_MC, logit_MC)
     return tl.where(kept_MC, gated_MC, -float("inf"))
 
 
 @triton.jit
-def _slopes(logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, EQ2: tl.constexpr):
+def _slopes(logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, GATE: tl.constexpr):
     """Weights, and gradients of the logits (natural) and of the affinities, by those of the
     weights less their mean."""
-    if EQ2:
-        gated_MC = _gated(logit_MC, affinity_MC, kept_MC, distant_MC, EQ2)
-        weight_MC, share_MC = (
-            tl.exp2(gated_MC - lse_M[:, None]),
-            tl.sigmoid(affinity_MC * STEEPNESS),
-        )
-        slope_MC = weight_MC * moved_MC
-        of_affinity_MC = slope_MC * logit_MC * LN_2 * STEEPNESS * share_MC * (1.0 - share_MC)
-        of_logit_MC = tl.where(distant_MC, slope_MC * share_MC, slope_MC)
+    if GATE != LOG:
+        gated_MC = _gated(logit_MC, affinity_MC, kept_MC, distant_MC, GATE)
+        weight_MC = tl.exp2(gated_MC - lse_M[:, None])
+        of_logit_MC, of_affinity_MC = weight_MC * moved_MC, tl.zeros_like(weight_MC)
+        if GATE == EQ2:
+            share_MC = tl.sigmoid(affinity_MC * STEEPNESS)
+            of_affinity_MC = of_logit_MC * logit_MC * LN_2 * STEEPNESS * share_MC * (1.0 - share_MC)
+            of_logit_MC = tl.where(distant_MC, of_logit_MC * share_MC, of_logit_MC)
     else:
         # Ungated, a distant pair may weigh more than all that is kept.
         above_MC = tl.minimum(logit_MC - lse_M[:, None], HIGHEST)
@@ -92,7 +94,7 @@ def _slopes(logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, EQ2: tl
 @triton.jit(do_not_specialize=["tokens", "window", "limit", "H", "HK", "HQ", "HR"])
 def attend(
     query, key, value, query_groups, key_groups, flags, out, lse, tokens, window, limit, scale, H,
-    HK, HQ, HR, D: tl.constexpr, K: tl.constexpr, EQ2: tl.constexpr,
+    HK, HQ, HR, D: tl.constexpr, K: tl.constexpr, GATE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """query (B, H, T, D), key, value (B, Hk, T, D), groups (B, Hq or Hr, T, K), flags (B, T); out
@@ -116,7 +118,7 @@ def attend(
             query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, window, limit,
             scale * LOG2_E, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-        gated_MC = _gated(logit_MC, affinity_MC, kept_MC, distant_MC, EQ2)
+        gated_MC = _gated(logit_MC, affinity_MC, kept_MC, distant_MC, GATE)
         value_CD = _rows(value + of_key * D, first_key, tokens, D, BLOCK_N, BLOCK_D)
         out_MD, total_M, most_M = _take(out_MD, total_M, most_M, gated_MC, value_CD)
     token_M = first + tl.arange(0, BLOCK_M)
@@ -129,7 +131,7 @@ def attend(
 @triton.jit(do_not_specialize=["tokens", "window", "limit", "H", "HK", "HQ", "HR"])
 def slopes_of_queries(
     query, key, value, query_groups, key_groups, flags, grad, lse, delta, d_query, d_groups, tokens,
-    window, limit, scale, H, HK, HQ, HR, D: tl.constexpr, K: tl.constexpr, EQ2: tl.constexpr,
+    window, limit, scale, H, HK, HQ, HR, D: tl.constexpr, K: tl.constexpr, GATE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -160,7 +162,7 @@ def slopes_of_queries(
         value_CD = _rows(value + of_key * D, first_key, tokens, D, BLOCK_N, BLOCK_D)
         moved_MC = tl.dot(grad_MD, tl.trans(value_CD), input_precision=PRECISION) - delta_M[:, None]
         _, of_logit_MC, of_affinity_MC = _slopes(
-            logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, EQ2
+            logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, GATE
         )
         d_query_MD = tl.dot(of_logit_MC.to(key_CD.dtype), key_CD, d_query_MD,
                             input_precision=PRECISION)  # fmt: skip
@@ -173,7 +175,7 @@ def slopes_of_queries(
 def slopes_of_keys(
     query, key, value, query_groups, key_groups, flags, grad, lse, delta, d_key, d_value, d_groups,
     tokens, window, limit, scale, H, HK, HQ, HR, D: tl.constexpr, K: tl.constexpr,
-    EQ2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """As :func:`slopes_of_queries`; d_key and d_value (B, H, T, D) and d_groups (B, H, T, K) are
@@ -205,7 +207,7 @@ def slopes_of_keys(
         delta_M = tl.load(delta + of_query + token_M, token_M < tokens, 0.0)
         moved_MC = tl.dot(grad_MD, tl.trans(value_CD), input_precision=PRECISION) - delta_M[:, None]
         weight_MC, of_logit_MC, of_affinity_MC = _slopes(
-            logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, EQ2
+            logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, GATE
         )
         d_value_CD = tl.dot(tl.trans(weight_MC).to(grad_MD.dtype), grad_MD, d_value_CD,
                             input_precision=PRECISION)  # fmt: skip

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from focus.attention.train import blocks, cuda, kernel
-from tests.attention.train.definition import Case, check
+from focus.attention.train.operator import masked_attention
+from tests.attention.train.definition import Case, by_definition, check, draw, with_gradients
 
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # log of affinity 0
@@ -46,3 +47,17 @@ def test_half_precision_loses_its_rounding_alone(gate: str) -> None:
 def test_a_pair_of_affinity_zero_still_learns() -> None:
     """Hard groups whose affinities are 0: weights are 0, their slopes are not."""
     check(Case(50, groups=4, hard=True, sharpness=60.0), torch.float32, 1e-5)
+
+
+@pytest.mark.parametrize("limit", [None, 24])
+def test_the_hard_mask_beside_a_window_of_the_models_own(limit: int | None) -> None:
+    case = Case(50, hard=True, padding=((0, 50), (9, 50)), rest={"limit": limit})
+    query, key, value, own, groups = draw(case)
+    own = torch.zeros_like(own).scatter_(-1, own.argmax(-1, keepdim=True), 1.0)
+    exact = [each.requires_grad_() for each in (query, key, value)]
+    wanted = with_gradients(by_definition([*exact, own, groups], **case.options()), exact)
+    low = [each.detach().float().requires_grad_() for each in exact]
+    out = masked_attention(*low, own > 0, groups > 0, window=case.window, sinks=case.sinks,
+                           scale=case.dim**-0.5, real=case.real(), limit=limit)  # fmt: skip
+    for one, other in zip(with_gradients(out, low), wanted, strict=True):
+        assert (one.double() - other).norm() <= 1e-5 * (other.norm() + 1.0)
