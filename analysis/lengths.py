@@ -13,6 +13,7 @@ from analysis.rows import only
 # Experiments of params.yaml, and what they are called.
 LINES = {
     "long_paper": "the paper's setup, 2 of 4 groups",
+    "long_paper_steps": "the paper's setup, its 4,000 steps",
     "long_paper_books": "the paper's setup on books, 2 of 4 groups",
     "long_recipe": "ours: FocusConfig.recipe()",
     "long_heavy_untrained": "ours, with heavy hitters",

@@ -230,16 +230,17 @@ def gpu_steps(base: Path, device: str, step: str, *rows: dict[str, Any],
 
 
 def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024, 8192),
-                  steps: int = 24) -> None:  # fmt: skip
+                  steps: int = 24, name: str = "paper") -> None:  # fmt: skip
     """Two of four groups at several lengths against full attention, and what they start from."""
-    record(root / "paper" / "train" / "seed0" / "paper", model="smollm2-135m-instruct",
+    record(root / name / "train" / "seed0" / name, model="smollm2-135m-instruct",
            method=PAPER, regime={**ROUTERS, "steps": steps, "context": 1024})  # fmt: skip
     for context in contexts:
         how = {"reading": f"long_{context}", "texts": "plays", "context": context}
-        write_read(root, "long_pretrained", losses("full"), **how)
+        if not (root / "long_pretrained" / "read" / how["reading"]).exists():
+            write_read(root, "long_pretrained", losses("full"), **how)
         rows = losses("hard", "k2", change, **PAPER_MASK | {"top_k": 2})
-        write_read(root, "long_paper", rows, method=PAPER, against=["long_pretrained"],
-                   start="paper", **how)  # fmt: skip
+        write_read(root, f"long_{name}", rows, method=PAPER, against=["long_pretrained"],
+                   start=name, **how)  # fmt: skip
 
 
 def write_positions(root: Path, cost: float) -> None:

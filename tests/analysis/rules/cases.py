@@ -267,6 +267,9 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "longer": [
         ("long_context.t8192.ppl_topk2", longer(0.05), DIRECTION, longer(0.2, steps=4000)),
+        ("long_context.t1024.ppl_topk2",  # of two trainings the longer one is judged
+         both(longer(0.2), longer(0.02, name="paper_steps", steps=4000)), DIRECTION,
+         both(longer(0.02), longer(0.2, name="paper_steps", steps=4000))),
     ],
     "pair_of_groups": [
         ("table9.notes.k2.window.512.ppl_window_change", pairs(0.1, 512), DIRECTION,
