@@ -25,7 +25,7 @@ POSITIONS = (
 )
 LOOKS = {
     "long_paper": "paper",
-    "long_paper_steps": "paper_adapted",
+    "long_paper_steps": "paper_steps",
     "long_paper_books": "paper on books",
     "long_recipe": "ours",
     "long_heavy_untrained": "heavy",

@@ -25,7 +25,7 @@ OTHERS = ("#999933", "#AA4499", "#44AA99")  # beside the looks below
 LOOKS = {
     "ours": (BLUE, "o", "-"), "allocated": (GREEN, "^", "-"), "paper": (RED, "s", "-"),
     "ours_last": (BLUE, "X", "--"), "allocated_last": (GREEN, "v", "--"),
-    "paper_adapted": (RED, "P", "-"),
+    "paper_adapted": (RED, "P", "-"), "paper_steps": (CYCLE[-1], "D", "-"),
     "longer_allocated": (PURPLE, "D", "-"), "heavy": (SKY, "P", "-"),
     "longer_heavy": (SKY, "X", "--"), "window": (ORANGE, "v", "--"), "random": (GREY, "x", ":"),
     "sparq": ("#332288", "X", "--"), "quest": (CYCLE[-1], "P", "--"),
