@@ -80,10 +80,24 @@ def _of_many(ids: Tensor, real: Tensor, longest: int, count: int, window: int,
     for back in range(longest):
         whole = whole & _before(real, back)
         # Numbered anew for each length: small numbers, of which no two n-grams share one.
-        own = torch.unique(_before(ids, back), return_inverse=True)[1]
-        numbers = torch.unique(numbers * own.numel() + own, return_inverse=True)[1]
+        own = _ranks(_before(ids, back))
+        numbers = _ranks(numbers * own.numel() + own)
         candidates.append(_latest(numbers, whole, real, count, window, queries))
     return torch.cat(candidates[::-1], -1)
+
+
+def _ranks(x: Tensor) -> Tensor:
+    """Of each entry, how many smaller values there are."""
+    if x.is_cpu:
+        return torch.unique(x, return_inverse=True)[1]
+    return ranks_by_sorting(x)
+
+
+def ranks_by_sorting(x: Tensor) -> Tensor:
+    """The same without a wait for the device, which ``torch.unique`` makes to know its size."""
+    values, order = x.flatten().sort()
+    rank = pad((values[1:] != values[:-1]).cumsum(0), (1, 0))
+    return torch.empty_like(rank).scatter_(0, order, rank).view_as(x)
 
 
 def _latest(numbers: Tensor, whole: Tensor, real: Tensor, count: int, window: int,

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import focus
+from focus import ngrams
 from focus.attention import operator, route
 from focus.attention.checks import Inputs
 from focus.attention.native import call as native
@@ -75,6 +76,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_step, "computes", lambda query: False)
     monkeypatch.setattr(step, "computes", lambda query, groups: query.shape[2] <= step.FEW)
     monkeypatch.setattr(call, "_sizes", lambda *_: (64, 64, {}))
+    monkeypatch.setattr(ngrams, "_ranks", ngrams.ranks_by_sorting)
     monkeypatch.setattr(route.native, "choose", choose)
     monkeypatch.setattr(route.native, "FEW", -1)
 
@@ -94,6 +96,15 @@ def model_of(config: focus.FocusConfig) -> PreTrainedModel:
              "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
     model = LlamaForCausalLM(LlamaConfig(**sizes)).bfloat16().eval()
     return focus.attach(model, config, seed=0)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_the_recipe_never_waits() -> None:
+    model, ids = model_of(focus.FocusConfig.recipe(window=32)), torch.randint(1, 97, (1, 100))
+    with focus.mode(model, "hard"), counted() as own:
+        model(ids, use_cache=True)
+    assert own.waits == 0
+    assert {"choose", "masked", "further"} <= own.counts.keys()
 
 
 @pytest.mark.usefixtures("on_gpu")

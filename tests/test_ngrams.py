@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 import focus
 from focus import FocusConfig
-from focus.ngrams import NgramIndex, keys_after_ngrams
+from focus.ngrams import NgramIndex, keys_after_ngrams, ranks_by_sorting
 from tests.models import tiny, token_ids
 from tests.test_generation import (  # noqa: F401 - a fixture
     TOLERANCE,
@@ -297,3 +297,9 @@ def test_a_deep_copy_looks_at_its_own_ids() -> None:
     expected = forced(model, ids)
     forced(model, ids.flip(1))
     assert torch.equal(forced(copy.deepcopy(model), ids), expected)
+
+
+@pytest.mark.parametrize("high", [1, 3, 1000])
+def test_ranks_by_sorting_are_those_of_unique(high: int) -> None:
+    drawn = torch.randint(0, high, (2, 57), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ranks_by_sorting(drawn), torch.unique(drawn, return_inverse=True)[1])

@@ -13,7 +13,7 @@ from analysis.pages.words import or_nothing
 from analysis.results import Results
 from analysis.rules import Verdict
 
-PAGES = ("README.md", "docs/rivals.md", "docs/train.md")
+PAGES = ("README.md", "docs/rivals.md", "docs/speed.md", "docs/train.md")
 FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
