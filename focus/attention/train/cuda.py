@@ -88,7 +88,7 @@ def _run(kernel: Any, rows: int, x: Inputs, rule: Rule, *tensors: Tensor, **opti
     attended = [cleared(each, x.real).contiguous() for each in (x.query, x.key, x.value)]
     groups = [cleared(each, x.real).contiguous() for each in (x.query_groups, x.key_groups)]
     flags = 2 * sink_tokens(x.real, batch, tokens, rule.sinks, x.query.device).to(torch.uint8)
-    flags = flags + 1 if x.real is None else flags + x.real
+    flags = (flags + (1 if x.real is None else x.real)).contiguous()
     window, limit = (min(FAR if each is None else each, FAR) for each in (rule.window, rule.limit))
     with torch.cuda.device_of(x.query):
         kernel[(-(-tokens // rows), batch * heads)](

@@ -92,7 +92,7 @@ class _Call(NamedTuple):
     @property
     def real(self) -> Tensor:
         """(B, T) bytes; where nothing is padding, what is not read."""
-        return self.key_bits if self.x.real is None else self.x.real.view(torch.uint8)
+        return self.key_bits if self.x.real is None else self.x.real.contiguous().view(torch.uint8)
 
 
 def _packed(x: Inputs) -> tuple[Tensor, Tensor]:
