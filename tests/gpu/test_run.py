@@ -40,12 +40,14 @@ def test_guess_grows_with_the_square_of_the_length() -> None:
 
 def test_checks_cover_every_path_and_feature() -> None:
     cases = list(checks.checks())
-    assert {case.backend for case in cases} == {"triton", "varlen", "auto", "stripes"}
+    ways = {"triton:dense", "triton:lists"}
+    assert {case.backend for case in cases} == {"triton", "varlen", "auto", "stripes"} | ways
     assert {case.dim for case in cases} >= {64, 128}
     assert any(case.padding == "left" for case in cases)
     assert any(case.key_top_k for case in cases)
     assert any(case.sinks for case in cases)
-    assert {case.backend for case in cases if case.extra} == {"triton", "varlen", "stripes"}
+    further = {case.backend for case in cases if case.extra}
+    assert further == {"triton", "triton:lists", "varlen", "stripes"}
 
 
 def test_a_kernel_that_fails_is_a_failed_check() -> None:
