@@ -47,7 +47,8 @@ def gated_attention(
 
     A pair is distant if the query comes ``window`` tokens or more after the key and the key is no
     sink. Under ``torch.autocast`` query, key and value are cast as torch's own attention casts
-    them; assignments, logits and softmax stay float32 (float64 for float64 inputs).
+    them; assignments, logits and softmax stay float32 (float64 for float64 inputs; on CUDA in half
+    precision weights are rounded before their products with values).
 
     Args:
         query_BHTD, key_BHkTD, value_BHkTD: one floating dtype, outside autocast; Hk divides H.

@@ -87,7 +87,7 @@ def _of_many(ids: Tensor, real: Tensor, longest: int, count: int, window: int,
 
 
 def _ranks(x: Tensor) -> Tensor:
-    """Of each entry, how many smaller values there are."""
+    """Of each entry, how many different smaller values there are."""
     if x.is_cpu:
         return torch.unique(x, return_inverse=True)[1]
     return ranks_by_sorting(x)

@@ -155,7 +155,7 @@ class Router(nn.Module):
                 of the frozen ones (over all processes, where torch.distributed runs).
             ready: the parameters from :meth:`prepared`, where many calls share them.
             mask: a config of this router: gives :func:`memberships_of` the logits by it, without
-                gradients, on a CPU by a compiled call (the same to rounding).
+                gradients, by compiled code where there is any (the same to rounding).
 
         Raises:
             ValueError: Sinkhorn is to balance more groups than there are tokens, with padding.

@@ -170,7 +170,8 @@ def _backward(
             grad, x.query, x.key, x.value, out, lse, 0.0, True, scale=x.scale
         )
     if path in TRITON:  # its out and lse are all that any backward pass asks for
-        if triton.is_short(x, TRITON[path]) and cuda.able(x.query, x.membership):
+        short = triton.is_short(x, TRITON[path], backward=True)
+        if short and cuda.able(x.query, x.membership):
             return cuda.backward_of_mask(grad, x, out, lse)
         path = "stripes" if varlen.too_wide(x) else "varlen"
     if path == "stripes":

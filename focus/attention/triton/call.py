@@ -1,5 +1,5 @@
-"""The kernels' call: of short texts two launches, for which the host never waits; of long ones
-lists of what the mask keeps are made first, for which it waits twice, and once a pass.
+"""The kernels' call: of short texts two to four launches, for which the host never waits; of long
+ones lists of what the mask keeps are made first, for which it waits twice, and once a pass.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension.
 """
@@ -7,6 +7,7 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -19,11 +20,15 @@ from focus.attention.triton import lists
 MOST_DIM = 256
 LARGE = 2**17 + 2**12  # bytes of shared memory that three stages need at 128 dimensions
 MOST_GROUPS = 62  # as bits of an int64
+NARROW = 30  # of an int32
+MOST_PROGRAMS = 65535  # of a grid's second axis: sequences times heads
 FEW = 32  # queries whose further keys are read by one program
 PACKED = 128  # tokens whose groups one program packs
 # Operations of full attention up to which reading all keys costs less than making lists: these take
 # about 2 ms on an H100, on which kernels make 3e14 a second.
 SHORT = 2**39
+# Backwards: seven products a pair in place of two, at less of their speed. A guess, too.
+SHORT_BACKWARD = SHORT // 8
 SINKS = 16  # of a step: the least that the matrix units take
 
 
@@ -42,6 +47,9 @@ def refusal(x: Inputs) -> str | None:
     if x.query.dtype not in (torch.float16, torch.bfloat16):
         return f"query: is {x.query.dtype}; triton takes float16 and bfloat16: convert, or use " \
                "backend='stripes'"  # fmt: skip
+    if x.query.shape[0] * x.query.shape[1] > MOST_PROGRAMS:
+        return f"query: has more than {MOST_PROGRAMS} sequences times heads; give smaller " \
+               "batches, or use backend='varlen'"  # fmt: skip
     if x.query.shape[-1] > MOST_DIM:
         return f"query: has {x.query.shape[-1]} > {MOST_DIM} dimensions a head; use " \
                "backend='stripes'"  # fmt: skip
@@ -59,6 +67,7 @@ def forward(x: Inputs, short: bool | None = None) -> tuple[Tensor, Tensor]:
         short: whether all keys are read; None: where that is less work.
     """
     tokens = x.query.shape[2]
+    x = replace(x, sinks=min(x.sinks, tokens))
     rows = [each.transpose(1, 2).contiguous() for each in (x.query, x.key, x.value)]
     out = torch.empty_like(rows[0])
     lse = out.new_empty(out.shape[:3], dtype=torch.float32)
@@ -72,10 +81,11 @@ def forward(x: Inputs, short: bool | None = None) -> tuple[Tensor, Tensor]:
     return out.transpose(1, 2), lse.transpose(1, 2)
 
 
-def is_short(x: Inputs, known: bool | None = None) -> bool:
+def is_short(x: Inputs, known: bool | None, *, backward: bool = False) -> bool:
     """Whether all keys are read; ``known`` where that is decided."""
     batch, heads, tokens, dim = x.query.shape
-    return 2 * batch * heads * dim * tokens**2 <= SHORT if known is None else known
+    most = SHORT_BACKWARD if backward else SHORT
+    return 2 * batch * heads * dim * tokens**2 <= most if known is None else known
 
 
 class _Call(NamedTuple):
@@ -100,7 +110,7 @@ def _packed(x: Inputs) -> tuple[Tensor, Tensor]:
     from focus.attention.triton import memberships
 
     batch, heads, tokens, groups = x.membership.shape
-    dtype = torch.int32 if groups <= 30 else torch.int64
+    dtype = torch.int32 if groups <= NARROW else torch.int64
     sinks = x.membership if x.real is None else _sinks(x)  # not read in the first case
 
     def packed(membership: Tensor) -> Tensor:
@@ -128,7 +138,7 @@ def _sinks(x: Inputs) -> Tensor:
 
 def _sink(groups: int) -> int:
     """The bit of sinks: the highest below the sign."""
-    return 30 if groups <= 30 else MOST_GROUPS
+    return NARROW if groups <= NARROW else MOST_GROUPS
 
 
 def _masked(call: _Call) -> None:

@@ -39,6 +39,17 @@ def _put(x, first, tokens, found, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 
 
 @triton.jit
+def _of_head(query_groups, key_groups, flags, tokens, H, HK, HQ, HR, K: tl.constexpr):
+    """The first row of a program's head in queries and in keys, and where its groups and flags
+    begin."""
+    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
+    query_groups += (batch * HQ + head * HQ // H) * tokens * K
+    key_groups += (batch * HR + head * HR // H) * tokens * K
+    of_query, of_key = (batch * H + head) * tokens, (batch * HK + head * HK // H) * tokens
+    return of_query, of_key, query_groups, key_groups, flags + batch * tokens
+
+
+@triton.jit
 def _pairs(query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, window, limit,
            factor, BLOCK_M: tl.constexpr,
            BLOCK_N: tl.constexpr):  # fmt: skip
@@ -100,11 +111,9 @@ def attend(
     """query (B, H, T, D), key, value (B, Hk, T, D), groups (B, Hq or Hr, T, K), flags (B, T); out
     as query, and the log-sum-exp (B, H, T) of base 2, both float32."""
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M  # the most work first
-    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
-    of_query, of_key = (batch * H + head) * tokens, (batch * HK + head * HK // H) * tokens
-    query_groups += (batch * HQ + head * HQ // H) * tokens * K
-    key_groups += (batch * HR + head * HR // H) * tokens * K
-    flags += batch * tokens
+    of_query, of_key, query_groups, key_groups, flags = _of_head(
+        query_groups, key_groups, flags, tokens, H, HK, HQ, HR, K
+    )
     query_MD = _rows(query + of_query * D, first, tokens, D, BLOCK_M, BLOCK_D)
     query_MK = _rows(query_groups, first, tokens, K, BLOCK_M, BLOCK_K)
     out_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -136,13 +145,12 @@ def slopes_of_queries(
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """As :func:`attend`, with the output's gradient (B, H, T, D) in the value's dtype and its
-    products with the output, delta (B, H, T); d_query (B, H, T, D), d_groups (B, H, T, K)."""
+    products with the output, delta (B, H, T); d_query (B, H, T, D), d_groups (B, H, T, K), which
+    the hard mask leaves unwritten."""
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
-    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
-    of_query, of_key = (batch * H + head) * tokens, (batch * HK + head * HK // H) * tokens
-    query_groups += (batch * HQ + head * HQ // H) * tokens * K
-    key_groups += (batch * HR + head * HR // H) * tokens * K
-    flags += batch * tokens
+    of_query, of_key, query_groups, key_groups, flags = _of_head(
+        query_groups, key_groups, flags, tokens, H, HK, HQ, HR, K
+    )
     token_M = first + tl.arange(0, BLOCK_M)
     query_MD = _rows(query + of_query * D, first, tokens, D, BLOCK_M, BLOCK_D)
     query_MK = _rows(query_groups, first, tokens, K, BLOCK_M, BLOCK_K)
@@ -166,9 +174,11 @@ def slopes_of_queries(
         )
         d_query_MD = tl.dot(of_logit_MC.to(key_CD.dtype), key_CD, d_query_MD,
                             input_precision=PRECISION)  # fmt: skip
-        d_groups_MK = tl.dot(of_affinity_MC, key_CK, d_groups_MK, input_precision=PRECISION)
+        if GATE != HARD:
+            d_groups_MK = tl.dot(of_affinity_MC, key_CK, d_groups_MK, input_precision=PRECISION)
     _put(d_query + of_query * D, first, tokens, d_query_MD * scale, D, BLOCK_M, BLOCK_D)
-    _put(d_groups + of_query * K, first, tokens, d_groups_MK, K, BLOCK_M, BLOCK_K)
+    if GATE != HARD:
+        _put(d_groups + of_query * K, first, tokens, d_groups_MK, K, BLOCK_M, BLOCK_K)
 
 
 @triton.jit(do_not_specialize=["tokens", "window", "limit", "H", "HK", "HQ", "HR"])
@@ -181,11 +191,9 @@ def slopes_of_keys(
     """As :func:`slopes_of_queries`; d_key and d_value (B, H, T, D) and d_groups (B, H, T, K) are
     those of every query head, to be added up for heads that share."""
     first_key = tl.program_id(0) * BLOCK_N
-    batch, head = (tl.program_id(1) // H).to(tl.int64), tl.program_id(1) % H
-    of_query, of_key = (batch * H + head) * tokens, (batch * HK + head * HK // H) * tokens
-    query_groups += (batch * HQ + head * HQ // H) * tokens * K
-    key_groups += (batch * HR + head * HR // H) * tokens * K
-    flags += batch * tokens
+    of_query, of_key, query_groups, key_groups, flags = _of_head(
+        query_groups, key_groups, flags, tokens, H, HK, HQ, HR, K
+    )
     key_CD = _rows(key + of_key * D, first_key, tokens, D, BLOCK_N, BLOCK_D)
     value_CD = _rows(value + of_key * D, first_key, tokens, D, BLOCK_N, BLOCK_D)
     key_CK = _rows(key_groups, first_key, tokens, K, BLOCK_N, BLOCK_K)
@@ -213,8 +221,10 @@ def slopes_of_keys(
                             input_precision=PRECISION)  # fmt: skip
         d_key_CD = tl.dot(tl.trans(of_logit_MC).to(query_MD.dtype), query_MD, d_key_CD,
                           input_precision=PRECISION)  # fmt: skip
-        d_groups_CK = tl.dot(tl.trans(of_affinity_MC), query_MK, d_groups_CK,
-                             input_precision=PRECISION)  # fmt: skip
+        if GATE != HARD:
+            d_groups_CK = tl.dot(tl.trans(of_affinity_MC), query_MK, d_groups_CK,
+                                 input_precision=PRECISION)  # fmt: skip
     _put(d_key + of_query * D, first_key, tokens, d_key_CD * scale, D, BLOCK_N, BLOCK_D)
     _put(d_value + of_query * D, first_key, tokens, d_value_CD, D, BLOCK_N, BLOCK_D)
-    _put(d_groups + of_query * K, first_key, tokens, d_groups_CK, K, BLOCK_N, BLOCK_K)
+    if GATE != HARD:
+        _put(d_groups + of_query * K, first_key, tokens, d_groups_CK, K, BLOCK_N, BLOCK_K)
