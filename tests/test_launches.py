@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import focus
 from focus import ngrams
-from focus.attention import operator, route
+from focus.attention import operator
 from focus.attention.checks import Inputs
 from focus.attention.native import call as native
 from focus.attention.native import step as native_step
 from focus.attention.triton import call, step
+from tests.attention.rehearsal import routed_by_triton
 
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="Triton is not installed")
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2"}
@@ -60,15 +60,8 @@ class Launches(TorchDispatchMode):
         return sum(self.counts[name] for name in WAITS)
 
 
-def choose(hidden: Tensor, projected: Tensor, weight: Tensor, centroids: Tensor, potentials: Tensor,
-           query_top: int, key_top: int, cosine: bool, taken_at: Tensor | None, heavy: Any,
-           *rest: Any) -> None:  # fmt: skip
-    route.triton.choose(projected, centroids, potentials, query_top, key_top, cosine, taken_at,
-                        *rest)  # fmt: skip
-
-
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has every choice fall as it would on CUDA in half precision."""
     monkeypatch.setattr(Inputs, "on_cpu", property(lambda x: False))
     monkeypatch.setattr(native, "refusal", lambda x: "is on CUDA")
@@ -77,8 +70,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "computes", lambda query, groups: query.shape[2] <= step.FEW)
     monkeypatch.setattr(call, "_sizes", lambda *_: (64, 64, {}))
     monkeypatch.setattr(ngrams, "_ranks", ngrams.ranks_by_sorting)
-    monkeypatch.setattr(route.native, "choose", choose)
-    monkeypatch.setattr(route.native, "FEW", -1)
+    with routed_by_triton():
+        yield
 
 
 @contextmanager

@@ -1,15 +1,15 @@
-from typing import Any
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from focus import FocusConfig, Router
-from focus.attention import route
 from focus.balance import balance_statistics, sinkhorn_potentials
 from focus.groups import Memberships, assignments_of, memberships_of, top_k_groups, with_heavy
+from tests.attention.rehearsal import routed_by_triton
 
 HIDDEN, TOKENS = 24, 96
 
@@ -173,29 +173,25 @@ def test_top_k_takes_exactly_k_even_in_ties(groups: int, top_k: int, seed: int) 
     assert bool((scores.masked_fill(~taken, 9).amin(-1) >= left).all())
 
 
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has Triton's interpreter route in place of the compiled call for CPU."""
+@pytest.fixture(params=[nullcontext, routed_by_triton], ids=["native", "triton"])
+def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The compiled call for CPU, or Triton's by its interpreter."""
+    if request.param is routed_by_triton:
+        pytest.importorskip("triton", reason="Triton is not installed")
+    with request.param():
+        yield
+
+
+def test_triton_takes_groups_as_they_are_allocated() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-
-    def choose(hidden: Tensor, projected: Tensor, weight: Tensor, centroids: Tensor,
-               potentials: Tensor, query_top: int, key_top: int, cosine: bool,
-               taken_at: Tensor | None, heavy: Any, *rest: Any) -> None:  # fmt: skip
-        route.triton.choose(projected, centroids, potentials, query_top, key_top, cosine, taken_at,
-                            *rest)  # fmt: skip
-
-    monkeypatch.setattr(route.native, "choose", choose)
-    monkeypatch.setattr(route.native, "FEW", -1)
-
-
-def test_triton_takes_groups_as_they_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     config = FocusConfig(num_groups=5, top_k=2, routers="query_head", probe="multi_probe")
     layer, states = Router(config, HIDDEN, 2, 6), hidden(2, 70)
     layer.take(taken_at=torch.tensor([[1.0, k, 3, 4, 5] for k in (1, 2, 2, 1, 3, 2)]))
     config = config.replace(allocated=True)
     wanted = memberships_of(layer(states), config, layer.taken_at)
     assert len(wanted.query.sum(-1).unique()) > 1
-    interpreted(monkeypatch)
-    assert torch.equal(layer(states, mask=config).query, wanted.query)
+    with routed_by_triton():
+        assert torch.equal(layer(states, mask=config).query, wanted.query)
 
 
 def test_memberships_by_probe() -> None:
@@ -250,13 +246,10 @@ def test_query_heads_of_their_own_are_not_balanced() -> None:
 @pytest.mark.parametrize("tokens", [1, 5, 70])
 @pytest.mark.parametrize("balance", ["causal", "softmax"])
 @pytest.mark.parametrize("heavy", [0.0, 0.1])
-@pytest.mark.parametrize("triton", [False, True])
+@pytest.mark.usefixtures("compiled")
 def test_compiled_memberships_are_those_of_the_logits(
-    routers: str, top_k: int, probe: str, tokens: int, balance: str, heavy: float, triton: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    if triton:
-        interpreted(monkeypatch)
+    routers: str, top_k: int, probe: str, tokens: int, balance: str, heavy: float
+) -> None:
     config = FocusConfig(num_groups=7, top_k=top_k, probe=probe, routers=routers, balance=balance,
                          heavy_hitters=heavy)  # type: ignore[arg-type]  # fmt: skip
     draw = torch.Generator().manual_seed(0)

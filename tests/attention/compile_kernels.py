@@ -13,7 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from focus.attention.train import cuda
-from focus.attention.triton import decoding, gated, kernels, memberships
+from focus.attention.triton import decoding, gated, kernels, memberships, route
+from focus.attention.triton.call import FEW, MOST_GROUPS, NARROW, PACKED, power
 
 WIDE = {"query", "key", "value", "out", "rows", "grad"}
 FLOATS = {"lse": "*fp32", "parts": "*fp32", "levels": "*fp32", "scale": "fp32", "softcap": "fp32",
@@ -39,6 +40,8 @@ def compiled(kernel: Any, capability: int, constants: dict[str, Any], **options:
             continue
         wide = "*bf16" if name in WIDE else FLOATS.get(name)
         signature[name] = wide or POINTERS.get(name, "i32")
+        if constants.get("SINK") == NARROW and signature[name] == "*i64":
+            signature[name] = "*i32"
         if name in WIDE:
             aligned[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=signature, constexprs=known, attrs=aligned)
@@ -58,23 +61,30 @@ def main() -> None:
         found[f"distant {dim}"] = compiled(
             kernels.distant, capability, {**block, "REPEATED": True}, **own
         )
-        found[f"masked {dim}"] = compiled(
-            kernels.masked, capability, {**block, "SINK": 62, "PADDED": True}, **own
-        )
+        for sink, padded in ((NARROW, False), (MOST_GROUPS, True)):
+            found[f"masked {dim} {sink}"] = compiled(
+                kernels.masked, capability, {**block, "SINK": sink, "PADDED": padded}, **own
+            )
+    every_gate = [(64, 18, gate) for gate in range(len(cuda.GATES))]
+    for dim, groups, gate in (*every_gate, (64, MOST_GROUPS, 0), (128, 32, 0),
+                              (128, MOST_GROUPS, 0), (256, MOST_GROUPS, 0)):  # fmt: skip
         for kernel in (gated.attend, gated.slopes_of_queries, gated.slopes_of_keys):
-            m, n, options = cuda._sizes(dim, kernel is not gated.attend)
-            block |= {"BLOCK_M": m, "BLOCK_N": n, "K": 18, "BLOCK_K": 32, "GATE": dim // 64 % 3}
-            found[f"{kernel.fn.__name__} {dim}"] = compiled(kernel, capability, block, **options)
+            m, n, options = cuda.sizes(dim, groups, kernel is not gated.attend)
+            own = {"D": dim, "K": groups, "GATE": gate, "BLOCK_M": m, "BLOCK_N": n,
+                   "BLOCK_D": dim, "BLOCK_K": power(groups)}  # fmt: skip
+            name = f"{kernel.fn.__name__} {dim} {groups} {cuda.GATES[gate]}"
+            found[name] = compiled(kernel, capability, own, **options)
     dims = {"D": 64, "BLOCK_D": 64}
     for on in (False, True):
+        bits = {"SINK": MOST_GROUPS if on else NARROW, "PADDED": on}
         found[f"further {on}"] = compiled(
-            kernels.further, capability, {**dims, "SINK": 62, "PADDED": on, "BLOCK_M": 32}
+            kernels.further, capability, {**dims, **bits, "BLOCK_M": FEW}
         )
         found[f"pack {on}"] = compiled(
-            memberships.pack, capability, {"SINK": 62, "PADDED": on, "BLOCK_T": 128, "BLOCK_K": 32}
+            memberships.pack, capability, {**bits, "BLOCK_T": PACKED, "BLOCK_K": 32}
         )
         switches = {"COSINE": not on, "ALLOCATED": on, "HEAVY": on}
-        blocks = {"BLOCK_T": 32, "BLOCK_R": 128, "BLOCK_K": 32}
+        blocks = {"BLOCK_T": route.TOKENS, "BLOCK_R": 128, "BLOCK_K": 64}
         found[f"choose {on}"] = compiled(
             memberships.choose, capability, {"R": 128, **switches, **blocks}
         )

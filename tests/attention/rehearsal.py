@@ -1,4 +1,5 @@
-"""What is built on variable-length FlashAttention, on a CPU: a loop over segments in its place.
+"""What is for CUDA, on a CPU: a loop over segments in place of variable-length FlashAttention, and
+Triton's routing by its interpreter.
 
 Shape suffixes: N packed rows, H query heads, Hk key heads, D head dimension.
 """
@@ -8,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from focus.attention import flash
+from focus.attention import flash, route
 from focus.attention.flash import Segments
 
 ATEN = torch.ops.aten
@@ -71,3 +73,17 @@ def band(own: slice, window: int | None, dtype: torch.dtype) -> Tensor | None:
     wide = torch.promote_types(dtype, torch.float32)
     mask = torch.zeros(len(row), len(row), dtype=wide)
     return mask.masked_fill_(row[:, None] - row >= window, -torch.inf)
+
+
+@contextmanager
+def routed_by_triton() -> Iterator[None]:
+    """Has Triton's kernel route in place of the compiled call for CPU."""
+
+    def choose(hidden: Tensor, projected: Tensor, weight: Tensor, centroids: Tensor,
+               potentials: Tensor, query_top: int, key_top: int, cosine: bool,
+               taken_at: Tensor | None, heavy: Any, *rest: Any) -> None:  # fmt: skip
+        route.triton.choose(projected, centroids, potentials, query_top, key_top, cosine, taken_at,
+                            *rest)  # fmt: skip
+
+    with patch.multiple(route.native, choose=choose, FEW=-1):
+        yield

@@ -117,9 +117,10 @@ def time_decode(tokens: int, dtype: torch.dtype, device: torch.device) -> dict[s
     return row
 
 
-def time_ways(tokens: int, device: torch.device) -> dict[str, Any]:
+def time_ways(tokens: int, backward: bool, device: torch.device) -> dict[str, Any]:
     """Seconds of both ways of Triton's kernels, by turns with full attention, for Llama-3 8B's
-    heads: where one overtakes the other is what ``triton.call.SHORT`` guesses."""
+    heads: where one overtakes the other is what ``triton.call.SHORT`` guesses, and
+    ``SHORT_BACKWARD``."""
     shape = timing.Shape(tokens, 32, 8, 128, WINDOW, torch.bfloat16, device)
     routed = timing.route(shape, 8, 1, "symmetric", 0)
 
@@ -129,10 +130,16 @@ def time_ways(tokens: int, device: torch.device) -> dict[str, Any]:
 
     timed = [timing.Timed("full", None, timing.full, [])]
     timed += [timing.Timed(way, None, partial(run, way), []) for way in ("dense", "lists")]
-    timing.time_methods(shape, timed, False, 3.0, 12, 0)
+    timing.time_methods(shape, timed, backward, 2.0, 12, 0)
     full = timed[0].seconds
     rows = {each.method: timing.compared(full, each.seconds) for each in timed}
-    return {"step": "ways", "length": tokens, "repetitions": len(full), **rows}
+    return {
+        "step": "ways",
+        "length": tokens,
+        "backward": backward,
+        "repetitions": len(full),
+        **rows,
+    }
 
 
 def every(device: torch.device) -> list[partial[dict[str, Any]]]:
@@ -144,5 +151,6 @@ def every(device: torch.device) -> list[partial[dict[str, Any]]]:
     if device.type == "cuda":
         found += [partial(time_training, n, half, device) for n in (4096, 16384)]
         found += [partial(time_decode, n, half, device) for n in (2048, 32768, 131072)]
-        found += [partial(time_ways, n, device) for n in (1024, 2048, 4096, 8192, 16384, 32768)]
+        found += [partial(time_ways, n, backward, device) for n in (1024, 2048, 4096, 8192, 16384)
+                  for backward in (False, True)]  # fmt: skip
     return found

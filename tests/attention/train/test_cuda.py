@@ -26,7 +26,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that short sequences need several of, and no other path."""
-    monkeypatch.setattr(cuda, "_sizes", lambda dim, backward: (16, 32, {}))
+    monkeypatch.setattr(cuda, "sizes", lambda *_: (16, 32, {}))
     monkeypatch.setattr(kernel, "spans_of", lambda x, rule: None)
     monkeypatch.setattr(cuda, "computes", lambda x, rule: True)
     for name in ("forward", "backward"):
