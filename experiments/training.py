@@ -28,9 +28,12 @@ TAIL = 10  # steps of the loss that metrics.json has
 
 
 def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
-          checkpoints: Path = CHECKPOINTS) -> None:  # fmt: skip
+          checkpoints: Path = CHECKPOINTS, only: str | None = None) -> None:  # fmt: skip
     """Trains every cell of an experiment that names the seed, and before it what it starts from:
     that is another stage of dvc.yaml, which then finds it done, but DVC does not know the order.
+
+    Args:
+        only: the one cell that is trained, of those that name the seed; None: every one.
 
     Raises:
         ValueError: settings that cannot be kept here, before anything runs; texts or weights that
@@ -39,6 +42,11 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
     """
     results = record.results(chosen) if results is None else results
     named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
+    if only is not None:
+        named = [cell for cell in named if cell.name == only]
+        if not named:
+            cells = ", ".join(chosen.cells(block))
+            raise ValueError(f"cell: {block} has no cell {only} of seed {seed}; it has {cells}")
     starts = [each for cell in named for each in trained.before(cell, seed, chosen)]
     own = [(cell, seed) for cell in named if cell.trains]
     asked = {(cell.name, its_seed): cell for cell, its_seed in [*starts, *own]}
@@ -47,7 +55,7 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
     for (_, its_seed), cell in asked.items():
         if record.first_process() or cell.regime.processes > 1:  # those beside it sit others out
             one(cell, its_seed, chosen, results, checkpoints)
-    if not record.first_process():
+    if not record.first_process() or only is not None:
         return
     folder = results / block / "train" / f"seed{seed}"
     remove_others(folder, [cell.name for cell, _ in own])

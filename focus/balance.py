@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from focus import sinkhorn
+
 
 def sinkhorn_potentials(scores_BSHrTK: Tensor, temperature: float, iterations: int,
                         real_BT: Tensor | None = None) -> Tensor:  # fmt: skip
@@ -28,8 +30,12 @@ def sinkhorn_potentials(scores_BSHrTK: Tensor, temperature: float, iterations: i
         real_BT: bool, False for padding, which takes no part; None: all are real. The potentials of
             a sequence of nothing but padding are zero.
     """
+    counts_BT = None if real_BT is None else real_BT | empty(real_BT)
+    if sinkhorn.computes(scores_BSHrTK):
+        found = sinkhorn.potentials(scores_BSHrTK, temperature, iterations, counts_BT)
+        return found if real_BT is None else _cleared(found, real_BT)
     logits = scores_BSHrTK / temperature
-    padding = None if real_BT is None else ~(real_BT | empty(real_BT))[:, None, None, :, None]
+    padding = None if counts_BT is None else ~counts_BT[:, None, None, :, None]
     potentials = logits.new_zeros(*logits.shape[:-2], logits.shape[-1])
     share = logits.new_zeros(*logits.shape[:-1], 1)
     for _ in range(iterations):
@@ -40,9 +46,13 @@ def sinkhorn_potentials(scores_BSHrTK: Tensor, temperature: float, iterations: i
         potentials = -torch.logsumexp(counted, -2)
         share = torch.logsumexp(logits + potentials.unsqueeze(-2), -1, keepdim=True)
     if real_BT is not None:
-        potentials = potentials.masked_fill(empty(real_BT)[:, None, None], 0.0)
+        potentials = _cleared(potentials, real_BT)
     # Only differences between groups matter; a zero mean makes potentials of batches comparable.
     return (potentials - potentials.mean(-1, keepdim=True)) * temperature
+
+
+def _cleared(potentials_BSHrK: Tensor, real_BT: Tensor) -> Tensor:
+    return potentials_BSHrK.masked_fill(empty(real_BT)[:, None, None], 0.0)
 
 
 def empty(real_BT: Tensor) -> Tensor:

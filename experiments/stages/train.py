@@ -1,9 +1,10 @@
 """Stage train: what an experiment trains, with one seed (:mod:`experiments.training`).
 
-`python -m experiments.stages.train EXPERIMENT --seed N` writes
+`python -m experiments.stages.train EXPERIMENT --seed N [--cell NAME]` writes
 results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
 metrics.json and run.json. A seed that the experiment does not name, and an experiment that trains
-nothing, leave a run.json that says so.
+nothing, leave a run.json that says so. With ``--cell`` one cell of a sweep is trained, so that
+several can beside each other on a GPU; without it those are then found trained.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiment", help="a name under `experiments` in params.yaml")
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--cell", help="of a sweep, this cell alone")
     options = parser.parse_args(arguments)
-    if nothing(options.experiment, options.seed):
+    if options.cell is None and nothing(options.experiment, options.seed):
         return 0
     # What follows takes seconds to import, and most seeds of most experiments ask for nothing.
     import torch
@@ -36,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         chosen = settings.load()
         torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
-        training.train(options.experiment, options.seed, chosen)
+        training.train(options.experiment, options.seed, chosen, only=options.cell)
     except ValueError as error:
         print(f"train: {error}", file=sys.stderr)
         return 1

@@ -12,16 +12,18 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from focus import sinkhorn_kernels
 from focus.attention.train import cuda
 from focus.attention.triton import decoding, gated, kernels, memberships, route
 from focus.attention.triton.call import FEW, MOST_GROUPS, NARROW, PACKED, power
 
 WIDE = {"query", "key", "value", "out", "rows", "grad"}
-FLOATS = {"lse": "*fp32", "parts": "*fp32", "levels": "*fp32", "scale": "fp32", "softcap": "fp32",
+FLOATS = {"lse": "*fp32", "parts": "*fp32", "scale": "fp32", "softcap": "fp32",
           "projected": "*fp32", "centroids": "*fp32", "potentials": "*fp32", "taken_at": "*fp32",
           "heavy": "*fp32", "delta": "*fp32", "query_groups": "*fp32", "key_groups": "*fp32",
           "d_query": "*fp32", "d_key": "*fp32", "d_value": "*fp32",
-          "d_groups": "*fp32"}  # fmt: skip
+          "d_groups": "*fp32", "scores": "*fp32", "levels": "*fp32", "found": "*fp32",
+          "d_found": "*fp32", "d_scores": "*fp32", "temperature": "fp32"}  # fmt: skip
 POINTERS = {
     "real": "*u8", "flags": "*u8", "groups": "*i1", "lists": "*i32", "lengths": "*i32",
     "counts": "*i32", "token_E": "*i32", "allowed_E": "*i32", "bits": "*i64", "bits_E": "*i64",
@@ -91,6 +93,9 @@ def main() -> None:
         found[f"file {on}"] = compiled(
             decoding.file, capability, {**dims, "PADDED": on, "LISTED": on, "BLOCK_K": 32}
         )
+        for kernel in (sinkhorn_kernels.find, sinkhorn_kernels.slopes):
+            own = {"PADDED": on, "BLOCK_T": 256 if on else 64, "BLOCK_K": 16 if on else 64}
+            found[f"{kernel.fn.__name__} {on}"] = compiled(kernel, capability, own)
     for padded, listed in itertools.product((False, True), repeat=2):
         switches = {"PADDED": padded, "LISTED": listed, "REPEATED": padded, "SOFTCAP": padded}
         found[f"step {padded} {listed}"] = compiled(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -15,12 +16,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.kernels import timing
 from experiments.kernels.synthetic import relative_error
-from focus import dense_attention
+from focus import dense_attention, sinkhorn
 from focus.attention import operator
 from focus.attention.checks import check_arguments
 from focus.attention.decode import decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
+from focus.balance import sinkhorn_potentials
 from focus.config import GATES
 from focus.gates import gated_attention
 from focus.groups import Assignments, top_k_groups
@@ -71,6 +73,37 @@ def time_training(tokens: int, dtype: torch.dtype, device: torch.device) -> dict
         row[f"{name}_s"] = median([timing.once(run, tensors, True, device) for _ in range(4)][1:])
         if device.type == "cuda":
             row[f"{name}_peak_bytes"] = torch.cuda.max_memory_allocated(device)
+    return row
+
+
+def _balanced(scores: Tensor) -> Tensor:
+    return sinkhorn_potentials(scores, 0.1, 10)
+
+
+def _scores(tokens: int) -> Tensor:
+    return torch.randn(1, 2, 2, tokens, GROUPS, generator=torch.Generator().manual_seed(2))
+
+
+def check_balance(tokens: int, device: torch.device) -> dict[str, Any]:
+    """Sinkhorn's potentials and their gradient in float32 against the same in float64 on CPU."""
+    found = []
+    for kind, place in ((torch.float32, device), (torch.float64, torch.device("cpu"))):
+        scores = _scores(tokens).to(place, kind).requires_grad_()
+        out = _balanced(scores)
+        out.square().sum().backward()
+        found.append([out.detach(), scores.grad])
+    errors = [relative_error(a.cpu(), b.cpu()) for a, b in zip(*found, strict=True)]
+    return {"step": "balance", "length": tokens, "errors": errors, "passed": max(errors) <= 1e-3}
+
+
+def time_balance(tokens: int, device: torch.device) -> dict[str, Any]:
+    """Seconds of the potentials forward and backward, by kernels and by torch's own operators."""
+    row: dict[str, Any] = {"step": "balance", "length": tokens}
+    scores = _scores(tokens).to(device)
+    for name, most in (("kernel", sinkhorn.MOST_TOKENS), ("torch", 0)):
+        with patch.object(sinkhorn, "MOST_TOKENS", most):
+            taken = [timing.once(_balanced, [scores], True, device) for _ in range(13)]
+        row[f"{name}_s"] = median(taken[3:])
     return row
 
 
@@ -147,9 +180,11 @@ def every(device: torch.device) -> list[partial[dict[str, Any]]]:
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
     found = [partial(check_training, gate, dtype, device)
              for gate in GATES for dtype in (torch.float32, half)]  # fmt: skip
+    found += [partial(check_balance, 517, device)]
     found += [partial(check_decode, 2049, dtype, device) for dtype in (torch.float32, half)]
     if device.type == "cuda":
         found += [partial(time_training, n, half, device) for n in (4096, 16384)]
+        found += [partial(time_balance, n, device) for n in (256, 2048, 16384)]
         found += [partial(time_decode, n, half, device) for n in (2048, 32768, 131072)]
         found += [partial(time_ways, n, backward, device) for n in (1024, 2048, 4096, 8192, 16384)
                   for backward in (False, True)]  # fmt: skip

@@ -190,3 +190,20 @@ def test_a_run_that_was_killed_when_it_had_trained_only_saves(work: Any, tmp_pat
 def test_settings_are_read_from_the_folder_that_it_runs_in(work: Any) -> None:
     chosen = work()
     assert settings.load().cells("recipe") == chosen.cells("recipe")
+
+
+def test_cells_of_a_sweep_can_be_trained_one_by_one(
+    work: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = {"base": "plain", "regime": LORA, "sweep": {"regime.learning_rate": [0.001, 0.002]}}
+    work(swept=sweep)
+    names = [f"swept-learning_rate{rate}" for rate in (0.001, 0.002)]
+    assert train.main(["swept", "--seed", "0", "--cell", names[1]]) == 0
+    assert train.main(["swept", "--seed", "0", "--cell", "swept"]) == 1
+    assert names[0] in capsys.readouterr().err
+    assert [path.name for path in place("swept").parent.iterdir()] == [names[1]]
+    assert train.main(["swept", "--seed", "0"]) == 0
+    said = capsys.readouterr().out
+    assert f"{names[1]}, seed 0: is trained" in said
+    assert f"{names[0]}, seed 0: is trained" not in said
+    assert all((place("swept").parent / name / "run.json").is_file() for name in names)

@@ -1,0 +1,77 @@
+"""Sinkhorn's potentials on CUDA: two launches in place of some thirty an iteration.
+
+Shape suffixes: B batch, S sides, Hr routers a layer, T tokens, K groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from focus.attention.triton.call import MOST_GROUPS, installed
+
+MOST_TOKENS = 16384  # one program goes through them; beyond, torch's launches are the less
+ELEMENTS = 4096  # of a block
+
+
+def computes(scores: Tensor) -> bool:
+    """Whether the kernels take scores (B, S, Hr, T, K) of this device, dtype and size."""
+    tokens, groups = scores.shape[-2:]
+    fits = 0 < tokens <= MOST_TOKENS and groups <= MOST_GROUPS and scores.numel() > 0
+    known = scores.is_cuda and scores.dtype == torch.float32 and installed()
+    return known and fits and not torch.compiler.is_compiling()
+
+
+def potentials(scores: Tensor, temperature: float, iterations: int,
+               real: Tensor | None) -> Tensor:  # fmt: skip
+    """Potentials (B, S, Hr, K) of :func:`focus.balance.sinkhorn_potentials`, with gradients once.
+
+    Args:
+        scores: (B, S, Hr, T, K) float32.
+        real: (B, T) bool, no row without any; None: all are real.
+    """
+    found: Tensor = _Potentials.apply(scores, temperature, iterations, real)
+    return found
+
+
+class _Potentials(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, temperature: float, iterations: int,
+                real: Tensor | None) -> Tensor:  # fmt: skip
+        from focus import sinkhorn_kernels as kernels
+
+        scores = scores.contiguous()
+        *outer, _, groups = scores.shape
+        levels = scores.new_empty(*outer, iterations, groups)
+        found = scores.new_empty(*outer, groups)
+        flags = None if real is None else real.contiguous().view(torch.uint8)
+        ctx.save_for_backward(scores, levels, flags)
+        ctx.temperature = temperature
+        _launch(kernels.find, scores, flags, levels, found, temperature)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        from focus import sinkhorn_kernels as kernels
+
+        scores, levels, flags = ctx.saved_tensors
+        slopes = torch.empty_like(scores)
+        _launch(kernels.slopes, scores, flags, levels, grad.contiguous(), ctx.temperature, slopes)
+        return slopes, None, None, None
+
+
+def _launch(kernel: Any, scores: Tensor, flags: Tensor | None, levels: Tensor, found: Tensor,
+            temperature: float, *written: Tensor) -> None:  # fmt: skip
+    batch, sides, routers, tokens, groups = scores.shape
+    columns, rows = (max(2, 1 << (size - 1).bit_length()) for size in (groups, tokens))
+    with torch.cuda.device_of(scores):
+        kernel[(batch * sides * routers,)](
+            scores, scores if flags is None else flags, levels, found, *written, tokens, groups,
+            levels.shape[-2], sides * routers, 1 / temperature, temperature,
+            PADDED=flags is not None, BLOCK_T=min(rows, ELEMENTS // columns),
+            BLOCK_K=columns,
+        )  # fmt: skip
