@@ -77,7 +77,7 @@ def time_training(tokens: int, dtype: torch.dtype, device: torch.device) -> dict
 
 
 def _balanced(scores: Tensor) -> Tensor:
-    return sinkhorn_potentials(scores, 0.1, 10)
+    return scores + sinkhorn_potentials(scores, 0.1, 10).unsqueeze(-2)
 
 
 def _scores(tokens: int) -> Tensor:
