@@ -13,7 +13,9 @@ from torch.autograd.function import once_differentiable
 
 from focus.attention.triton.call import MOST_GROUPS, installed
 
-MOST_TOKENS = 16384  # one program goes through them; beyond, torch's launches are the less
+# One program goes through all tokens; beyond these torch's launches take less (measured on an H100:
+# 0.6 ms in place of 5 at 256 tokens, 1.7 at 1,024, 7.9 at 4,096).
+MOST_TOKENS = 2048
 ELEMENTS = 4096  # of a block
 
 
