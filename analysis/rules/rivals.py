@@ -6,6 +6,7 @@ direction of a change can be judged, not a figure.
 
 from __future__ import annotations
 
+from analysis import scope
 from analysis.cells import ROLES
 from analysis.comparisons import quality
 from analysis.paper import Claim, theirs
@@ -15,6 +16,7 @@ from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.headline import judged
 from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
+from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
 # The paper's name of a method, and the experiment that stands for it here.
@@ -95,3 +97,19 @@ def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome:
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs; {counted} (limit {limit:+.0%})")  # fmt: skip
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
+
+
+@rule("figure1.pareto.finding", refuted="after as many steps, two of four groups are slower than "
+      "full attention or read worse than it, by more than the interval")  # fmt: skip
+def faster_and_better(claim: Claim, results: Results) -> Outcome:
+    """Whether the paper's mask is both, against the pretrained model as in the paper; whether it
+    alone is does not matter where it is not."""
+    own = paper_way(results, 2)
+    mask = need(row_of(results.table("masks"), method="groups", K=own["K"], k=own["top_k"]))
+    few = scope.fewer_steps(claim, results, own["cell"])
+    slower, worse = mask["time_low"] > 1, own["low"] > 0 and not few
+    verdict = told(mask["time_high"] < 1 and own["high"] < 0, slower or worse)
+    why = (f"Two of {own['K']:.0f} groups take {mask['time']:.0%} of full attention's time at "
+           f"{mask['length']:,.0f} tokens on a CPU; perplexity on {own['texts']} is {changed(own)} "
+           f"at {own['context']:,.0f} tokens{', after far fewer steps' * few}")  # fmt: skip
+    return Outcome(verdict, why, **interval(own), **facts(own, results))

@@ -52,6 +52,7 @@ from tests.analysis.rules.writers import (
     longer,
     lora,
     many_shot,
+    masked,
     on_gpu,
     pairs,
     paper,
@@ -91,6 +92,14 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          paper({2: 0.1}, {"distant_density": 0.3})),
         ("table7.gpt2-124m.k2.pairs_retained", paper({2: 0.1}, {"distant_density": 0.6}, **GPT2),
          DIRECTION, paper({2: 0.1}, {"distant_density": 0.95}, **GPT2)),
+    ],
+    "faster_and_better": [
+        ("figure1.pareto.finding", both(paper({2: -0.05}, regime=TRAINED), masked(0.4)), DIRECTION,
+         both(paper({2: 0.05}, regime=TRAINED), masked(0.4))),
+        ("figure1.pareto.finding", both(paper({2: -0.05}, regime=TRAINED), masked(0.4)), DIRECTION,
+         both(paper({2: -0.05}, regime=TRAINED), masked(1.2))),
+        ("figure1.pareto.finding", both(paper({2: 0.05}), masked(0.4)), INCONCLUSIVE,
+         both(paper({2: 0.05}, regime=TRAINED), masked(0.4))),
     ],
     "soft_against_hard": [("audit.6", soft(0.2), DIRECTION, soft(0.001))],
     "dense_rows": [

@@ -258,6 +258,13 @@ def table(stage: str, *rows: dict[str, Any]) -> Writer:
     return lambda results: write_table(results.root, stage, *rows)
 
 
+def masked(time: float) -> Writer:
+    """The time of attention under two of four groups, as a share of full attention's."""
+    return table("masks", {"method": "full", "time": 1.0},
+                 {"K": 4, "k": 2, "time": time, "time_low": time - 0.01,
+                  "time_high": time + 0.01})  # fmt: skip
+
+
 def gpu(device: str, *rows: dict[str, Any]) -> Writer:
     return lambda results: gpu_report(results.base, device, *rows)
 
