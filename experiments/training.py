@@ -45,8 +45,9 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
     if only is not None:
         named = [cell for cell in named if cell.name == only]
         if not named:
-            cells = ", ".join(chosen.cells(block))
-            raise ValueError(f"cell: {block} has no cell {only} of seed {seed}; it has {cells}")
+            cells = [cell.name for cell in chosen.cells(block).values() if seed in cell.seeds]
+            raise ValueError(f"cell: {block} has no cell {only} of seed {seed}; it has "
+                             f"{', '.join(cells) or 'none'}")  # fmt: skip
     starts = [each for cell in named for each in trained.before(cell, seed, chosen)]
     own = [(cell, seed) for cell in named if cell.trains]
     asked = {(cell.name, its_seed): cell for cell, its_seed in [*starts, *own]}

@@ -21,7 +21,7 @@ def sinkhorn_potentials(scores_BSHrTK: Tensor, temperature: float, iterations: i
 
     Exp(scores / temperature) is divided by its sum over tokens, then over groups, ``iterations``
     times, in log space. Later tokens move the assignments of earlier ones: not causal. Gradients
-    flow through every iteration.
+    flow through every iteration; on CUDA, where kernels compute them, once.
 
     Args:
         scores_BSHrTK: scores of tokens and centroids.

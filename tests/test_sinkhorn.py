@@ -44,6 +44,20 @@ def test_potentials_and_gradients(
     assert torch.allclose(slopes, wanted, atol=1e-4, rtol=1e-4)
 
 
+def test_a_slice_and_a_mask_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys' scores are a slice of all; one mask may stand for every sequence."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(sinkhorn, "computes", lambda scores: True)
+    scores, real = torch.randn(3, 2, 1, 20, 4), torch.ones(1, 20, dtype=torch.bool)
+    real[:, 13:] = False
+    found = sinkhorn_potentials(scores[:, -1:], 0.5, 2, real)
+    assert torch.equal(
+        found, sinkhorn_potentials(scores[:, -1:].clone(), 0.5, 2, real.repeat(3, 1))
+    )
+    monkeypatch.setattr(sinkhorn, "computes", lambda scores: False)
+    assert torch.allclose(found, sinkhorn_potentials(scores[:, -1:], 0.5, 2, real), atol=1e-5)
+
+
 def test_padding_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     scores, real = torch.randn(3, 2, 2, 30, 4), torch.ones(3, 30, dtype=torch.bool)
@@ -68,7 +82,15 @@ def test_scores_that_overflow_exp(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_for_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not sinkhorn.computes(torch.zeros(1, 1, 1, 8, 4))  # on CPU
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda x: True))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert sinkhorn.computes(torch.zeros(1, 1, 1, 8, 4))
+    assert sinkhorn.computes(torch.zeros(1, 1, 1, 2048, 18))
     for other in (torch.zeros(1, 1, 1, 8, 63), torch.zeros(1, 1, 1, 8, 4).double(),
-                  torch.zeros(0, 1, 1, 8, 4), torch.zeros(1, 1, 1, 2049, 4)):  # fmt: skip
+                  torch.zeros(0, 1, 1, 8, 4), torch.zeros(1, 1, 1, 2049, 18)):  # fmt: skip
         assert not sinkhorn.computes(other)
+    for module, name, value in ((torch.compiler, "is_compiling", lambda: True),
+                                (torch.cuda, "get_device_capability", lambda device: (7, 5)),
+                                (torch.version, "hip", "6.0")):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert not sinkhorn.computes(torch.zeros(1, 1, 1, 8, 4))

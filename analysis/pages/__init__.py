@@ -66,6 +66,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "headline": lambda: headline.sentence(results),
         "results": lambda: headline.table(results),
         "speed": lambda: headline.speed(results),
+        "spans": lambda: headline.spans(results),
         "gpu": lambda: headline.on_gpu(results),
         "rounds": lambda: headline.rounds(results),
         "budgets": lambda: headline.budgets(results),

@@ -9,7 +9,7 @@ from analysis.comparisons import MAIN_READING, Headline, headline, quality, vers
 from analysis.pages.words import percent
 from analysis.results import Results
 from analysis.rows import Missing, need, only
-from analysis.tables import markdown
+from analysis.tables import markdown, plural
 
 LONGEST = "long_8192"  # the reading of the longest texts
 SINKS = ("paper", "paper_sinks")  # the same but for sinks, gate and scores
@@ -53,8 +53,9 @@ def with_sinks(results: Results) -> str:
         return ""
     plain, sinks = (frame.loc[name] for name in SINKS)
     steps = results.cells[SINKS[1]].steps
-    return (f" Four sinks and our gate repair it. On plays, after {steps} steps each, two groups "
-            f"then cost {percent(sinks)}; without them {percent(plain)}.")  # fmt: skip
+    return (" Four sinks, our gate, cosine scores and causal balance together repair it. On plays, "
+            f"after {steps} steps each, two groups then cost {percent(sinks)}; without them "
+            f"{percent(plain)}.")  # fmt: skip
 
 
 def quarter(frame: pd.DataFrame, known: Headline) -> str | None:
@@ -78,8 +79,9 @@ def longer(results: Results) -> list[str]:
     if not {"long_recipe", "long_longer_allocated"} <= set(own.index):
         return []
     one, other = own.loc["long_recipe"], own.loc["long_longer_allocated"]
+    read = f"{plural(one['documents'], 'play')}, {plural(one['seeds'], 'seed')}"
     return [f"**Long texts, not calibrated.** Groups hide the few tokens that nearly every query "
-            f"attends to. At {int(one['context']):,} tokens that costs {percent(one)}. "
+            f"attends to. At {int(one['context']):,} tokens that costs {percent(one)} ({read}). "
             f"Calibrated, with 3x steps, it costs {percent(other)} "
             "([figure](results/figures/lengths.png))."]  # fmt: skip
 

@@ -93,9 +93,9 @@ def places(results: Results, row: Any) -> dict[str, Any]:
         "attention": lambda method, length, groups, kept: row(
             "speed", whose="ours", direction="forward", device="cpu", method=method, length=length,
             K=groups, k=kept, probe="symmetric"),
-        "on_gpu": lambda method, length: row(
+        "on_gpu": lambda method, length, heads=12: row(
             "speed", whose="ours", direction="forward", device="cuda", method=method, length=length,
-            K=8, k=1, heads=12, hardware=need(results.gpu)[0]["hardware"]),
+            K=8, k=1, heads=heads, hardware=need(results.gpu)[0]["hardware"]),
         "beside_fastest": lambda method, length: beside_fastest(row, results, method, length),
         "gate": lambda reading, condition="soft", budget="own": row(
             "quality", cell=best(results, "paper_steps").name, reading=reading,

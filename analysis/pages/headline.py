@@ -165,6 +165,20 @@ def speed(results: Results) -> str:
     return "\n".join(tables.markdown(["context (tokens)", *timed], rows))
 
 
+def spans(results: Results) -> str:
+    """The recipe's speed in two sentences: at the shortest length, one between, and the longest."""
+    frame, told = need(only(results.whole, role="ours")), []
+    for phase, where in (("forward", "at"), ("generation", "after")):
+        own = only(frame, phase=phase).sort_values("length")
+        if own.empty:
+            continue
+        places = sorted({0, len(own) // 2, len(own) - 1})
+        found = [f"{row['speedup']:.2f}x {where} {int(row['length']):,}"
+                 for _, row in own.iloc[places].iterrows()]  # fmt: skip
+        told.append(f"{PHASES[phase].capitalize()}: {', '.join(found)} tokens.")
+    return " ".join(told)
+
+
 def on_gpu(results: Results) -> str:
     """As :func:`speed`, of a whole model with random weights on a GPU."""
     timed = {}

@@ -109,7 +109,9 @@ def faster_and_better(claim: Claim, results: Results) -> Outcome:
     few = scope.fewer_steps(claim, results, own["cell"])
     slower, worse = mask["time_low"] > 1, own["low"] > 0 and not few
     verdict = told(mask["time_high"] < 1 and own["high"] < 0, slower or worse)
-    why = (f"Two of {own['K']:.0f} groups take {mask['time']:.0%} of full attention's time at "
-           f"{mask['length']:,.0f} tokens on a CPU; perplexity on {own['texts']} is {changed(own)} "
-           f"at {own['context']:,.0f} tokens{', after far fewer steps' * few}")  # fmt: skip
+    window = results.cells[own["cell"]].method.get("window", 128)
+    why = (f"Perplexity on {own['texts']} is {changed(own)} at {own['context']:,.0f} tokens under "
+           f"two of {own['K']:.0f} groups and a window of {window}{', after far fewer steps' * few}"
+           f"; such a mask takes {mask['time']:.0%} of full attention's time at "
+           f"{mask['length']:,.0f} tokens on a CPU (window 128), no card timed it")  # fmt: skip
     return Outcome(verdict, why, **interval(own), **facts(own, results))

@@ -26,10 +26,10 @@ FEW = 32  # queries whose further keys are read by one program
 PACKED = 128  # tokens whose groups one program packs
 # Operations of full attention up to which reading all keys costs less than making lists: these take
 # about 2 ms on an H100, on which kernels make 3e14 a second. Timed there with Llama-3 8B's heads,
-# for which this is 8,192 tokens: reading all takes 2.6 ms there, lists 3.1; at 16,384 8.2 and 4.4.
+# for which this is 8,192 tokens: reading all takes 2.6 ms there, lists 3.2; at 16,384 8.2 and 4.4.
 SHORT = 2**39
 # Backwards: seven products a pair in place of two, at less of their speed. Twice this would be no
-# worse: at 4,096 tokens both passes take 6.0 ms where all is read and 6.9 by lists.
+# worse: at 4,096 tokens both passes take 6.0 ms where all is read and 7.1 by lists.
 SHORT_BACKWARD = SHORT // 8
 SINKS = 16  # of a step: the least that the matrix units take
 

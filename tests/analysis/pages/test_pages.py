@@ -183,6 +183,8 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert short.startswith("| 64 | 0.90x (")
     assert long.startswith("| 16,384 | ")
     assert all("/rows.csv)" in line for line in lines)
+    assert headline.spans(read).startswith("Forward pass: 0.90x at 64, ")
+    assert headline.spans(read).endswith("x at 16,384 tokens.")
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
