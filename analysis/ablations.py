@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.cells import Cell
+from analysis.cells import WINDOW, Cell
 from analysis.comparisons import COLUMNS as QUALITY
 from analysis.comparisons import quality, versus
 from analysis.results import Results
@@ -36,7 +36,7 @@ def table(results: Results) -> pd.DataFrame:
     """A row a way to train, setting and value: change of the perplexity under the training gate and
     under the hard mask against the default (of the default: against the pretrained model), the
     share of distant pairs that the mask keeps, tokens in the largest group (percent) and the
-    difference, in points, to the default's."""
+    difference, in points, to the default's. A window's value is the paper's that it stands for."""
     rows = [row for defaults in (DEFAULTS, STEADY) for trained, name in defaults.items()
             if (default := results.cells.get(name))
             for row in _of_default(results, trained, default)]  # fmt: skip
@@ -50,10 +50,18 @@ def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[
     for field in fields:
         for cell in (default, *(cell for own, cell in swept if own == field)):
             yield {"trained": trained, "setting": THEIRS.get(field, field),
-                   "value": whole(cell)[field], "default": whole(default)[field],
+                   "value": stands_for(cell, default, field),
+                   "default": stands_for(default, default, field),
                    "base": default.name, "cell": cell.name, **largest(results, cell, default),
                    **perplexity(results, cell, default),
                    **masked(results, cell, default)}  # fmt: skip
+
+
+def stands_for(cell: Cell, default: Cell, field: str) -> Any:
+    """A cell's value of a field; a window in proportion to the default, which stands for the
+    paper's."""
+    value = whole(cell)[field]
+    return WINDOW * value // whole(default)[field] if field == "window" else value
 
 
 def whole(cell: Cell) -> dict[str, Any]:

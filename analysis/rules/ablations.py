@@ -106,19 +106,27 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
         if row["setting"] == "routing_dim":  # of the paper's main table, too
             row = gate_of_all_steps(claim, results, row)
         elif row["trained"] == "centroids":  # one run is the default of each setting
-            row = default_of_all_steps(results, row)
+            row = default_of_all_steps(results, row, "change")
     few = scope.fewer_steps(claim, results, row["cell"])
     theirs = paper / base - 1
     verdict, why = beside(interval(row), 100 * theirs, 100 * limits.same_ppl, limits.much_less, few)
-    why = f"{changed(row)} against {against}; the paper has {theirs:+.1%}: {why}; training gate"
+    why = (f"{shorter(results, row)}{changed(row)} against {against}; the paper has {theirs:+.1%}: "
+           f"{why}; training gate")  # fmt: skip
     return Outcome(verdict, why, **facts(row, results))
 
 
-def default_of_all_steps(results: Results, row: pd.Series) -> pd.Series:
+def shorter(results: Results, row: pd.Series) -> str:
+    """Words for a window that stands for the paper's, on text as much shorter."""
+    if row.get("setting") != "window":
+        return ""
+    own = ablations.whole(results.cells[row["cell"]])["window"]
+    return "" if own == row["value"] else f"A window of {own}, on text as much shorter: "
+
+
+def default_of_all_steps(results: Results, row: pd.Series, measure: str) -> pd.Series:
     """The default of as many steps as the paper's; ``row`` where there is none."""
-    own = only(ablations.table(results), trained="centroids", base=STEADY["centroids"],
-               cell=STEADY["centroids"])  # fmt: skip
-    own = own.dropna(subset=["change"])
+    own = only(ablations.table(results), trained=row["trained"], cell=STEADY[row["trained"]])
+    own = own.dropna(subset=[measure])
     return own.iloc[0] if len(own) else row
 
 
@@ -171,8 +179,8 @@ def perfect(row: pd.Series) -> float:
 def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group, with one setting changed."""
     row, paper, base = both(claim, results, "largest")
-    if row["value"] == row["default"] and row["trained"] == "centroids":
-        row = default_of_all_steps(results, row)
+    if row["value"] == row["default"]:
+        row = default_of_all_steps(results, row, "largest")
     limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results, row["cell"])
@@ -183,6 +191,6 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     even = perfect(row)
     ours = {end: value - even for end, value in interval(row, "points", 1).items()}
     verdict, why = beside(ours, paper - base - even, limit, limits.much_less, few)
-    why = (f"{said}: {points(row, digits=0)} against the default; the paper "
+    why = (f"{shorter(results, row)}{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}{f' (even groups {even:+.0f})' * bool(even)}: {why}")  # fmt: skip
     return Outcome(verdict, why, **own, **facts(row, results))

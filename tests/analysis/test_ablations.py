@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from analysis import ablations
 from analysis.figures.further import draw
+from analysis.paper import claims
 from analysis.results import Results
-from experiments.settings import Settings
+from analysis.rules import Verdict, decide
+from analysis.rules.ablations import with_value
+from experiments.settings import Settings, Tolerances
 from experiments.stages import read
 from experiments.training import train
-from tests.analysis.group_files import write_ablation
+from tests.analysis.group_files import JOINT, write_ablation
+from tests.analysis.result_files import ROUTERS
 from tests.experiments.training import CENTROIDS, work
 
 __all__ = ["work"]
@@ -53,3 +59,35 @@ def test_what_differs_in_two_settings_is_no_ablation(results: Results) -> None:
     write_ablation(results.root, "one", 0.1, 24.0, against=["ablate"], gate="log")
     frame = ablations.table(results)
     assert set(frame["cell"]) == {"ablate", "one"}
+
+
+def test_on_text_a_quarter_as_long_a_window_stands_for_one_four_times_as_long(
+    results: Results, limits: Tolerances
+) -> None:
+    write_ablation(results.root, "ablate", 0.0, 24.0)
+    write_ablation(results.root, "ablate_other", 0.0, 24.0, against=["ablate"], window=64)
+    known: dict[str, Any] = {"regime": ROUTERS | {"steps": 4000}}
+    write_ablation(results.root, "ablate_steps", 0.0, 24.0, window=32, **known)
+    write_ablation(results.root, "ablate_steps_other", 0.1, 24.0, against=["ablate_steps"],
+                   window=16, **known)  # fmt: skip
+    row = with_value(results, "centroids", "window", 64, "change")
+    assert (row["cell"], row["default"]) == ("ablate_steps_other", 128)
+    assert row["change"] == pytest.approx(0.1, abs=0.01)
+    (claim,) = (each for each in claims() if each.id == "table9.window.64.centroid_ppl")
+    assert "A window of 16" in decide(claim, results, limits).why
+
+
+def test_the_default_of_all_steps_stands_for_every_setting(
+    results: Results, limits: Tolerances
+) -> None:
+    write_ablation(results.root, "tuned", 0.0, 22.0, regime=JOINT)
+    write_ablation(results.root, "tuned_other", 0.0, 22.0, regime=JOINT, against=["tuned"],
+                   num_groups=16)  # fmt: skip
+    write_ablation(results.root, "steady", 0.0, 60.0, regime=JOINT | {"steps": 4000})
+    write_ablation(results.root, "steady_other", 0.0, 60.0, regime=JOINT | {"steps": 4000},
+                   against=["steady"],
+                   temperature=0.5)  # fmt: skip
+    (claim,) = (each for each in claims() if each.id == "table9.k.8.dominance_full_ft")
+    found = decide(claim, results, limits)
+    assert found.verdict == Verdict.NOT_REPRODUCED
+    assert "60%" in found.why
