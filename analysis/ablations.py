@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import scope
 from analysis.cells import WINDOW, Cell
 from analysis.comparisons import COLUMNS as QUALITY
 from analysis.comparisons import quality, versus
@@ -28,7 +29,7 @@ LIBRARY = FocusSettings().model_dump()
 COLUMNS = ["trained", "setting", "value", "default", "base", "cell", "change", "low", "high", "ppl",
            "hard_change", "hard_low", "hard_high", "distant_density",
            "largest", "largest_low", "largest_high", "points", "points_low", "points_high",
-           "documents", "seeds", "evidence"]  # fmt: skip
+           "documents", "seeds", "evidence", "groups_evidence"]  # fmt: skip
 
 
 @cache
@@ -82,6 +83,31 @@ def changed(cell: Cell, default: Cell) -> str | None:
     return apart[0] if len(apart) == 1 else None
 
 
+@cache
+def every_default(results: Results, trained: str) -> pd.DataFrame:
+    """The default after as many steps as the paper's, with its window in proportion: a row a model
+    and learning rate, with tokens in the largest group (percent)."""
+    default = results.cells.get(STEADY[trained])
+    alike = [
+        cell for cell in results.cells.values()
+        if default and cell.steps and apart_from_window(cell) == apart_from_window(default)
+        and way(cell) == trained and not scope.fewer_steps(None, results, cell.name)
+    ]  # fmt: skip
+    rows = [{"cell": cell.name, "model": cell.model, "rate": cell.regime["learning_rate"],
+             **largest(results, cell, cell)} for cell in alike]  # fmt: skip
+    return pd.DataFrame([row for row in rows if "largest" in row])
+
+
+def way(cell: Cell) -> str:
+    """What a cell trains: routers alone, or all weights with them."""
+    return "joint" if cell.regime.get("name") == "joint" and cell.regime["weights"] else "centroids"
+
+
+def apart_from_window(cell: Cell) -> dict[str, Any]:
+    """Every field of its routers but the window."""
+    return {**whole(cell), "window": None}
+
+
 def masked(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
     """The same under the hard mask, and what the mask keeps."""
     own = perplexity(results, cell, default, "hard")
@@ -109,7 +135,7 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
     found = statistics.two_way(own.to_numpy(), results.confidence)
     evidence = only(results.readings["groups"], cell=cell.name)["evidence"].iloc[0]
     row = {**columns(found, "largest", "largest_"), "documents": found.documents,
-           "evidence": evidence}  # fmt: skip
+           "groups_evidence": evidence}  # fmt: skip
     if cell.name != default.name and base.shape == own.shape:
         apart = statistics.two_way((own - base).to_numpy(), results.confidence)
         row |= columns(apart, "points", "points_")

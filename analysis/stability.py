@@ -28,7 +28,7 @@ DEFAULTS = ("stable", "stable_routers", "steady", "steady_routers")
 COLUMNS = ["cell", "experiment", "mitigation", "name", "weights", "groups", "steps", "layers",
            "seeds", "evidence",
            *(f"{name}{end}" for name in (*EVERY, "lost_rank", "largest")
-             for end in ("", "_low", "_high")), "documents"]  # fmt: skip
+             for end in ("", "_low", "_high")), "documents", "groups_evidence"]  # fmt: skip
 
 
 def cells(results: Results) -> list[Cell]:

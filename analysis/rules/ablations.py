@@ -7,6 +7,7 @@ setting changes: whether it matters, and in which direction.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pandas as pd
 
@@ -14,8 +15,9 @@ from analysis import ablations, scope
 from analysis.ablations import DEFAULTS, STEADY
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rows import need, only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
+from analysis.rows import Missing, need, only, row_of
+from analysis.rules.dominance import groups_facts, of_default
+from analysis.rules.registry import EARLY, Outcome, Verdict, changed, facts, interval, points, rule
 from analysis.rules.table7 import gate_of_all_steps
 from experiments.settings import Tolerances
 
@@ -35,7 +37,8 @@ def with_value(results: Results, trained: str, setting: str, value: float, measu
     """The cell with this value, all else the default, of which this measure was read; of several
     trainings the longest."""
     own = only(ablations.table(results), trained=trained, setting=setting, **where)
-    found = own.dropna(subset=[measure, "evidence"]).astype({"value": float})
+    evidence = "groups_evidence" if measure == "largest" else "evidence"
+    found = own.dropna(subset=[measure, evidence]).astype({"value": float})
     return need(row_of(found.iloc[::-1], value=value))
 
 
@@ -106,7 +109,7 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
         if row["setting"] == "routing_dim":  # of the paper's main table, too
             row = gate_of_all_steps(claim, results, row)
         elif row["trained"] == "centroids":  # one run is the default of each setting
-            row = default_of_all_steps(results, row, "change")
+            row = default_of_all_steps(results, row)
     few = scope.fewer_steps(claim, results, row["cell"])
     theirs = paper / base - 1
     verdict, why = beside(interval(row), 100 * theirs, 100 * limits.same_ppl, limits.much_less, few)
@@ -123,24 +126,25 @@ def shorter(results: Results, row: pd.Series) -> str:
     return "" if own == row["value"] else f"A window of {own}, on text as much shorter: "
 
 
-def default_of_all_steps(results: Results, row: pd.Series, measure: str) -> pd.Series:
+def default_of_all_steps(results: Results, row: pd.Series) -> pd.Series:
     """The default of as many steps as the paper's; ``row`` where there is none."""
-    own = only(ablations.table(results), trained=row["trained"], cell=STEADY[row["trained"]])
-    own = own.dropna(subset=[measure])
+    own = only(ablations.table(results), trained="centroids", cell=STEADY["centroids"])
+    own = own.dropna(subset=["change"])
     return own.iloc[0] if len(own) else row
 
 
 def beside(ours: Mapping[str, float], theirs: float, limit: float, less: float, few: bool = False,
            words: tuple[str, str, str] = SMALL) -> tuple[Verdict, str]:  # fmt: skip
     """A change with its interval beside one of the paper's: whether it is small there and here, or
-    large in both with the same sign. A run of far fewer steps refutes neither.
+    large in both with the same sign. A run of far fewer steps can show an effect, never that there
+    is none.
 
     Args:
         less: share of the paper's change that an interval around zero must reach to leave it open.
     """
     verdict, said = _beside(ours["low"], ours["high"], theirs, limit, less, words)
-    if few and verdict == Verdict.NOT_REPRODUCED:
-        return Verdict.INCONCLUSIVE, f"{said}, after far fewer steps"
+    if few and (verdict == Verdict.NOT_REPRODUCED or said == words[0]):
+        return Verdict.INCONCLUSIVE, said + EARLY
     return verdict, said
 
 
@@ -180,17 +184,17 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     """Tokens in the largest group, with one setting changed."""
     row, paper, base = both(claim, results, "largest")
     if row["value"] == row["default"]:
-        row = default_of_all_steps(results, row, "largest")
+        with suppress(Missing):
+            return of_default(claim, results, limits, str(row["trained"]))
     limit, own = limits.same_share, interval(row, "largest", 1)
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results, row["cell"])
     if row["value"] == row["default"]:
-        near = abs(row["largest"] - paper) <= limit
-        why = said if near else f"{said}, after {'fewer' if few else 'as many'} steps"
-        return Outcome(told(near, not few), why, **own, **facts(row, results))
+        return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own,
+                       **groups_facts(row, results))  # fmt: skip
     even = perfect(row)
     ours = {end: value - even for end, value in interval(row, "points", 1).items()}
     verdict, why = beside(ours, paper - base - even, limit, limits.much_less, few)
     why = (f"{shorter(results, row)}{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}{f' (even groups {even:+.0f})' * bool(even)}: {why}")  # fmt: skip
-    return Outcome(verdict, why, **own, **facts(row, results))
+    return Outcome(verdict, why, **own, **groups_facts(row, results))

@@ -14,7 +14,7 @@ from analysis import contents, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
 from analysis.rows import Missing, columns, need, only
-from analysis.rules.registry import Outcome, Verdict, around, facts, points, rule, told
+from analysis.rules.registry import EARLY, Outcome, Verdict, around, facts, points, rule, told
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -75,15 +75,15 @@ def category(claim: Claim, results: Results, group: str) -> Outcome:
     if found is None:
         first = contents.right(results).head(1)
         why = f"in no layer is a group mostly of {claim.paper} on validation documents"
-        verdict = told(False, not few(claim, results, first))
-        return Outcome(verdict, why, **known(results, first))
+        early = few(claim, results, first)
+        return Outcome(told(False, not early), why + EARLY * early, **known(results, first))
     best, own = found
     value, (more, words) = purity(results, own), against_others(results, int(best["layer"]))
-    verdict = told(value["low"] > HALF and more,
-                   value["high"] < HALF and not few(claim, results, own))  # fmt: skip
+    early = few(claim, results, own) and value["high"] < HALF
+    verdict = told(value["low"] > HALF and more, value["high"] < HALF and not early)
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
-           f"({value['low']:.0f} to {value['high']:.0f}) of its tokens; the layer's tokens by "
-           f"part of speech: {words}; {better_layers(results)}")  # fmt: skip
+           f"({value['low']:.0f} to {value['high']:.0f}) of its tokens{EARLY * early}; the layer's "
+           f"tokens by part of speech: {words}; {better_layers(results)}")  # fmt: skip
     return Outcome(verdict, why, **value, **known(results, own))
 
 
@@ -93,9 +93,9 @@ def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outc
     """How pure the purest group of that category is."""
     best, own = need(chosen(results, group))
     value, paper = purity(results, own), claim.figure
-    verdict = around(value, paper, limits.same_share, few(claim, results, own))
+    verdict, early = around(value, paper, limits.same_share, few(claim, results, own))
     why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
-           f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%")  # fmt: skip
+           f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%{early}")  # fmt: skip
     return Outcome(verdict, why, **value, **known(results, own))
 
 
@@ -111,11 +111,12 @@ def tokens(claim: Claim, results: Results, group: str) -> Outcome:
     shared = shared_words(results, theirs)
     same = int(shared[(best["layer"], best["group"])])
     chance = float((shared >= same).mean())
+    early = not same and few(claim, results, own)
     verdict = told(2 * same >= len(theirs) and chance <= 1 - results.confidence,
-                   not same and not few(claim, results, own))  # fmt: skip
+                   not same and not early)  # fmt: skip
     why = (f"layer {best['layer']}, group {best['group']} has {same} of the paper's {len(theirs)} "
            f"among the most frequent tokens of a document; so have {chance:.0%} of all "
-           "groups")  # fmt: skip
+           f"groups{EARLY * early}")  # fmt: skip
     return Outcome(verdict, why, **known(results, own))
 
 
@@ -141,9 +142,9 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
     percent, paper = columns(found, "ours", scale=factor), factor * claim.figure
     early = few(claim, results, own)
-    verdict = around(percent, paper, limits.same_share, early)
+    verdict, said = around(percent, paper, limits.same_share, early)
     why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
-           f"layers; the paper {paper:g}%")  # fmt: skip
+           f"layers; the paper {paper:g}%{said}")  # fmt: skip
     if early and claim.column != "confidence" and verdict == Verdict.DIRECTION:
         verdict, why = Verdict.INCONCLUSIVE, f"still even, after far fewer steps: {why}"
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, own))
@@ -160,10 +161,11 @@ def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     before, after = (contents.by_document(only(own, by="groups")) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
     limit = limits.same_share
-    verdict = told(found.low > -limit, found.high < -limit and not few(claim, results, tuned))
+    early = few(claim, results, tuned)
+    verdict = told(found.low > -limit and not early, found.high < -limit and not early)
     why = (f"{100 * after.mean():.1f}% of the tokens have their group's part of speech; "
            f"{100 * before.mean():.1f}% where routers alone were trained, so "
-           f"{points(vars(found), 'value')}")  # fmt: skip
+           f"{points(vars(found), 'value')}{EARLY * early}")  # fmt: skip
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, tuned))
 
 

@@ -133,12 +133,15 @@ def told(good: bool, bad: bool, holds: Verdict = Verdict.DIRECTION) -> Verdict:
     return holds if good else Verdict.NOT_REPRODUCED if bad else Verdict.INCONCLUSIVE
 
 
-def around(ours: Mapping[str, float], paper: float, limit: float, few: bool) -> Verdict:
+EARLY = ", after far fewer steps"
+
+
+def around(ours: Mapping[str, float], paper: float, limit: float, few: bool) -> tuple[Verdict, str]:
     """What an interval says of the paper's figure: against it where it lies wholly further from it
-    than the limit, but for a run of fewer steps than the paper's."""
+    than the limit, but for a run of fewer steps than the paper's; then words that say so."""
     within = paper - limit <= ours["low"] and ours["high"] <= paper + limit
     beyond = ours["high"] < paper - limit or ours["low"] > paper + limit
-    return told(within, beyond and not few)
+    return told(within, beyond and not few), EARLY * (beyond and few)
 
 
 def facts(row: Mapping[str, Any], results: Results, n: str = "documents",

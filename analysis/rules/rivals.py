@@ -15,7 +15,7 @@ from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
 from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.headline import judged
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, rule, told
+from analysis.rules.registry import EARLY, Outcome, Verdict, changed, facts, interval, rule, told
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
@@ -111,7 +111,7 @@ def faster_and_better(claim: Claim, results: Results) -> Outcome:
     verdict = told(mask["time_high"] < 1 and own["high"] < 0, slower or worse)
     window = results.cells[own["cell"]].method.get("window", 128)
     why = (f"Perplexity on {own['texts']} is {changed(own)} at {own['context']:,.0f} tokens under "
-           f"two of {own['K']:.0f} groups and a window of {window}{', after far fewer steps' * few}"
+           f"two of {own['K']:.0f} groups and a window of {window}{EARLY * few}"
            f"; such a mask takes {mask['time']:.0%} of full attention's time at "
            f"{mask['length']:,.0f} tokens on a CPU (window 128), no card timed it")  # fmt: skip
     return Outcome(verdict, why, **interval(own), **facts(own, results))

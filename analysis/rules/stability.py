@@ -8,6 +8,7 @@ mitigation that sets centroids itself moves them, whether they would have drifte
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,8 @@ import pandas as pd
 from analysis import ablations, contents, scope, stability
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import need, only, row_of
+from analysis.rows import Missing, need, only, row_of
+from analysis.rules.dominance import collapsed_elsewhere, of_default
 from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
@@ -34,6 +36,11 @@ def trained(results: Results, name: str, weights: bool, measure: str, **where: A
     this measure of it was not read."""
     known = stability.table(results).dropna(subset=measure).sort_values("steps", kind="stable")
     return need(row_of(known.iloc[::-1], name=name, weights=weights, **where))
+
+
+def of_groups(row: pd.Series) -> pd.Series:
+    """The row with the reading of its groups as evidence, in place of its trace."""
+    return pd.Series({**row, "evidence": row["groups_evidence"]})
 
 
 def known(row: pd.Series, results: Results, n: str = "layers") -> dict[str, Any]:
@@ -66,7 +73,8 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
     elif says not in ("yes", "no"):
         partly = limit < low and high < 1
         verdict = told(partly, low > 1)
-        said = "in part" if partly else "not blocked" if low > 1 else "the interval includes both"
+        said = ("in part" if partly else "not blocked" if low > 1 else
+                "wholly blocked" if high <= limit else "the interval includes both")  # fmt: skip
     why = (f"{WORDS[measure].format(row[measure])}, {left.value:.2f} ({low:.2f} to {high:.2f}, "
            f"over layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper "
            f"on blocking it: {says}")  # fmt: skip
@@ -97,13 +105,26 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
         f"{what}: {SEEN[yes]}" for what, yes in seen.items())  # fmt: skip
     happens, nothing = all(seen.values()), all(yes is False for yes in seen.values())
     verdict = told(happens, nothing and (method == SINKHORN or not fewer))
+    if verdict == Verdict.NOT_REPRODUCED and (shorter := happened(results, row, limits)):
+        verdict, words = Verdict.INCONCLUSIVE, f"{words}; but yes in {shorter}"
     if happens and method == SINKHORN:
         verdict, words = semantic(claim, results)
     why = (f"{row['largest']:.0f}% of the tokens in the largest of {row['groups']} groups "
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
            f"alive, {row['agreement']:.1%} of the tokens keep theirs; after {row['steps']} "
            f"steps, {words}")  # fmt: skip
-    return Outcome(verdict, why, **known(row, results))
+    return Outcome(verdict, why, **known(of_groups(row), results))
+
+
+def happened(results: Results, row: pd.Series, limits: Tolerances) -> str:
+    """The other trainings of a mitigation that did end as the paper says, in words."""
+    table = stability.table(results).dropna(subset="largest")
+    others = only(table[table["cell"] != row["cell"]], name=row["name"], weights=True)
+    even = {other["steps"]: trained(results, SINKHORN, True, "largest", steps=other["steps"])
+            for _, other in others.iterrows()}  # fmt: skip
+    return ", ".join(f"{other['cell']} after {other['steps']} steps"
+                     for _, other in others.iterrows()
+                     if all(ends(other, even[other["steps"]], limits).values()))  # fmt: skip
 
 
 def ends(row: pd.Series, sinkhorn: pd.Series, limits: Tolerances) -> dict[str, bool | None]:
@@ -180,19 +201,26 @@ METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SIN
 )  # fmt: skip
 def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group at the end."""
-    method = METHODS[claim.keys["method"]]
-    row = trained(results, method, claim.column.endswith("full_ft"), "largest")
+    method, weights = METHODS[claim.keys["method"]], claim.column.endswith("full_ft")
+    if method == SINKHORN:
+        with suppress(Missing):
+            return of_default(claim, results, limits, "joint" if weights else "centroids")
+    row = trained(results, method, weights, "largest")
     own, paper = interval(row, "largest", 1), claim.figure
     late = method != SINKHORN and scope.fewer_steps(claim, results, row["cell"])
-    verdict = around(own, paper, limits.same_share, late)
+    verdict, elsewhere = around(own, paper, limits.same_share, late)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
         verdict = Verdict.DIRECTION  # a collapse is one
+    elif paper > limits.collapsed:
+        alike = only(stability.table(results), name=method, weights=weights)
+        if elsewhere := elsewhere + collapsed_elsewhere(alike, limits.collapsed):
+            verdict = Verdict.INCONCLUSIVE
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
            f"({own['low']:.1f} to {own['high']:.1f}) after {row['steps']} steps; the paper "
-           f"{paper:g}% (limit {limits.same_share:g} points)")  # fmt: skip
+           f"{paper:g}% (limit {limits.same_share:g} points){elsewhere}")  # fmt: skip
     if method != SINKHORN:
         why += "; it gives no weights of its losses: ours are 0.01"
-    return Outcome(verdict, why, **own, **known(row, results, "documents"))
+    return Outcome(verdict, why, **own, **known(of_groups(row), results, "documents"))
 
 
 @rule(
@@ -205,8 +233,8 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
     row = trained(results, METHODS[method], claim.column.endswith("full_ft"), "agreement")
     own, paper = interval(row, "agreement", 1), claim.figure
     few = scope.fewer_steps(claim, results, row["cell"])
-    verdict = around(own, paper, limits.same_share / 100, few)
+    verdict, early = around(own, paper, limits.same_share / 100, few)
     why = (f"{own['ours']:.1%} of the tokens keep their group from look to look "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
-           f"paper {paper:.1%}")  # fmt: skip
+           f"paper {paper:.1%}{early}")  # fmt: skip
     return Outcome(verdict, why, **own, **known(row, results))

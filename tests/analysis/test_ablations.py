@@ -22,6 +22,8 @@ from tests.experiments.training import CENTROIDS, work
 
 __all__ = ["work"]
 
+FOR_ALL = {"steps": 4000, "learning_rate": 0.001}
+LONG = JOINT | FOR_ALL
 PAPER = {"name": "focus", "num_groups": 4, "top_k": 2, "window": 8, "sinks": 0, "gate": "eq2",
          "balance": "sinkhorn", "routers": "paper"}  # fmt: skip
 
@@ -66,7 +68,7 @@ def test_on_text_a_quarter_as_long_a_window_stands_for_one_four_times_as_long(
 ) -> None:
     write_ablation(results.root, "ablate", 0.0, 24.0)
     write_ablation(results.root, "ablate_other", 0.0, 24.0, against=["ablate"], window=64)
-    known: dict[str, Any] = {"regime": ROUTERS | {"steps": 4000}}
+    known: dict[str, Any] = {"regime": ROUTERS | FOR_ALL}
     write_ablation(results.root, "ablate_steps", 0.0, 24.0, window=32, **known)
     write_ablation(results.root, "ablate_steps_other", 0.1, 24.0, against=["ablate_steps"],
                    window=16, **known)  # fmt: skip
@@ -77,17 +79,19 @@ def test_on_text_a_quarter_as_long_a_window_stands_for_one_four_times_as_long(
     assert "A window of 16" in decide(claim, results, limits).why
 
 
-def test_the_default_of_all_steps_stands_for_every_setting(
-    results: Results, limits: Tolerances
+@pytest.mark.parametrize(("shares", "verdict"), [
+    ([60.0, 40.0], Verdict.NOT_REPRODUCED), ([60.0, 22.0], Verdict.INCONCLUSIVE),
+    ([60.0, 5.0], Verdict.INCONCLUSIVE), ([21.0, 25.0], Verdict.DIRECTION),
+])  # fmt: skip
+def test_the_default_is_judged_by_every_run_of_all_steps(
+    results: Results, limits: Tolerances, shares: list[float], verdict: Verdict
 ) -> None:
-    write_ablation(results.root, "tuned", 0.0, 22.0, regime=JOINT)
-    write_ablation(results.root, "tuned_other", 0.0, 22.0, regime=JOINT, against=["tuned"],
+    write_ablation(results.root, "tuned", 0.0, 90.0, regime=JOINT)
+    write_ablation(results.root, "tuned_other", 0.0, 90.0, regime=JOINT, against=["tuned"],
                    num_groups=16)  # fmt: skip
-    write_ablation(results.root, "steady", 0.0, 60.0, regime=JOINT | {"steps": 4000})
-    write_ablation(results.root, "steady_other", 0.0, 60.0, regime=JOINT | {"steps": 4000},
-                   against=["steady"],
-                   temperature=0.5)  # fmt: skip
+    for name, share, rate in zip(("steady", "steady_rate"), shares, (0.001, 0.01), strict=True):
+        write_ablation(results.root, name, 0.0, share, regime=LONG | {"learning_rate": rate})
     (claim,) = (each for each in claims() if each.id == "table9.k.8.dominance_full_ft")
     found = decide(claim, results, limits)
-    assert found.verdict == Verdict.NOT_REPRODUCED
-    assert "60%" in found.why
+    assert found.verdict == verdict, found.why
+    assert f"{shares[1]:.0f}% (smollm2-135m-instruct, 0.01)" in found.why

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.analysis.group_files import JOINT
 from tests.analysis.rules.writers import (
     ARITHMETIC,
     CONTRADICTS,
@@ -268,7 +267,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          rivals_answers(9, "sparq")),
     ],
     "sums": [
-        ("gsm8k.mistral-7b.focus.accuracy", summed(0), DIRECTION, summed(9, steps=4000)),
+        ("gsm8k.mistral-7b.focus.accuracy", summed(0, steps=4000), DIRECTION,
+         summed(9, steps=4000)),
     ],
     "finetuned": [
         ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,
@@ -289,22 +289,22 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "setting_changed": [
         ("table9.k.32.centroid_ppl", ablated(0.1, 24.0, num_groups=32), DIRECTION,
          ablated(-0.1, 24.0, TRAINED, num_groups=32)),
-        ("table9.window.512.centroid_ppl", ablated(0.0, 24.0, window=512), DIRECTION,
+        ("table9.window.512.centroid_ppl", ablated(0.0, 24.0, TRAINED, window=512), DIRECTION,
          ablated(-0.1, 24.0, TRAINED, window=512)),
-        ("table9.tau.0.05.finetuned_ppl", ablated(0.0, 24.0, JOINT, temperature=0.05), DIRECTION,
+        ("table9.tau.0.05.finetuned_ppl", ablated(0.0, 24.0, LONG, temperature=0.05), DIRECTION,
          ablated(0.1, 24.0, LONG, temperature=0.05)),
     ],
     "dimensions": [
-        ("routing_dim.r768.ppl", ablated(0.0, 24.0, routing_dim=576), DIRECTION,
+        ("routing_dim.r768.ppl", ablated(0.0, 24.0, TRAINED, routing_dim=576), DIRECTION,
          ablated(-0.1, 24.0, TRAINED, routing_dim=576)),
     ],
     "groups_changed": [
         ("table9.sinkhorn-iterations.3.dominance_centroid",
          ablated(0.0, 90.0, sinkhorn_iterations=3), DIRECTION,
          ablated(0.0, 12.0, TRAINED, sinkhorn_iterations=3)),
-        ("table9.k.4.dominance_centroid", ablated(0.0, 36.5, num_groups=4), DIRECTION,
+        ("table9.k.4.dominance_centroid", ablated(0.0, 36.5, TRAINED, num_groups=4), DIRECTION,
          ablated(0.0, 24.0, TRAINED, num_groups=4)),  # even groups would have 12.5 points more
-        ("table9.window.512.dominance_full_ft", ablated(0.0, 24.0, JOINT, window=512), DIRECTION,
+        ("table9.window.512.dominance_full_ft", ablated(0.0, 24.0, LONG, window=512), DIRECTION,
          ablated(0.0, 50.0, LONG, window=512)),
     ],
     "escape": [
@@ -364,7 +364,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("groups.notes.assignment.confidence", sure(20.0), DIRECTION, unsure),
     ],
     "persists": [
-        ("groups.notes.full-finetuning.persists", persisting(0.9), DIRECTION,
+        ("groups.notes.full-finetuning.persists", persisting(0.9, regime=TRAINED), DIRECTION,
          persisting(0.6, regime=TRAINED)),
     ],
     "unexposed": [("audit.4", answers(0, 0.0), DIRECTION, answers(0, 0.3))],

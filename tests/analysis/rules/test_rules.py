@@ -48,6 +48,7 @@ from tests.analysis.rules.writers import (
 )
 
 SINKHORN: Any = ("sinkhorn", 13.0, {})
+LATE: Any = {"steps": 4000, "base": "steady"}
 SHAKEN: Any = ("recluster", 60.0, {"agreement": 0.5})
 
 
@@ -107,6 +108,22 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
             cures((*SINKHORN[:2], {"agreement": 0.99})),
         ),  # and no more
         ("table8.stop-gradient-on-inputs.outcome", cures(SINKHORN, ("stop_gradient", 90.0, {}))),
+        *(
+            (
+                claim,
+                cures(
+                    ("softmax", 84.0, {}),
+                    ("sinkhorn", 13.0, {}),
+                    ("softmax", 13.0, LATE),
+                    ("sinkhorn", 13.0, LATE),
+                ),
+            )  # once it did
+            for claim in (
+                "table8.entropy-and-balance-loss.outcome",
+                "dominance.softmax-and-balance-loss.dominance_full_ft",
+            )
+        ),
+        ("table9.window.512.centroid_ppl", ablated(0.0, 24.0, window=512)),  # small, but early
         ("groups.g4.top_tokens", holds(0.9, top="of in")),  # as in every group
         ("table9.k.32.centroid_ppl", ablated(-0.1, 24.0, num_groups=32)),  # after 24 steps
         ("groups.g4.purity", holds(0.6)),
