@@ -152,7 +152,7 @@ class FocusCacheLayer(CacheLayerMixin):
         both = zip(rule._fields, before, now, strict=True)
         told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both if a != b]
         if before.router != now.router:
-            told = ["another router (of another adapter or model)"]
+            told = ["another router (of another adapter or model), or it has learnt since"]
         raise ValueError(
             f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go on "
             "with the same, or start with a new cache"

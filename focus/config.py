@@ -111,7 +111,7 @@ class FocusConfig:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"{name}: must be a whole number, got {value!r}")
+                raise ValueError(f"{name}: must be a whole number (int), got {value!r}")
             if value < least:
                 raise ValueError(f"{name}: must be >= {least}, got {value}")
         if self.ngram * self.ngram_keys > MOST_FOUND:

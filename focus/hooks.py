@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from focus.cache import adopt, release
 from focus.cache_layer import FocusCacheLayer
 from focus.call import KEYWORD, Call, running, set_running
-from focus.masks import refuse_packed
+from focus.masks import refuse_keywords, refuse_one_row, refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
@@ -61,7 +61,7 @@ class ModelHook:
         call = self._begun(module, args, kwargs)
         mode = call.settings.mode
         if mode != "full":
-            refuse_packed(kwargs)
+            self._refuse(module, call, kwargs)
         if module.training and torch.is_grad_enabled() and mode != "soft":
             self.state.warn_without_gate(module, mode)
         if mode == "soft" and torch.is_grad_enabled():
@@ -73,6 +73,14 @@ class ModelHook:
             # Gemma-4 drops queries ahead of the layers that share keys: masks then stand askew.
             kwargs = {**kwargs, "logits_to_keep": 0}
         return args, {**kwargs, KEYWORD: call}
+
+    @staticmethod
+    def _refuse(module: nn.Module, call: Call, kwargs: dict[str, Any]) -> None:
+        refuse_packed(kwargs)
+        given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
+        if isinstance(given, Tensor) and given.dim() > 1:
+            refuse_one_row(kwargs.get("attention_mask"), given.shape[1])
+        refuse_keywords({"output_attentions": getattr(module.config, "output_attentions", False)})
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The pass that a model around this one has begun, or a new one."""

@@ -31,7 +31,7 @@ from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
 from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
-from focus.masks import read_mask, refuse_four_dimensions, refuse_keywords
+from focus.masks import read_mask, refuse_four_dimensions, refuse_keywords, refuse_other_window
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
 from focus.unrouted import Unrouted
@@ -79,12 +79,16 @@ def attention(
     refuse_keywords(kwargs)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
-    real, band = read_mask(attention_mask, query.shape[2], tokens)
-    if band is not None and band != own_window:
+    if seen and layer.cache is not None and layer.cache.batch != len(query):
         raise ValueError(
-            f"attention_mask: a 4D mask with a sliding window of {band} tokens, which is not the "
-            "model's own; Focus does not support it: pass a (batch, tokens) mask"
+            f"past_key_values: holds {layer.cache.batch} sequences, and the call has {len(query)}; "
+            "repeat them with past_key_values.batch_repeat_interleave, keep some with "
+            "batch_select_indices, or start with a new cache"
         )
+    real, band = read_mask(attention_mask, query.shape[2], tokens)
+    refuse_other_window(attention_mask, band, own_window, tokens)
+    if real is not None:
+        real = real.expand(len(query), -1)  # a mask of four dimensions may be one for all
     limit = own_window if own_window is not None and (seen or own_window < tokens) else None
     usual = query.shape[-1] ** -0.5
     scale = usual if scaling is None else scaling

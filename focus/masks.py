@@ -40,7 +40,10 @@ def focus_mask(**asked: Any) -> Tensor | None:
         own: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[own_name](**asked)
         return own
     if mask_function is causal_mask_function or sliding:
-        return _padding(asked.get("attention_mask"), asked["kv_length"], asked.get("kv_offset", 0))
+        real = asked.get("attention_mask")
+        if real is not None:
+            _check_padding(real, asked.get("batch_size", len(real)))
+        return _padding(real, asked["kv_length"], asked.get("kv_offset", 0))
     return sdpa_mask(
         **{**asked, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     )
@@ -58,6 +61,14 @@ def is_sliding(mask_function: Callable[..., Any]) -> bool:
         return False
     names = [getattr(part, "__qualname__", "") for part in parts[0]]
     return parts[0][1] is causal_mask_function and names[0].startswith("sliding_window_overlay")
+
+
+def _check_padding(attention_mask: Tensor, batch: int) -> None:
+    if attention_mask.dim() != 2 or len(attention_mask) != batch:
+        raise ValueError(
+            f"attention_mask: has shape {tuple(attention_mask.shape)} for {batch} sequences; give "
+            "(batch, tokens), a row each"
+        )
 
 
 def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
@@ -113,6 +124,43 @@ def refuse_four_dimensions(mask: Tensor | None, implementation: str) -> None:
         raise ValueError(
             "attention_mask: FlashAttention takes no mask of four dimensions, which comes with a "
             "static cache; use the default dynamic cache"
+        )
+
+
+def refuse_other_window(mask: Tensor | None, band: int | None, own: int | None,
+                        tokens: int) -> None:  # fmt: skip
+    """Refuses a mask of many rows that has another sliding window than the layer: which of the two
+    is meant cannot be told.
+
+    Args:
+        band: tokens of the mask's window (:func:`read_mask`); own: of the layer's; None: none.
+
+    Raises:
+        ValueError: they differ, where either removes a pair.
+    """
+    if mask is None or mask.shape[-2] == 1:
+        return
+    if band != (own if own is not None and own < tokens else None):
+        has = "no sliding window" if band is None else f"a sliding window of {band} tokens"
+        raise ValueError(
+            f"attention_mask: a 4D mask with {has}, which is not as the model's own "
+            f"({own or 'none'}); Focus does not support it: pass a (batch, tokens) mask"
+        )
+
+
+def refuse_one_row(mask: Any, tokens: int) -> None:
+    """Before a forward pass: a mask of four dimensions with one row for all queries lets tokens see
+    later ones, which Focus never does.
+
+    Raises:
+        ValueError: this is one.
+    """
+    masks = mask.values() if isinstance(mask, Mapping) else [mask]
+    if tokens > 1 and any(isinstance(m, Tensor) and m.dim() == 4 and m.shape[-2] == 1
+                          for m in masks):  # fmt: skip
+        raise ValueError(
+            "attention_mask: a 4D mask of one row lets tokens see later ones, and Focus is causal; "
+            "pass a (batch, tokens) mask, or use focus.mode(model, 'full')"
         )
 
 

@@ -49,7 +49,7 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
 
     Args:
         model: a transformers causal LM (see ``focus.architectures``), also one that peft wraps:
-            the parameters of its adapters keep their ``requires_grad``.
+            then every parameter keeps its ``requires_grad``, since peft has frozen the weights.
         config: what is routed and how.
         seed: of the routers' random initialisation; None uses torch's global generator.
 
@@ -83,10 +83,8 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
 
 def _install(state: FocusState, inner: PreTrainedModel) -> None:
     _own_config(inner)
-    adapters = _adapter_parameters(inner)
-    for parameter in inner.parameters():
-        if id(parameter) not in adapters:
-            parameter.requires_grad_(False)
+    if not _has_peft(inner):  # which has frozen the weights, and knows what it trains
+        inner.requires_grad_(False)
     for index, layer in state.layers.items():
         handle = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
         state.handles.append(handle)
@@ -137,16 +135,9 @@ def _own_config(model: PreTrainedModel) -> None:
             module.__dict__["config"] = copies[id(former)]
 
 
-def _adapter_parameters(model: nn.Module) -> set[int]:
-    """Of peft's layers: their parameters beside the base layer's."""
-    found: set[int] = set()
-    for module in model.modules():
-        if hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names"):
-            base = {id(p) for p in module.get_submodule("base_layer").parameters()}
-            found |= {id(p) for p in module.parameters()} - base
-        elif hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
-            found |= {id(p) for p in module.get_submodule("modules_to_save").parameters()}
-    return found
+def _has_peft(model: nn.Module) -> bool:
+    """Whether peft has put layers into a model: each of its kinds lives in a module of peft's."""
+    return any(type(module).__module__.startswith("peft.") for module in model.modules())
 
 
 def detach(model: AnyModel) -> AnyModel:

@@ -95,8 +95,12 @@ def _check_tensors(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) 
                 f"adapter: {name} is of shape {tuple(found.shape)}, its config and the model ask "
                 f"for {tuple(like.shape)}: {cure}"
             )
-        if not bool(torch.isfinite(found).all()):
+        if found.is_floating_point() != like.is_floating_point() or found.dtype == torch.bool:
+            raise ValueError(f"adapter: {name} is {found.dtype}, not {like.dtype}: {cure}")
+        if not bool(torch.isfinite(found.to(like.dtype)).all()):
             raise ValueError(f"adapter: {name} holds NaN or infinite values: {cure}")
+        if not like.is_floating_point() and bool((found < 0).any()):
+            raise ValueError(f"adapter: {name} is negative: {cure}")
 
 
 def activate(state: FocusState, name: str) -> None:

@@ -41,6 +41,8 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
     with torch.no_grad(), evaluating(model), every:
         if not isinstance(texts, Iterable):
             raise ValueError(f"texts: must be a list of token ids, got {type(texts).__name__}")
+        if isinstance(texts, Tensor):
+            raise ValueError("texts: is one tensor; give a list of them, [texts]")
         for ids in texts:
             fits = isinstance(ids, Tensor) and ids.dim() == 2 and ids.dtype in TOKENS
             if not fits or ids.shape[1] < least:

@@ -68,7 +68,8 @@ class Router(nn.Module):
         super().__init__()
         self.config = config
         self.spread: list[tuple[int, int]] = []  # by top_k, where groups are allocated
-        self.name = uuid.uuid4().hex  # tells its cached keys from another's; copies share it
+        self._own = self._name = uuid.uuid4().hex
+        self._written: tuple[int, ...] = ()
         sides = {"key_head": 2, "query_head": query_heads // key_heads + 1}.get(config.routers, 1)
         heads = key_heads if config.two_sided else 1
         device = None if torch.get_default_device().type == "meta" else "cpu"
@@ -86,6 +87,31 @@ class Router(nn.Module):
         if config.allocated:
             alike = torch.arange(1, config.num_groups + 1, dtype=torch.float32, device=device)
             self.take(taken_at=alike.repeat(self.query_routings, 1))
+
+    @property
+    def name(self) -> str:
+        """Tells its cached keys from those of another, and from its own before its parameters
+        changed; a copy has it until either changes. Not seen are changes in compiled code, and
+        writes through ``.data``."""
+        if torch.compiler.is_compiling() or self.centroids.is_meta:
+            return self._name
+        now = self._writes()
+        if now != self._written:
+            self._name, self._written = f"{self._own} {now}", now
+        return self._name
+
+    def _writes(self) -> tuple[int, ...]:
+        """How often each tensor that files keys was written to: no device is asked."""
+        own = (self._parameters["projection"], self._parameters["centroids"],
+               self._buffers["potentials"])  # fmt: skip
+        return tuple(-1 if t is None or t.is_inference() else t._version for t in own)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_name": self.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._own, self._written = uuid.uuid4().hex, self._writes()
 
     @property
     def query_routings(self) -> int:
@@ -123,6 +149,8 @@ class Router(nn.Module):
                     own = new.to(self.centroids.device, torch.float32, copy=True)
                 self.register_buffer(name, own)
         self._note_spread()
+        self._own = self._name = uuid.uuid4().hex
+        self._written = ()
 
     def heavy(self, hidden_BTE: Tensor) -> Tensor:
         """Whether tokens are heavy hitters (:mod:`focus.heavy`), (B, Hr, T) bool."""

@@ -191,6 +191,11 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
     Raises:
         ValueError: there is none.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model: must be a transformers model, got {model!r}; load it first, with "
+            "AutoModelForCausalLM.from_pretrained, say"
+        )
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             return module

@@ -148,6 +148,20 @@ def infinite(tensors: dict[str, Tensor]) -> None:
     tensors["layers.0.potentials"][0, 0, 0] = float("inf")
 
 
+def too_wide(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.0.centroids"] = torch.full_like(
+        tensors["layers.0.centroids"], 1e300, dtype=torch.float64
+    )
+
+
+def whole(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.0.centroids"] = tensors["layers.0.centroids"].long()
+
+
+def below_zero(tensors: dict[str, Tensor]) -> None:
+    tensors["layers.0.batches"] = torch.tensor(-1)
+
+
 def missing(tensors: dict[str, Tensor]) -> None:
     tensors.pop("layers.0.centroids")
 
@@ -165,6 +179,9 @@ def groups(tensors: dict[str, Tensor]) -> None:
     [
         (nan, "layers.1.centroids holds NaN"),
         (infinite, "layers.0.potentials holds NaN or inf"),
+        (too_wide, "layers.0.centroids holds NaN or inf"),
+        (whole, "layers.0.centroids is torch.int64, not torch.float32"),
+        (below_zero, "layers.0.batches is negative"),
         (missing, r"missing \['layers.0.centroids'\]"),
         (unknown, r"unknown \['layers.7.centroids'\]"),
         (groups, r"layers.0.centroids is of shape \(2, 2, 3, 16\).*\(2, 2, 4, 16\)"),

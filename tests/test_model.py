@@ -220,6 +220,17 @@ def test_what_peft_saves_beside_its_adapters_goes_on_learning() -> None:
     assert not any("original_module" in name or "embed_tokens" in name for name in learning)
 
 
+@pytest.mark.parametrize("bias", ["lora_only", "all"])
+def test_weights_that_peft_trains_go_on_learning(bias: str) -> None:
+    lora = LoraConfig(target_modules=["q_proj"], bias=bias)
+    wrapped = get_peft_model(tiny("tiny-qwen2"), lora)
+    before = {n: p.requires_grad for n, p in wrapped.named_parameters()}
+    assert any(learns and "bias" in name for name, learns in before.items())
+    focus.attach(wrapped, CONFIG, seed=0)
+    after = {n: p.requires_grad for n, p in wrapped.named_parameters() if "focus_router" not in n}
+    assert after == before
+
+
 class TestErrors:
     def test_a_window_of_the_masks_own(self) -> None:
         model, position = focus.attach(tiny("tiny-llama"), CONFIG), torch.arange(40)

@@ -1,0 +1,86 @@
+"""A cache that something has changed under: it goes on rightly, or says why not."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from transformers import DynamicCache
+
+import focus
+from focus import FocusConfig
+from focus.routing import Router
+from tests.models import tiny, token_ids
+
+CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
+
+
+def routers(model: nn.Module) -> list[Router]:
+    return [module for module in model.modules() if isinstance(module, Router)]
+
+
+@pytest.mark.parametrize("new", [1, 5])
+@pytest.mark.parametrize("seen", [4, 40])  # within the window, and beyond
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 2)])
+def test_a_cache_of_other_sequences_is_refused(
+    before: int, after: int, seen: int, new: int
+) -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(4, 60)
+    cache, same = DynamicCache(), DynamicCache()
+    with torch.no_grad():
+        for each in (cache, same):
+            model(ids[:before, :seen], past_key_values=each)
+        told = f"^past_key_values: holds {before} sequences, and the call has {after}"
+        with pytest.raises(ValueError, match=told):
+            model(ids[:after, seen : seen + new], past_key_values=cache)
+        one, other = (model(ids[:before, seen : seen + new], past_key_values=each).logits
+                      for each in (cache, same))  # fmt: skip
+    assert torch.equal(one, other)
+
+
+def learn(model: nn.Module) -> None:
+    for router in routers(model):
+        with torch.no_grad():
+            router.centroids += 0.5
+
+
+def load(model: nn.Module) -> None:
+    for router in routers(model):
+        router.load_state_dict(router.state_dict())
+
+
+def calibrate(model: nn.Module) -> None:
+    focus.find_heavy_hitters(model, [token_ids(1, 900)], share=0.2)
+
+
+@pytest.mark.parametrize("change", [learn, load, calibrate])
+def test_a_cache_ends_where_its_routers_change(change: Callable[[nn.Module], None]) -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(2, 60)
+    focus.find_heavy_hitters(model, [token_ids(1, 900)], share=0.05)
+    with torch.no_grad():
+        cache = model(ids[:, :40]).past_key_values
+        change(model)
+        with pytest.raises(ValueError, match="or it has learnt since"):
+            model(ids[:, 40:], past_key_values=cache)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_goes_on_from_a_cache_until_it_changes(
+    copied: Callable[[nn.Module], nn.Module],
+) -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(2, 60)
+    load(model)
+    twin = copied(model)
+    with torch.no_grad():
+        cache = model(ids[:, :40]).past_key_values
+        own = copy.deepcopy(cache)
+        assert torch.equal(twin(ids[:, 40:50], past_key_values=cache).logits,
+                           model(ids[:, 40:50], past_key_values=own).logits)  # fmt: skip
+        learn(twin)
+        with pytest.raises(ValueError, match="or it has learnt since"):
+            twin(ids[:, 50:], past_key_values=cache)
+        model(ids[:, 50:], past_key_values=own)
