@@ -72,7 +72,7 @@ ABOUT = {
 MINE = About("this repository", "each token with its layer's centroids", "routers")
 SEARCHED = About(
     "this repository, after arXiv:2312.04985",
-    "36% of the pairs, 16 of 64 dimensions; and centroids",
+    "36% of the distant pairs, 16 of 64 dimensions; and centroids",
     "routers",
     generates=False,
 )

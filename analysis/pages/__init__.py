@@ -44,13 +44,22 @@ def ledger(rows: list[claims.Row]) -> str:
 
 def caveats(rows: list[claims.Row]) -> str:
     """How many verdicts rest on the same measurement, and how many wait for longer runs."""
-    seen = [row for row in rows if row["verdict"] == Verdict.DIRECTION]
-    apart = {(row["evidence"], found[0] if (found := MEASURED.search(row["why"])) else row["ours"])
-             for row in seen}  # fmt: skip
+    agree, differ = (measurements(rows, verdict)
+                     for verdict in (Verdict.DIRECTION, Verdict.NOT_REPRODUCED))  # fmt: skip
     short = sum(row["verdict"] == Verdict.INCONCLUSIVE and bool(SHORT.search(row["why"]))
                 for row in rows)  # fmt: skip
-    told = f" The agreement rests on {len(apart)} separate measurements." if seen else ""
+    told = ""
+    if agree and differ:
+        told = (f" The agreement rests on {agree} separate measurements, what is not reproduced on "
+                f"{differ}.")  # fmt: skip
     return told + (f" For {short} of the inconclusive our training was too short." if short else "")
+
+
+def measurements(rows: list[claims.Row], verdict: Verdict) -> int:
+    """Of the rows with this verdict, those that do not repeat another's measurement."""
+    return len({(row["evidence"],
+                 found[0] if (found := MEASURED.search(row["why"])) else row["ours"])
+                for row in rows if row["verdict"] == verdict})  # fmt: skip
 
 
 def counted(rows: list[claims.Row]) -> str:
@@ -73,6 +82,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "best": lambda: rivals.best(results),
         "question": lambda: rivals.question(results),
         "rivals": lambda: rivals.beside(results),
+        "shares": lambda: rivals.shares(results),
         "kinds": lambda: rivals.kinds(results),
         "sharing": lambda: failed.sharing(results),
         "failed": lambda: failed.failed(results),

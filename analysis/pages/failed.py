@@ -8,11 +8,12 @@ from analysis import lengths
 from analysis.comparisons import MAIN_READING, Headline, headline, quality, versus
 from analysis.pages.words import percent
 from analysis.results import Results
-from analysis.rows import Missing, need, only
+from analysis.rows import Missing, need, only, row_of
 from analysis.tables import markdown, plural
 
 LONGEST = "long_8192"  # the reading of the longest texts
-SINKS = ("paper", "paper_sinks")  # the same but for sinks, gate and scores
+# The same but for sinks, gate, scores and balance, under the balance that each is meant for.
+SINKS = {"paper": "k2.symmetric.sinkhorn", "paper_sinks": "k2.symmetric.causal"}
 SHORT = 512  # tokens
 NAMES = {"forward": "a forward pass", "generation": "generation"}
 
@@ -47,12 +48,11 @@ def on_adapted(results: Results) -> str:
 
 def with_sinks(results: Results) -> str:
     """What sinks and our gate change of it, on the text of the core path."""
-    frame = only(quality(results), base_role="pretrained", reading="plays", cell=SINKS,
-                 budget="k2.symmetric.sinkhorn").set_index("cell")  # fmt: skip
-    if set(frame.index) != set(SINKS):
+    frame = only(quality(results), base_role="pretrained", reading="plays")
+    plain, sinks = (row_of(frame, cell=cell, budget=budget) for cell, budget in SINKS.items())
+    if plain is None or sinks is None:
         return ""
-    plain, sinks = (frame.loc[name] for name in SINKS)
-    steps = results.cells[SINKS[1]].steps
+    steps = results.cells[sinks["cell"]].steps
     return (" Four sinks, our gate, cosine scores and causal balance together repair it. On plays, "
             f"after {steps} steps each, two groups then cost {percent(sinks)}; without them "
             f"{percent(plain)}.")  # fmt: skip

@@ -18,6 +18,16 @@ from analysis.tables import markdown
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")  # of the page that has the best alone
 WORST = 0.12  # what costs more stands in the table of results/tables alone
 BEST = 8
+SHARES = (
+    "longer_allocated",
+    "allocated",
+    "heavy",
+    "quest",
+    "ours",
+    "moba",
+    "trained_seer",
+    "streaming",
+)  # those that were read at several budgets
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 
@@ -79,6 +89,20 @@ def kinds(results: Results) -> str:
     told = [[str(texts), *(percent(row_of(rows, role=role)) for role in roles)]
             for texts, rows in own.groupby("texts")]  # fmt: skip
     return "\n".join(markdown(["", *(ROLES[role] for role in roles)], told))
+
+
+def shares(results: Results) -> str:
+    """What each costs as more distant pairs are kept, with the share that it kept."""
+    own = need(only(rivals.rows(results), role=SHARES))
+    budgets = sorted({budget for budget in own["budget"] if budget[0].isdigit()}, key=float)
+    told = []
+    for role in SHARES:
+        rows = (row_of(own, role=role, budget=budget) for budget in budgets)
+        cells = [NONE if row is None else f"{percent(row)} at {row['distant_density']:.1%}"
+                 for row in rows]  # fmt: skip
+        told += [[ROLES[role], *cells]] if set(cells) != {NONE} else []
+    head = ["", *(f"{float(budget):.0%} of the distant pairs" for budget in budgets)]
+    return "\n".join(markdown(head, told))
 
 
 def costs(row: pd.Series) -> list[str]:
