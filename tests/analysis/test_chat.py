@@ -27,7 +27,3 @@ def test_questions_are_paired(results):
     assert found.documents == 4
     with pytest.raises(Missing):
         chat.apart(results, "lora4", "lora16", 1024)
-
-
-def test_nothing_read_is_an_empty_table(results):
-    assert chat.table(results).empty

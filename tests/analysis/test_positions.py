@@ -17,7 +17,3 @@ def test_stretches_are_paired_with_the_same_positions(results):
     assert second["change"] == pytest.approx(np.expm1(0.1))
     assert second["low"] <= second["change"] <= second["high"]
     assert (second["documents"], second["moved"], second["largest"]) == (4, 10.0, 30.0)
-
-
-def test_nothing_read_is_an_empty_table(results):
-    assert positions.table(results).empty

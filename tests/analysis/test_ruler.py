@@ -28,7 +28,3 @@ def test_another_mask_is_compared_at_its_budget(results):
     own = frame[(frame["against"] == "ruler_recipe") & (frame["task"] == ruler.EVERY)].iloc[0]
     assert (own["found"], own["base_found"], own["points"]) == (25.0, 50.0, -25.0)
     assert own["nats"] == pytest.approx(0.2)
-
-
-def test_nothing_read_is_an_empty_table(results):
-    assert ruler.table(results).empty

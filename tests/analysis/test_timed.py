@@ -29,7 +29,3 @@ def test_masks_are_joined_by_what_they_are(results: Results) -> None:
     frame = timed.table(Results(results.base, "laptop"))
     found = {(row["role"], row["time"]): round(row["change"], 4) for _, row in frame.iterrows()}
     assert found == {("ours", 0.2): 0.04, ("window", 0.1): 0.05}
-
-
-def test_nothing_timed_is_an_empty_table(results: Results) -> None:
-    assert timed.table(results).empty
