@@ -35,13 +35,11 @@ class Traced:
     """Bytes and operations of one step on one device.
 
     Attributes:
-        gradients: bytes of the gradients of what is trained (0 without training).
         activations: highest sum of bytes of all that the step makes, gradients and cache aside.
         cache: bytes of the key/value cache at the end of the context (0 in training).
         flops: a multiplication and an addition are two.
     """
 
-    gradients: int
     activations: int
     cache: int
     flops: int
@@ -173,8 +171,7 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
                 loss = next_token_loss(model, ids)
             loss.backward()
         hook.remove()
-        gradients = shapes.size(p.grad for p in shapes.trained(model) if p.grad is not None)
-    return Traced(gradients, watch.peak, 0, watch.flops)
+    return Traced(watch.peak, 0, watch.flops)
 
 
 def inference(model: PreTrainedModel, batch: int, context: int) -> Traced:
@@ -190,7 +187,7 @@ def inference(model: PreTrainedModel, batch: int, context: int) -> Traced:
         with watch:
             found = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
         cache = shapes.size(x for layer in found.layers for x in (layer.keys, layer.values))
-    return Traced(0, watch.peak - cache, cache, watch.flops)
+    return Traced(watch.peak - cache, cache, watch.flops)
 
 
 def _watched(model: PreTrainedModel, blocked: bool) -> Watch:
