@@ -5,13 +5,11 @@ for k = 1, what runs without a compiler (``stripes``: all pairs under the mask),
 the library gets (``ours``: backend ``auto``). Reported beside the speed-up is the bound that the
 kept pairs set.
 
-`python -m experiments.stages.speed` writes results/<scale>/speed/: table.csv, parts.csv and
-metrics.json.
+`python -m experiments.stages.speed` writes results/<scale>/speed/: table.csv and metrics.json.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,7 +17,6 @@ import torch
 
 from experiments import plans, settings
 from experiments.kernels import timing
-from experiments.kernels.parts import time_parts
 from experiments.kernels.timing import Routed, Shape
 from experiments.record import Run, results
 from experiments.settings import Settings, Speed
@@ -36,7 +33,7 @@ def main() -> None:
 
 def speed(run: Run, chosen: Settings) -> None:
     """Times every length, forward and, up to `speed.both_until`, with the backward pass."""
-    plan, rows, parts = chosen.speed, [], []
+    plan, rows = chosen.speed, []
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for tokens in plan.lengths:
         # No progress bar here: its thread takes turns with the one that is timed.
@@ -46,12 +43,8 @@ def speed(run: Run, chosen: Settings) -> None:
         routings = routings_of(plan, shape, chosen.seed)
         for backward in (False, True) if tokens <= plan.both_until else (False,):
             rows += time_length(plan, shape, routings, backward, chosen.seed)
-        if device.type == "cpu":
-            parts += [row for routed in routings for row in time_parts(shape, routed)]
     table = pd.DataFrame(rows)
     run.table(table, "table.csv")
-    if parts:
-        run.table(pd.DataFrame(parts), "parts.csv")
     note_metrics(run, table)
 
 
@@ -88,13 +81,6 @@ def time_length(plan: Speed, shape: Shape, routings: list[Routed], backward: boo
     return list(timing.rows(shape, timed, backward))
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """From which length on a method is faster than full attention; None: at none that was timed."""
-
-    length: int | None
-
-
 def note_metrics(run: Run, table: pd.DataFrame) -> None:
     """Speed-ups with their spread, the share of the bound, and where each method crosses."""
     keys = ["method", "K", "k", "probe", "direction"]
@@ -106,17 +92,18 @@ def note_metrics(run: Run, table: pd.DataFrame) -> None:
             run.metric(f"{name}.{row['length']}.speedup", row["speedup"], row["speedup"] * fastest,
                        row["speedup"] * slowest, row["repetitions"])  # fmt: skip
             run.metric(f"{name}.{row['length']}.share_of_bound", row["share_of_bound"])
-        run.metric(f"{name}.crossover", crossing(own).length)
+        run.metric(f"{name}.crossover", crossing(own))
 
 
-def crossing(own: pd.DataFrame) -> Crossing:
-    """The shortest length from which every longer one is faster than full attention."""
+def crossing(own: pd.DataFrame) -> int | None:
+    """The shortest length from which on a method is faster than full attention; None: at none that
+    was timed."""
     found = None
     for row in own.sort_values("length", ascending=False).to_dict("records"):
         if row["speedup"] <= 1:
             break
         found = int(row["length"])
-    return Crossing(found)
+    return found
 
 
 if __name__ == "__main__":
