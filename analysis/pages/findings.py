@@ -1,7 +1,8 @@
 """docs/findings.md: its sentences stand in findings.md.jinja, its figures come from result files.
 
 A sentence that says which way a figure goes asks for it by a filter that refuses the other way
-(`cost`, `costs`, `gain`, `lost`, `level`, `none`), so that no page can say what its figures do not.
+(`above`, `cost`, `costs`, `gain`, `lost`, `level`, `none`), so that no page can say what its
+figures do not.
 """
 
 from __future__ import annotations
@@ -36,11 +37,21 @@ def page(results: Results, rows: list[claims.Row]) -> str:
         ValueError: a figure that goes the other way than its sentence says, or that several rows
             of a table could be.
     """
+    made = environment(results, rows)
+    return "\n".join(line(made, text) for text in source(SOURCE).split("\n"))
+
+
+def environment(results: Results, rows: list[claims.Row]) -> Environment:
+    """What sentences are rendered with."""
     made = Environment(undefined=StrictUndefined, autoescape=True)
     made.filters |= {each.__name__: each for each in FILTERS}
     made.globals |= {**NAMES, **found(results, rows)}
-    source = Path(__file__).with_name(SOURCE).read_text(encoding="utf-8")
-    return "\n".join(line(made, text) for text in source.split("\n"))
+    return made
+
+
+def source(name: str) -> str:
+    """The text of a template beside this file."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def line(made: Environment, text: str) -> str:
@@ -215,16 +226,24 @@ def times(row: pd.Series) -> str:
     return f"{row['speedup']:.1f} times"
 
 
+def above(row: pd.Series, other: pd.Series) -> pd.Series:
+    """A row whose perplexity rises more than another's."""
+    if row["change"] <= other["change"]:
+        raise ValueError(f"findings: {row['cell']} costs no more than {other['cell']}")
+    return row
+
+
 def costs(rows: pd.DataFrame, digits: int = 1) -> str:
     """Perplexities of which none falls, from the least to the greatest."""
     cost(rows.loc[rows["change"].idxmin()])
     return span(rows, digits=digits)
 
 
-def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: float = 100) -> str:
+def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: float = 100,
+         unit: str = "%") -> str:  # fmt: skip
     """The least and the greatest of several."""
     low, high = (_plain(scale * float(each), digits) for each in rows[column].agg(["min", "max"]))
-    return f"{low}%" if low == high else f"{low} to {high}%"
+    return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-FILTERS = (cost, costs, gain, lost, level, none, change, points, share, value, times, span)
+FILTERS = (above, cost, costs, gain, lost, level, none, change, points, share, value, times, span)

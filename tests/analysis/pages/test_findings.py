@@ -29,6 +29,7 @@ def test_figures_as_sentences_have_them():
 @pytest.mark.parametrize(
     "asked",
     [
+        lambda: findings.above(DOWN, UP),
         lambda: findings.cost(DOWN),
         lambda: findings.costs(pd.DataFrame([UP, DOWN])),
         lambda: findings.gain(UP),
