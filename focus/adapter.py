@@ -40,8 +40,9 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
         The folder that the files are in.
 
     Raises:
-        ValueError: Focus is not attached, or has no adapter of this name.
+        ValueError: no folder is named, Focus is not attached, or has no adapter of this name.
     """
+    _check_folder(folder)
     adapter = describe(model, name)
     if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
         return Path(folder)
@@ -100,6 +101,7 @@ def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: 
         )
     found = folder
     if not isinstance(found, FocusAdapter):
+        _check_folder(found)
         found = FocusAdapter.from_pretrained(found, revision=revision)
     if without_weights(inner):
         raise ValueError("base_model: its weights are on the meta device; load them first")
@@ -205,6 +207,11 @@ def _check_sizes(adapter: FocusAdapter, here: Mapping[str, Any]) -> None:
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"name: must be a string that is not empty, got {name!r}")
+
+
+def _check_folder(folder: object) -> None:
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise ValueError(f"folder: must be a path that is not empty, got {folder!r}")
 
 
 def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,11 @@ def test_a_sharded_model_is_saved_whole_and_once(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="spread over several processes"):
         loaded = focus.load_adapter(build("llama"), tmp_path / "0")
     assert torch.equal(logits(loaded), logits(trained()))
+
+
+@pytest.mark.parametrize("folder", ["", None, 1])
+def test_a_folder_must_be_named(folder: Any) -> None:
+    model = trained()
+    for asked in (focus.save_adapter, partial(focus.load_adapter, name="second")):
+        with pytest.raises(ValueError, match=r"^folder: must be a path that is not empty, got "):
+            asked(model, folder)
