@@ -93,7 +93,7 @@ class Router(nn.Module):
         """Tells its cached keys from those of another, and from its own before its parameters
         changed; a copy has it until either changes. Not seen are changes in compiled code, and
         writes through ``.data``."""
-        if torch.compiler.is_compiling() or self.centroids.is_meta:
+        if torch.compiler.is_compiling() or self._parameters["centroids"].is_meta:  # type: ignore[union-attr]
             return self._name
         now = self._writes()
         if now != self._written:
@@ -102,9 +102,12 @@ class Router(nn.Module):
 
     def _writes(self) -> tuple[int, ...]:
         """How often each tensor that files keys was written to: no device is asked."""
-        own = (self._parameters["projection"], self._parameters["centroids"],
-               self._buffers["potentials"])  # fmt: skip
-        return tuple(-1 if t is None or t.is_inference() else t._version for t in own)
+        own: dict[str, Any] = self._parameters  # a step has no time for getattr
+        potentials: Any = self._buffers["potentials"]
+        try:
+            return own["projection"]._version, own["centroids"]._version, potentials._version
+        except RuntimeError:  # tensors of inference mode do not count
+            return ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_name": self.name}
