@@ -17,9 +17,10 @@ from analysis.rows import need, only
 CAPTION = (
     "Above: change of the perplexity under the training gate against the default (K = 8, window "
     "128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Below: tokens in the "
-    "largest group, the mean over layers. Filled: ours, SmolLM2 on plays after 24 steps (for K "
-    "also the paper's 4,000, of 256 tokens), and below a small model on articles after 4,000, "
-    "with 95% intervals over documents; hollow: the paper's GPT-2 on PG-19, without intervals."
+    "largest group, the mean over layers. Filled: ours with 95% intervals over documents, SmolLM2 "
+    "on plays after 24 steps, and after the paper's 4,000 on texts of 256 tokens; below also a "
+    "small model on articles after 4,000 (both with shorter windows, counted as the paper's that "
+    "they stand for). Hollow: the paper's GPT-2 on PG-19, without intervals."
 )
 TITLES = {
     "k": "groups K", "window": "window (tokens)", "tau": "temperature",
