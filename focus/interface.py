@@ -86,7 +86,7 @@ def attention(
             "batch_select_indices, or start with a new cache"
         )
     real, band = read_mask(attention_mask, query.shape[2], tokens)
-    refuse_other_window(attention_mask, band, own_window, tokens)
+    refuse_other_window(attention_mask, real, band, own_window)
     if real is not None:
         real = real.expand(len(query), -1)  # a mask of four dimensions may be one for all
     limit = own_window if own_window is not None and (seen or own_window < tokens) else None

@@ -127,25 +127,36 @@ def refuse_four_dimensions(mask: Tensor | None, implementation: str) -> None:
         )
 
 
-def refuse_other_window(mask: Tensor | None, band: int | None, own: int | None,
-                        tokens: int) -> None:  # fmt: skip
+def refuse_other_window(mask: Tensor | None, real: Tensor | None, band: int | None,
+                        own: int | None) -> None:  # fmt: skip
     """Refuses a mask of many rows that has another sliding window than the layer: which of the two
     is meant cannot be told.
 
     Args:
-        band: tokens of the mask's window (:func:`read_mask`); own: of the layer's; None: none.
+        real, band: what :func:`read_mask` says of the mask; own: tokens of the layer's window, or
+            None.
 
     Raises:
         ValueError: they differ, where either removes a pair.
     """
-    if mask is None or mask.shape[-2] == 1:
+    if mask is None or mask.shape[-2] == 1 or band == own:
         return
-    if band != (own if own is not None and own < tokens else None):
-        has = "no sliding window" if band is None else f"a sliding window of {band} tokens"
-        raise ValueError(
-            f"attention_mask: a 4D mask with {has}, which is not as the model's own "
-            f"({own or 'none'}); Focus does not support it: pass a (batch, tokens) mask"
-        )
+    if band is None and own is not None and _span(real, mask.shape[-1]) <= own:
+        return
+    has = "no sliding window" if band is None else f"a sliding window of {band} tokens"
+    raise ValueError(
+        f"attention_mask: a 4D mask with {has}, which is not as the model's own "
+        f"({own or 'none'}); Focus does not support it: pass a (batch, tokens) mask"
+    )
+
+
+def _span(real_BT: Tensor | None, tokens: int) -> int:
+    """From the first real token of a row to its last, the longest of all rows."""
+    if real_BT is None:
+        return tokens
+    place = torch.arange(tokens, device=real_BT.device)
+    last, first = place.where(real_BT, -1), place.where(real_BT, tokens)
+    return int((last.amax(-1) - first.amin(-1)).amax()) + 1
 
 
 def refuse_one_row(mask: Any, tokens: int) -> None:

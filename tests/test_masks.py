@@ -68,6 +68,10 @@ def test_a_mask_without_the_models_own_window_is_refused(mode: str) -> None:
         for mask in (causal(), causal() & (position[:, None] - position < 24)):
             with pytest.raises(ValueError, match=r"which is not as the model's own \(20\)"):
                 logits(model, ids, mask)
+        padded = causal() & (position >= TOKENS - 20)  # whose real tokens the window holds
+        padding = (position >= TOKENS - 20).long().expand(2, -1)
+        assert torch.allclose(logits(model, ids, padded)[:, -20:],
+                              logits(model, ids, padding)[:, -20:], atol=2e-5)  # fmt: skip
         short = ids[:, :20]  # whose window holds everything
         own = torch.ones(1, 1, 20, 20, dtype=torch.bool).tril()
         assert torch.equal(logits(model, short, own), logits(model, short, None))
