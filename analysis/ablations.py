@@ -90,7 +90,8 @@ def every_default(results: Results, trained: str) -> pd.DataFrame:
     default = results.cells.get(STEADY[trained])
     alike = [
         cell for cell in results.cells.values()
-        if default and cell.steps and apart_from_window(cell) == apart_from_window(default)
+        if default and cell.steps and changed(cell, default) is None
+        and apart_from_window(cell) == apart_from_window(default)
         and way(cell) == trained and not scope.fewer_steps(None, results, cell.name)
     ]  # fmt: skip
     rows = [{"cell": cell.name, "model": cell.model, "rate": cell.regime["learning_rate"],

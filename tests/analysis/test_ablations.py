@@ -91,6 +91,8 @@ def test_the_default_is_judged_by_every_run_of_all_steps(
                    num_groups=16)  # fmt: skip
     for name, share, rate in zip(("steady", "steady_rate"), shares, (0.001, 0.01), strict=True):
         write_ablation(results.root, name, 0.0, share, regime=LONG | {"learning_rate": rate})
+    write_ablation(results.root, "steady_window", 0.0, 99.0, regime=LONG, against=["steady"],
+                   window=32)  # fmt: skip
     (claim,) = (each for each in claims() if each.id == "table9.k.8.dominance_full_ft")
     found = decide(claim, results, limits)
     assert found.verdict == verdict, found.why
