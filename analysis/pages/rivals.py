@@ -101,7 +101,7 @@ def shares(results: Results) -> str:
         cells = [NONE if row is None else f"{percent(row)} at {row['distant_density']:.1%}"
                  for row in rows]  # fmt: skip
         told += [[ROLES[role], *cells]] if set(cells) != {NONE} else []
-    head = ["", *(f"{float(budget):.0%} of the distant pairs" for budget in budgets)]
+    head = ["", *(f"{100 * float(budget):g}% of the distant pairs" for budget in budgets)]
     return "\n".join(markdown(head, told))
 
 
