@@ -152,8 +152,9 @@ class Router(nn.Module):
                     own = new.to(self.centroids.device, torch.float32, copy=True)
                 self.register_buffer(name, own)
         self._note_spread()
-        self._own = self._name = uuid.uuid4().hex
-        self._written = ()
+        if "heavy_weight" in found:  # by which keys are filed, too
+            self._own = self._name = uuid.uuid4().hex
+            self._written = ()
 
     def heavy(self, hidden_BTE: Tensor) -> Tensor:
         """Whether tokens are heavy hitters (:mod:`focus.heavy`), (B, Hr, T) bool."""
