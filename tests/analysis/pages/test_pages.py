@@ -11,6 +11,7 @@ from analysis import claims, pages
 from analysis.pages import failed, headline, rivals
 from analysis.pages.words import NONE, NOTHING, or_nothing
 from analysis.results import Results
+from analysis.rules import Verdict
 from tests.analysis.answer_files import write_ruler
 from tests.analysis.result_files import (
     PAPER,
@@ -115,6 +116,28 @@ def test_the_best_leave_oracles_out(read):
     lines = rivals.best(Results(read.base)).splitlines()[2:]
     assert [line.split(" | ")[0] for line in lines] == ["| SparQ", "| ours (recipe)"]
     assert all(line.endswith(f") | {NONE} | 1, {NONE} |") for line in lines)
+
+
+def test_methods_at_several_budgets_tell_what_they_kept(results):
+    assert or_nothing(lambda: rivals.shares(results)) == NOTHING
+    beside = {"reading": "rivals", "against": ["adapted"]}
+    write_adapted(results.root, reading="rivals")
+    write_masks(results.root, "recipe", {0.125: 0.1, 0.25: 0.05}, regime=ROUTERS, **beside)
+    write_masks(results.root, "quest", {0.25: 0.2}, method={"name": "quest"}, **beside)
+    head, _, *lines = rivals.shares(Results(results.base)).splitlines()
+    assert head == "| | 12.5% of the distant pairs | 25% of the distant pairs |"
+    quest, ours = (line.split(" | ") for line in lines)
+    assert (quest[:2], ours[0]) == (["| Quest", NONE], "| ours (recipe)")
+    assert quest[2].endswith(" at 25.0% |")
+    assert ours[1].endswith(" at 12.5%")
+
+
+def test_a_measurement_that_several_rows_repeat_counts_once():
+    row = {"verdict": Verdict.DIRECTION, "evidence": "a.csv", "ours": 1.0, "why": "as even"}
+    told = "+1.0% (+0.5% to +1.5%) against"
+    rows = [row, row, row | {"ours": 2.0}, row | {"why": told}, row | {"why": told, "ours": 3.0}]
+    assert pages.measurements(rows, Verdict.DIRECTION) == 3
+    assert pages.measurements(rows, Verdict.NOT_REPRODUCED) == 0
 
 
 def test_other_kinds_of_text_stand_in_a_row_each(results):
