@@ -2,14 +2,16 @@
 
 `python -m experiments.scale [NAME]` prints the folder in which to run: this one, where params.yaml
 is at that scale (or none is named); else build/NAME, which it makes, or brings to the state of this
-tree. There params.yaml says `scale: NAME`; results and dvc.lock are the copy's own and stay, so
-that a second run goes on from the first, and no tracked file of this tree changes. Downloads are
-shared.
+tree. There params.yaml says `scale: NAME`; results, dvc.lock and files that were made there are
+the copy's own and stay, so that a second run goes on from the first, and no tracked file of this
+tree changes. Downloads are shared.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -21,47 +23,78 @@ from experiments.settings.schema import read_yaml
 
 BUILD = Path("build")
 DOWNLOADS = Path("data/downloads")
+COPIED = Path(".git/copied.json")  # of the copy: sha256 of what was copied, by path
 SCALE = re.compile(rb"^scale:[ \t]*\w+", re.MULTILINE)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 where there is no such scale."""
+    """Exit status 1 and the reason where there is no such scale, or no copy can be made."""
     parser = argparse.ArgumentParser(prog="python -m experiments.scale", description=__doc__)
     parser.add_argument("name", nargs="?", help=", ".join(SCALES))
     name = parser.parse_args(arguments).name
     if name not in (*SCALES, None):
         print(f"SCALE: must be one of {', '.join(SCALES)}, got {name!r}", file=sys.stderr)
         return 1
-    here = name is None or read_yaml(FILE).get("scale") == name
-    print(Path() if here else copied(name))
+    try:
+        here = name is None or read_yaml(FILE).get("scale") == name
+        print(Path() if here else copied(name))
+    except ValueError as error:
+        print(f"scale: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
 def copied(name: str, root: Path = Path()) -> Path:
-    """The folder of the copy: this tree's files, committed or not, params.yaml at that scale."""
+    """The folder of the copy: this tree's files, committed or not, params.yaml at that scale.
+
+    Raises:
+        ValueError: a file has been changed in the copy, which would be lost.
+    """
     copy = root / BUILD / name
     if not (copy / ".git").is_dir():
         copy.parent.mkdir(parents=True, exist_ok=True)
         git("clone", "--quiet", "--no-checkout", str(root.resolve()), str(copy))
     git("-C", str(copy), "fetch", "--quiet", str(root.resolve()), "HEAD")
     git("-C", str(copy), "reset", "--quiet", "--mixed", "FETCH_HEAD")  # files stay as they are
-    wanted = files(root)
-    for path in files(copy) - wanted:
-        (copy / path).unlink()
-    for path in sorted(wanted):
-        content, target = (root / path).read_bytes(), copy / path
-        if path == str(FILE):
-            content = SCALE.sub(f"scale: {name}".encode(), content, count=1)
-        if not target.is_file() or target.read_bytes() != content:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-            shutil.copymode(root / path, target)
+    wanted = {path: (root / path).read_bytes() for path in sorted(files(root))}
+    wanted[str(FILE)] = SCALE.sub(f"scale: {name}".encode(), wanted[str(FILE)], count=1)
+    follow(copy, wanted)
+    for path in wanted:
+        shutil.copymode(root / path, copy / path)
     link = copy / DOWNLOADS
     if not link.is_symlink():
         (root / DOWNLOADS).mkdir(parents=True, exist_ok=True)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to((root / DOWNLOADS).resolve())
     return copy
+
+
+def follow(copy: Path, wanted: dict[str, bytes]) -> None:
+    """Brings a copy's files to these contents, and removes those of an earlier call that are no
+    longer among them.
+
+    Raises:
+        ValueError: as :func:`copied`; nothing is written.
+    """
+    record = copy / COPIED
+    former = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    there = {path: (copy / path).read_bytes() for path in former.keys() | wanted.keys()
+             if (copy / path).is_file()}  # fmt: skip
+    changed = [path for path, content in sorted(there.items())
+               if content != wanted.get(path) and former.get(path) != sha256(content)]  # fmt: skip
+    if former and changed:
+        raise ValueError(
+            f"{copy}: {', '.join(changed)} was changed there, and would be overwritten; make the "
+            "change here, and delete the file there"
+        )
+    for path in there.keys() - wanted.keys():
+        (copy / path).unlink()
+    for path, content in wanted.items():
+        if there.get(path) != content:
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path).write_bytes(content)
+    known = {path: sha256(content) for path, content in wanted.items()}
+    record.write_text(json.dumps(known), encoding="utf-8")
 
 
 def files(root: Path) -> set[str]:
@@ -72,6 +105,11 @@ def files(root: Path) -> set[str]:
         if path and not path.startswith("results/") and path != "dvc.lock"
         and (root / path).is_file()
     }  # fmt: skip
+
+
+def sha256(content: bytes) -> str:
+    """Of a file."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def git(*arguments: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import focus
@@ -15,8 +16,8 @@ from experiments import methods, record, regimes, texts
 from experiments.methods.base import Method, built
 from experiments.regimes.tensors import cast
 from experiments.settings import Experiment, Settings
-from experiments.sources import models
-from experiments.sources.files import sha256
+from experiments.sources import catalogue, models
+from experiments.sources.files import STAMP, sha256
 
 HARMLESS = ("checkpoint_every",)  # fields of a regime that change nothing about its result
 
@@ -146,15 +147,24 @@ def calibrates(cell: Experiment) -> bool:
 
 
 def is_trained(cell: Experiment, seed: int, chosen: Settings, results: Path) -> bool:
-    """Whether there are weights that were trained under the present settings."""
+    """Whether there are weights that were trained under the present settings, as they were
+    written."""
     found = record.of(folder(cell, seed, results)) or {}
-    there = any(weights(cell, seed, chosen, results).glob("*.safetensors"))
-    return there and found.get("settings") == settings_of(cell, seed, chosen)
+    there = digests(weights(cell, seed, chosen, results))
+    written = found.get("notes", {}).get("weights", there)  # records before 2026-11-27 have none
+    same = found.get("settings") == settings_of(cell, seed, chosen)
+    return bool(there) and same and there == written
+
+
+def digests(place: Path) -> dict[str, str]:
+    """sha256 of the weights in a folder, by file."""
+    return {path.name: sha256(path) for path in sorted(place.glob("*.safetensors"))}
 
 
 def inputs(cell: Experiment, seed: int, chosen: Settings,
            results: Path | None = None) -> dict[str, Any]:  # fmt: skip
-    """sha256 of what a training takes in beside its settings: texts, and weights to start from.
+    """sha256 of what a training takes in beside its settings: texts, weights to start from, and a
+    model of the user's own.
 
     Raises:
         ValueError: they are missing.
@@ -163,9 +173,20 @@ def inputs(cell: Experiment, seed: int, chosen: Settings,
     starts = {}
     for each, its_seed in before(cell, seed, chosen):
         place = _there(each, its_seed, chosen, results)
-        files = [path for path in sorted(place.iterdir()) if path.suffix == ".safetensors"]
-        starts[f"{each.name}.seed{its_seed}"] = [sha256(path) for path in files]
-    return {"texts": texts.fingerprint(cell.texts, "train"), "starts": starts}
+        starts[f"{each.name}.seed{its_seed}"] = list(digests(place).values())
+    own = given(cell.model)
+    known = {"texts": texts.fingerprint(cell.texts, "train"), "starts": starts}
+    return {**known, "model": own} if own else known
+
+
+def given(model: str) -> str | None:
+    """sha256 of a model that came from FOCUS_DATA, where another may take its name; None: it is of
+    the list, which is pinned."""
+    stamp = catalogue.ROOT / model / STAMP
+    if not stamp.is_file():
+        return None
+    told = json.loads(stamp.read_text(encoding="utf-8"))
+    return str(told["sha256"]) if told.get("from") == "FOCUS_DATA" else None
 
 
 def fingerprint(*known: Any) -> str:
@@ -177,7 +198,7 @@ def _there(cell: Experiment, seed: int, chosen: Settings, results: Path) -> Path
     place = weights(cell, seed, chosen, results)
     if not is_trained(cell, seed, chosen, results):
         raise ValueError(
-            f"{place}: is missing, or was trained under other settings; run "
+            f"{place}: is missing, not as it was written, or trained under other settings; run "
             f"`python -m experiments.stages.train {cell.block} --seed {seed}` first"
         )
     return place
@@ -186,4 +207,10 @@ def _there(cell: Experiment, seed: int, chosen: Settings, results: Path) -> Path
 def _loaded(model: PreTrainedModel, cell: Experiment, seed: int, chosen: Settings,
             results: Path) -> PreTrainedModel:  # fmt: skip
     place = _there(cell, seed, chosen, results)
-    return regimes.find(cell.regime.name).load(model, place)
+    try:
+        return regimes.find(cell.regime.name).load(model, place)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{place}: cannot be read ({error}); delete this folder, and run "
+            f"`python -m experiments.stages.train {cell.block} --seed {seed}`"
+        ) from error

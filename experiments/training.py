@@ -94,6 +94,7 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
             if isinstance(data, streaming.StreamedData):
                 run.table(data.seen(), "documents.csv")
             run.note("inputs", inputs)
+            run.note("weights", trained.digests(folder / "adapter"))
             run.note("code", imports.code(plans.trainers(cell, chosen)))
         if record.first_process():
             shutil.rmtree(place, ignore_errors=True)

@@ -158,6 +158,19 @@ class FocusCacheLayer(CacheLayerMixin):
             "with the same, or start with a new cache"
         )
 
+    def check_batch(self, batch: int) -> None:
+        """Refuses a call of another number of sequences.
+
+        Raises:
+            ValueError: it has one.
+        """
+        if self.batch != batch:
+            raise ValueError(
+                f"past_key_values: holds {self.batch} sequences, and the call has {batch}; "
+                "repeat them with past_key_values.batch_repeat_interleave, keep some with "
+                "batch_select_indices, or start with a new cache"
+            )
+
     def new_real(self, real_BT: Tensor | None) -> Tensor | None:
         """Which of the new tokens are real, (B, M) bool or None, from the mask over all.
 

@@ -10,18 +10,22 @@ Shape suffixes: B batch, T tokens, E model dimension, M new tokens, N further ke
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import FrameType
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.groups import Memberships
 
 KEYWORD = "focus_call"  # of the model's own keyword arguments
+CALL = nn.Module._call_impl.__code__
 IMPLEMENTATION = "focus"  # the attention implementation's name in transformers
 
 Tap = Callable[[int, Tensor, Tensor, Tensor], None]
@@ -100,6 +104,29 @@ def running() -> Call | None:
     return _running.get()
 
 
+def alive() -> Call | None:
+    """The same, without passes that a KeyboardInterrupt has ended, after which torch runs no
+    hook."""
+    call = running()
+    while call is not None and not _executing(call.module):
+        call = call.outer
+    return call
+
+
 def set_running(call: Call | None) -> None:
     """Begins a forward pass in this thread, or ends it."""
     _running.set(call)
+
+
+def _executing(module: object) -> bool:
+    """Whether a module is being run in this thread: its call is on the stack."""
+    if torch.compiler.is_compiling():
+        return True
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code  # torch.compile's copies keep the name
+        a_call = CALL.co_name in code.co_name and code.co_filename == CALL.co_filename
+        if a_call and frame.f_locals.get("self") is module:
+            return True
+        frame = frame.f_back
+    return False

@@ -39,8 +39,8 @@ class PairCounts(NamedTuple):
 
     @property
     def density(self) -> float:
-        """Kept pairs over causal pairs."""
-        return (self.near + self.distant_kept) / self.causal
+        """Kept pairs over causal pairs; NaN where there are none, among padding alone."""
+        return (self.near + self.distant_kept) / self.causal if self.causal else float("nan")
 
     @property
     def distant_density(self) -> float:

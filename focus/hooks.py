@@ -7,9 +7,7 @@ Shape suffixes: B batch, M new tokens, E model dimension.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -17,12 +15,11 @@ from torch import Tensor, nn
 
 from focus.cache import adopt, release
 from focus.cache_layer import FocusCacheLayer
-from focus.call import KEYWORD, Call, running, set_running
+from focus.call import KEYWORD, Call, alive, running, set_running
 from focus.masks import refuse_keywords, refuse_one_row, refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
-CALL = nn.Module._call_impl.__code__
 CACHE = ("past_key_values", "layer_past")  # what attention modules call it
 
 
@@ -84,9 +81,7 @@ class ModelHook:
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """The pass that a model around this one has begun, or a new one."""
-        state, outer = self.state, running()
-        if outer is not None and not _executing(outer.module):
-            outer = None  # torch runs no hook after a KeyboardInterrupt
+        state, outer = self.state, alive()
         if outer is not None and outer.hook is self and outer.module not in (self.decoder, module):
             return outer
         ids = args[0] if args else kwargs.get("input_ids")
@@ -101,20 +96,6 @@ class ModelHook:
         if call is not None and call.hook is self and call.module is module:
             set_running(call.outer)
             self.state.last = call.record
-
-
-def _executing(module: object) -> bool:
-    """Whether a module is being run in this thread: its call is on the stack."""
-    if torch.compiler.is_compiling():
-        return True
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        code = frame.f_code  # torch.compile's copies keep the name
-        a_call = CALL.co_name in code.co_name and code.co_filename == CALL.co_filename
-        if a_call and frame.f_locals.get("self") is module:
-            return True
-        frame = frame.f_back
-    return False
 
 
 class LayerHook:

@@ -31,7 +31,13 @@ from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
 from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
-from focus.masks import read_mask, refuse_four_dimensions, refuse_keywords, refuse_other_window
+from focus.masks import (
+    read_mask,
+    refuse_four_dimensions,
+    refuse_keywords,
+    refuse_other_length,
+    refuse_other_window,
+)
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
 from focus.unrouted import Unrouted
@@ -79,12 +85,10 @@ def attention(
     refuse_keywords(kwargs)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
-    if seen and layer.cache is not None and layer.cache.batch != len(query):
-        raise ValueError(
-            f"past_key_values: holds {layer.cache.batch} sequences, and the call has {len(query)}; "
-            "repeat them with past_key_values.batch_repeat_interleave, keep some with "
-            "batch_select_indices, or start with a new cache"
-        )
+    if seen and layer.cache is not None:
+        layer.cache.check_batch(len(query))
+    if layer.cache is None:
+        refuse_other_length(attention_mask, tokens)
     real, band = read_mask(attention_mask, query.shape[2], tokens)
     refuse_other_window(attention_mask, real, band, own_window)
     if real is not None:

@@ -16,7 +16,7 @@ from transformers.masking_utils import (
     sdpa_mask,
 )
 
-from focus.call import running
+from focus.call import alive
 
 
 def focus_mask(**asked: Any) -> Tensor | None:
@@ -32,7 +32,7 @@ def focus_mask(**asked: Any) -> Tensor | None:
         size.
     """
     mask_function = asked.get("mask_function", causal_mask_function)
-    call, sliding = running(), is_sliding(mask_function)
+    call, sliding = alive(), is_sliding(mask_function)
     # Outside a pass (`generate` with a static cache) nobody knows the mode: numbers to be added to
     # the logits are a mask to every implementation.
     own_name = "eager" if call is None else call.implementation
@@ -157,6 +157,19 @@ def _span(real_BT: Tensor | None, tokens: int) -> int:
     place = torch.arange(tokens, device=real_BT.device)
     last, first = place.where(real_BT, -1), place.where(real_BT, tokens)
     return int((last.amax(-1) - first.amin(-1)).amax()) + 1
+
+
+def refuse_other_length(mask: Tensor | None, tokens: int) -> None:
+    """Where no cache is: transformers then takes the number of keys from the mask.
+
+    Raises:
+        ValueError: the mask is of another number.
+    """
+    if mask is not None and mask.shape[-1] != tokens:
+        raise ValueError(
+            f"attention_mask: covers {mask.shape[-1]} tokens where the input holds {tokens}; pass "
+            "a mask with a column for each token"
+        )
 
 
 def refuse_one_row(mask: Any, tokens: int) -> None:

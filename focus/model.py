@@ -160,7 +160,7 @@ def density(model: nn.Module) -> dict[int, float]:
     """Kept over causal pairs of the last forward pass: layer index -> share in (0, 1].
 
     Exact, counted over real tokens, batch and routings; 1.0 where every pair was computed
-    (soft and full mode). Layers that stay local are left out.
+    (soft and full mode), NaN where all was padding. Layers that stay local are left out.
 
     Raises:
         ValueError: Focus is not attached or no forward pass has run.

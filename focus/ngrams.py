@@ -35,7 +35,7 @@ def keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, que
         real_BT: bool, False for padding, which is in no n-gram; None: all are real.
     """
     if ids_BT.shape[1] <= window:
-        return ids_BT.new_full((len(ids_BT), queries, count), NONE)
+        return ids_BT.new_full((len(ids_BT), queries, count), NONE, dtype=torch.int64)
     real = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
     if queries > FEW:
         found = _of_many(ids_BT, real, longest, count, window, queries)
@@ -167,6 +167,9 @@ class NgramIndex:
     def crop(self, seen: int) -> None:
         """Forgets all but the first ``seen`` tokens."""
         if self.ids is None or seen >= self.seen:
+            return
+        if seen == 0:
+            self.ids, self.real, self.rows = None, None, []
             return
         self.ids = self.ids[:, :seen]
         self.real = None if self.real is None else self.real[:, :seen]

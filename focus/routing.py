@@ -133,6 +133,10 @@ class Router(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
+        self._own = self._name = (
+            uuid.uuid4().hex
+        )  # parameters that are put in their place count anew
+        self._written = ()
         self._note_spread()
 
     def _note_spread(self) -> None:

@@ -53,11 +53,17 @@ def load(model: nn.Module) -> None:
         router.load_state_dict(router.state_dict())
 
 
+def put_in(model: nn.Module) -> None:
+    for router in routers(model):
+        other = {name: tensor.clone() for name, tensor in router.state_dict().items()}
+        router.load_state_dict(other, assign=True)
+
+
 def calibrate(model: nn.Module) -> None:
     focus.find_heavy_hitters(model, [token_ids(1, 900)], share=0.2)
 
 
-@pytest.mark.parametrize("change", [learn, load, calibrate])
+@pytest.mark.parametrize("change", [learn, load, put_in, calibrate])
 def test_a_cache_ends_where_its_routers_change(change: Callable[[nn.Module], None]) -> None:
     model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(2, 60)
     focus.find_heavy_hitters(model, [token_ids(1, 900)], share=0.05)
@@ -84,3 +90,26 @@ def test_a_copy_goes_on_from_a_cache_until_it_changes(
         with pytest.raises(ValueError, match="or it has learnt since"):
             twin(ids[:, 50:], past_key_values=cache)
         model(ids[:, 50:], past_key_values=own)
+
+
+def test_a_first_step_that_fails_leaves_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(2, 60)
+    with torch.no_grad():
+        cache, same = (model(ids[:, :40]).past_key_values for _ in range(2))
+        with monkeypatch.context() as broken:
+            broken.setattr("focus.attention.past.in_large_pages", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                model(ids[:, 40:41], past_key_values=cache)
+        assert cache.get_seq_length() == 40
+        one, other = (model(ids[:, 40:], past_key_values=each).logits for each in (cache, same))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("ngram", [0, 3])
+def test_a_cache_that_was_emptied_takes_other_sequences(ngram: int) -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG.replace(ngram=ngram)), token_ids(2, 60)
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(ids[:1, :40], past_key_values=cache)
+        cache.crop(-40)
+        assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)

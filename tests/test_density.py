@@ -10,7 +10,7 @@ from focus.attention.dense import pairs_kept
 from focus.density import PairCounts, count_pairs
 from focus.groups import top_k_groups
 from focus.state import attached
-from tests.models import build, token_ids
+from tests.models import build, tiny, token_ids
 
 
 def random_membership(tokens: int, groups: int, top_k: int, seed: int) -> torch.Tensor:
@@ -93,3 +93,10 @@ def test_texts_within_the_window_count_every_routing(use_cache: bool) -> None:
         routings = attached(model).routers[0].query_routings
         causal.append(focus.pair_counts(model)[0].causal)
         assert causal[-1] == 2 * routings * tokens * (tokens + 1) // 2
+
+
+def test_padding_alone_has_no_density() -> None:
+    model = focus.attach(tiny("tiny-llama"), focus.FocusConfig(num_groups=4, window=4))
+    with torch.no_grad():
+        model(token_ids(2, 20), attention_mask=torch.zeros(2, 20))
+    assert all(math.isnan(share) for share in focus.density(model).values())

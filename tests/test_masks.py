@@ -86,3 +86,31 @@ def test_attentions_that_the_config_asks_for_are_refused() -> None:
         logits(model, token_ids(1, TOKENS), None)
     with focus.mode(model, "full"):
         logits(model, token_ids(1, TOKENS), None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("tokens", [TOKENS - 10, TOKENS + 10])
+def test_a_mask_of_another_length_is_refused(mode: str, tokens: int) -> None:
+    model, mask = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), torch.ones(2, tokens)
+    mask[0, :7] = 0
+    with focus.mode(model, mode), pytest.raises(ValueError, match=f"covers {tokens} tokens where"):
+        logits(model, token_ids(2, TOKENS), mask)
+
+
+def test_a_pass_that_was_interrupted_says_nothing_of_the_next_mask() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(2, 30)
+    mask = torch.ones(2, 30, dtype=torch.long)
+    mask[0, :7] = 0
+    how = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with focus.mode(model, "full"):
+        before = model.generate(ids, attention_mask=mask, **how)
+    handle = model.model.layers[1].mlp.register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        model(ids)
+    handle.remove()
+    with focus.mode(model, "full"):
+        assert torch.equal(model.generate(ids, attention_mask=mask, **how), before)

@@ -161,6 +161,16 @@ def test_left_padded_batches() -> None:
     assert torch.equal(out[:1, 23:], model.generate(ids[:1, 23:], **options))
 
 
+def test_ids_may_be_of_any_integer_type() -> None:
+    model, ids = attached("tiny-llama", **NGRAMS), repeating(2)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    for tokens in (8, ids.shape[1]):  # within the window, and beyond
+        one, other = (model(each[:, :tokens], attention_mask=mask[:, :tokens]).logits
+                      for each in (ids, ids.int()))  # fmt: skip
+        assert torch.equal(one, other)
+
+
 def test_crop_repeat_and_select() -> None:
     model, ids = attached("tiny-llama", **NGRAMS), repeating()
     cache = DynamicCache(config=model.config)

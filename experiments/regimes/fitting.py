@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,9 +150,13 @@ class Whole(TorchCheckpointIO):
 
 
 def latest(folder: Path) -> str | None:
-    """The checkpoint of the highest step, or None."""
+    """The checkpoint of the highest step among those that are whole, or None."""
     found = sorted(folder.glob("step=*.ckpt"), key=lambda path: step_of(str(path)))
-    return str(found[-1]) if found else None
+    for path in reversed(found):
+        if zipfile.is_zipfile(path):  # as torch writes them; what is cut short has no end
+            return str(path)
+        print(f"train: {path} is damaged: not used")
+    return None
 
 
 def step_of(checkpoint: str) -> int:

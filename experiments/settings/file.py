@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -52,7 +53,7 @@ class Settings(Frozen):
     seed: Size
     seeds: Distinct[Size]
     threads: Count
-    texts: dict[str, Texts]
+    texts: dict[Annotated[str, AfterValidator(plain_name)], Texts]
     readings: dict[Annotated[str, AfterValidator(plain_name)], Reading]
     calibration: Calibration
     intervals: Intervals
@@ -124,6 +125,8 @@ def parse(values: Mapping[str, Any]) -> Settings:
     bases, named = (values.get(key) or {} for key in ("bases", "experiments"))
     rest = {key: value for key, value in values.items() if key not in ("experiments", "bases")}
     settings = parse_block(Settings, rest, "")
+    for name, block in {**bases, **named}.items():
+        _check_block(f"experiments.{name}", name, block)
     if set(bases) & set(named):
         raise ValueError("bases: a base and an experiment have the same name")
     for name in set(named) & set(Settings.model_fields):
@@ -141,6 +144,16 @@ def parse(values: Mapping[str, Any]) -> Settings:
     settings = settings.model_copy(update={"experiments": MappingProxyType(found)})
     _check(settings)
     return settings
+
+
+def _check_block(path: str, name: Any, block: Any) -> None:
+    try:
+        plain_name(name)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    for own in ("name", "block"):
+        if isinstance(block, Mapping) and own in block:
+            raise ValueError(f"{path}.{own}: unknown field; a block is named by its key")
 
 
 def _check(settings: Settings) -> None:
@@ -171,14 +184,16 @@ def _check(settings: Settings) -> None:
         _check_timed(f"{name}.experiments", getattr(settings, name), settings)
 
 
-def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
+def _known(path: str, names: Any, known: Mapping[str, Any], more: str = "") -> None:
     for name in names:
         if name not in known:
-            raise ValueError(f"{path}: {name!r} is unknown; {near(name, known)}")
+            raise ValueError(f"{path}: {name!r} is unknown; {near(name, known)}{more}")
 
 
 def _check_against(path: str, cell: Experiment, settings: Settings) -> None:
     for name in cell.against:
+        if name == cell.block:
+            raise ValueError(f"{path}: {name} is the experiment itself")
         theirs = {each for other in settings.cells(name).values() for each in other.readings}
         if cell.readings and not theirs & set(cell.readings):
             raise ValueError(f"{path}: {name} has none of the readings {', '.join(cell.readings)}, "
@@ -200,7 +215,10 @@ def _check_model(path: str, name: str) -> None:
     from experiments.sources.catalogue import TINY, override
 
     if not name.startswith(TINY) and override(name) is None:
-        _known(f"{path}.model", [name], _models())
+        own = (
+            "" if os.environ.get("FOCUS_DATA") else " (FOCUS_DATA, which may have more, is not set)"
+        )
+        _known(f"{path}.model", [name], _models(), own)
 
 
 @cache

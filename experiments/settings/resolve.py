@@ -63,6 +63,8 @@ def inherited(name: str, blocks: Mapping[str, Any], path: str,
     base = own.get("base")
     if base is None:
         return dict(own)
+    if not isinstance(base, str):
+        raise ValueError(f"{path}.base: must be the name of one block, got {base!r}")
     if base not in blocks:
         raise ValueError(f"{path}.base: {base!r} is no block; {near(base, blocks)}")
     if base in (*seen, name):

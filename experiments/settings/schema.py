@@ -136,8 +136,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return found
 
 
-def plain_name(name: str) -> str:
-    """A name that can be one of a folder and of a stage."""
-    if not name.replace("_", "").replace("-", "").replace(".", "").isalnum():
-        raise ValueError("a name is letters, digits, -, _ and .")
+def plain_name(name: Any) -> str:
+    """A name that can be one of a folder, of a stage, and of an argument."""
+    if not isinstance(name, str) or not re.fullmatch(r"[^\W_][\w.-]*", name):
+        raise ValueError("a name is letters, digits, -, _ and ., and begins with none of the last "
+                         "three; one that is a number stands in quotes")  # fmt: skip
     return name

@@ -94,9 +94,18 @@ def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[st
     label = f"read {cell.name} {name} seed {subject.seed}"
     for part, made in track(list(readings.parts(subject)), label):
         path = folder / f"{hashlib.sha256(part.encode()).hexdigest()[:16]}.json"
-        if not path.is_file():
+        if finished(path) is None:
             write_json(path, {"part": part, "rows": made()})
-        yield from json.loads(path.read_text(encoding="utf-8"))["rows"]
+        yield from finished(path) or []
+
+
+def finished(path: Path) -> list[dict[str, Any]] | None:
+    """Rows of a part that an earlier process finished; None: there are none that can be read."""
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found
 
 
 def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) -> dict[str, str]:

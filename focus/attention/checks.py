@@ -178,6 +178,8 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
         if tensor.dtype not in FLOATS:
             raise ValueError(f"{name}: must be floating point, got {tensor.dtype}")
+        if tensor.shape[3] == 0:
+            raise ValueError(f"{name}: head_dim must be at least 1, got {tuple(tensor.shape)}")
         if tensor.dtype != query.dtype or tensor.device != query.device:
             raise ValueError(
                 f"{name}: is {tensor.dtype} on {tensor.device} where query is {query.dtype} on "

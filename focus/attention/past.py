@@ -126,9 +126,14 @@ class Past:
     def _file_prompt(self) -> None:
         if self.prompt is None:
             return
-        (key, value, groups), real = self.prompt, self.real
+        prompt, real, seen = self.prompt, self.real, self.seen
         self.clear()
-        self.append(key, value, groups, real)
+        try:
+            self.append(*prompt, real)
+        except BaseException:
+            self.clear()
+            self.prompt, self.real, self.seen = prompt, real, seen
+            raise
 
     def _thaw(self) -> None:
         """Buffers that were made under inference_mode can be written only there: copies instead."""

@@ -105,6 +105,8 @@ def test_bad_tensors(backend: str) -> None:
         focus_attention(query, key[:, :, :6], value[:, :, :6], backend=backend, **options)
     with pytest.raises(ValueError, match="key"):
         focus_attention(query, key.double(), value, backend=backend, **options)
+    with pytest.raises(ValueError, match="head_dim must be at least 1"):
+        focus_attention(*(x[..., :0] for x in (query, key, value)), backend=backend, **options)
     empty = [x[:, :, :0] for x in (query, key, value)]
     with pytest.raises(ValueError, match="one token"):
         focus_attention(*empty, backend=backend, **options)

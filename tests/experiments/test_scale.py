@@ -70,6 +70,21 @@ def test_a_second_time_it_follows_the_tree_and_keeps_what_it_made(tree: Path) ->
     assert changed == ""
 
 
+def test_what_was_made_in_the_copy_is_not_lost(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = scale.copied("smoke")
+    (copy / "notes.txt").write_text("mine")
+    (copy / "code/b.py").write_text("mine, too")
+    assert scale.main(["smoke"]) == 1
+    assert "code/b.py was changed there" in capsys.readouterr().err
+    assert (copy / "code/b.py").read_text() == "mine, too"
+    (copy / "code/b.py").unlink()
+    assert scale.main(["smoke"]) == 0
+    assert (copy / "code/b.py").read_text() == "b"
+    assert (copy / "notes.txt").read_text() == "mine"
+
+
 def test_where_to_run(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scale.main([]) == scale.main(["laptop"]) == 0
     assert capsys.readouterr().out.split() == [".", "."]
@@ -77,3 +92,6 @@ def test_where_to_run(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == "build/smoke"
     assert scale.main(["moon"]) == 1
     assert "must be one of smoke, laptop" in capsys.readouterr().err
+    (tree / "params.yaml").write_text("scale: [")
+    assert scale.main(["smoke"]) == 1
+    assert "params.yaml" in capsys.readouterr().err

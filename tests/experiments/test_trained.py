@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +77,36 @@ def test_weights_that_are_missing_or_others_are_refused(work: Any) -> None:
     shutil.rmtree(folder)
     with pytest.raises(ValueError, match="is missing"):
         trained.begin(chosen.cell("recipe"), 0, chosen)
+
+
+def test_weights_are_those_that_were_written(work: Any) -> None:
+    chosen = work()
+    training.train("adapted", 0, chosen)
+    cell = chosen.cell("adapted")
+    folder = trained.weights(cell, 0, chosen)
+    path = folder / "adapter_model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20] + bytes(20))
+    with pytest.raises(ValueError, match="not as it was written"):
+        trained.build(cell, 0, chosen)
+    record = folder.parent / "run.json"
+    record.write_text(record.read_text().replace('"weights"', '"other"'))  # an old record
+    path.write_bytes(whole[:-20])
+    with pytest.raises(ValueError, match=r"adapter: cannot be read .*train adapted --seed 0"):
+        trained.build(cell, 0, chosen)
+
+
+def test_a_model_of_ones_own_may_be_replaced(work: Any) -> None:
+    chosen = work(mine={"base": "plain", "model": "tiny-llama"})
+    cell, stamp = chosen.cell("mine"), Path("data/sources/tiny-llama/source.json")
+    listed = trained.inputs(cell, 0, chosen)
+    assert set(listed) == {"texts", "starts"}
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(json.dumps({"name": "tiny-llama", "from": {"kind": "hub"}}))
+    assert trained.inputs(cell, 0, chosen) == listed
+    for sha256 in ("one", "two"):
+        stamp.write_text(json.dumps({"name": "tiny-llama", "from": "FOCUS_DATA", "sha256": sha256}))
+        assert trained.inputs(cell, 0, chosen) == {**listed, "model": sha256}
 
 
 def test_a_scratch_model_starts_from_nothing(work: Any) -> None:

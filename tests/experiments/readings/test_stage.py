@@ -73,13 +73,19 @@ class TestPerplexity:
         assert not (ROUTED / "search/run.json").exists()
         stage.read("routed", workspace, "search")
         assert len(done) == 3 + 4  # six parts, and the one that was killed again
+        part = next((stage.CHECKPOINTS / workspace.scale / "routed/search").rglob("*.json"))
+        assert stage.finished(part)
+        for damaged in (part.read_text()[:-20], "", "{}"):
+            part.write_text(damaged)
+            assert stage.finished(part) is None  # and is made again
         rows, read = ROUTED / "search/rows.csv", (ROUTED / "search/rows.csv").read_text()
         rows.write_text(read.replace("hard", "soft"))  # somebody's hand
         stage.read("routed", workspace, "search")
         assert rows.read_text() == read
+        assert len(done) == 8
         before = (ROUTED / "search/run.json").stat().st_mtime_ns
         stage.read("routed", workspace, "search")
-        assert len(done) == 7
+        assert len(done) == 8
         assert (ROUTED / "search/run.json").stat().st_mtime_ns == before
 
     def test_the_record_says_which_documents_were_opened(self, workspace: Settings) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from experiments import trained, training
-from experiments.regimes.fitting import Whole, refuse, trainer
+from experiments.regimes.fitting import Whole, latest, refuse, trainer
 from focus.hub import FocusAdapter
 from tests.experiments.regimes.processes import free_port, train_in_two
 from tests.experiments.training import CENTROIDS, LORA, ROOT
@@ -93,6 +93,17 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         Whole().save_checkpoint({"x": lambda: None}, path)
     assert torch.load(path)["x"].tolist() == [1, 1]
     assert [each.name for each in tmp_path.iterdir()] == ["step=3.ckpt"]
+
+
+def test_a_checkpoint_that_was_cut_short_is_passed_over(tmp_path: Path) -> None:
+    for step in (3, 12):
+        Whole().save_checkpoint({"x": torch.ones(200)}, tmp_path / f"step={step}.ckpt")
+    assert latest(tmp_path) == str(tmp_path / "step=12.ckpt")
+    whole = (tmp_path / "step=12.ckpt").read_bytes()
+    (tmp_path / "step=12.ckpt").write_bytes(whole[: len(whole) // 2])
+    assert latest(tmp_path) == str(tmp_path / "step=3.ckpt")
+    (tmp_path / "step=3.ckpt").write_bytes(b"")
+    assert latest(tmp_path) is None
 
 
 @pytest.mark.slow

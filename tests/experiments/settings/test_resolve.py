@@ -145,8 +145,20 @@ def test_a_start_may_be_a_cell_and_must_be_of_the_same_model(file: Any) -> None:
 def test_a_base_and_an_experiment_have_names_of_their_own(file: Any) -> None:
     with pytest.raises(ValueError, match=r"^bases: a base and an experiment have the same name"):
         settings.parse(file(plain={"base": None}))
-    with pytest.raises(ValueError, match=r"^experiments\.a b\.name: a name is letters"):
+    with pytest.raises(ValueError, match=r"^experiments\.a b: a name is letters"):
         settings.parse(file(**{"a b": {}}))
+    for name in ("-x", 1):
+        with pytest.raises(ValueError, match=rf"^experiments\.{name}: a name is letters"):
+            settings.parse(file() | {"experiments": {name: {}}})
+    for own in ("name", "block"):
+        with pytest.raises(ValueError, match=rf"^experiments\.one\.{own}: unknown field"):
+            settings.parse(file(one={own: "two"}))
+    with pytest.raises(ValueError, match=r"^experiments\.one\.base: must be the name of one block"):
+        settings.parse(file(one={"base": ["plain"]}))
+    with pytest.raises(
+        ValueError, match=r"^experiments\.one\.against: one is the experiment itself"
+    ):
+        settings.parse(file(one={"against": ["one"]}))
     with pytest.raises(ValueError, match=r"^experiments\.one: must be a mapping, got 3"):
         settings.parse(file() | {"experiments": {"one": 3}})
 
