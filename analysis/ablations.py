@@ -59,8 +59,7 @@ def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[
 
 
 def stands_for(cell: Cell, default: Cell, field: str) -> Any:
-    """A cell's value of a field; a window in proportion to the default, which stands for the
-    paper's."""
+    """A cell's value of a field; of a window the paper's that it stands for, in proportion."""
     value = whole(cell)[field]
     return WINDOW * value // whole(default)[field] if field == "window" else value
 
@@ -72,8 +71,7 @@ def whole(cell: Cell) -> dict[str, Any]:
 
 
 def changed(cell: Cell, default: Cell) -> str | None:
-    """The one setting of the method in which a cell differs from the default that it is compared
-    with."""
+    """The one setting of the method in which a cell differs from the default, None elsewhere."""
     own, base = ((each.model, each.texts, each.start, each.regime, each.method.get("name"))
                  for each in (cell, default))  # fmt: skip
     if own != base or default.block not in cell.against:

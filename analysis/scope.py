@@ -49,8 +49,7 @@ def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
 
 
 def fewer_steps(claim: Claim | None, results: Results, cell: str) -> bool:
-    """Whether what a cell has was trained, by itself or its start, for fewer steps than the
-    paper's, of the claim's setting or, without one, its usual ones."""
+    """Whether a cell, with its start, was trained for fewer steps than the paper's."""
     setting = claim.setting if claim else {}
     paper_steps = setting.get("steps", paper()["source"]["defaults"]["steps"])
     return trained(results, results.cells[cell]) < paper_steps

@@ -26,8 +26,7 @@ def stale(results: Results, chosen: Settings) -> Iterator[str]:
 
 
 def alone(results: Results) -> Iterator[str]:
-    """A line for each cell that stands in no table of changes: nothing it is compared with was
-    read."""
+    """A line for each cell of which nothing that it is compared with was read."""
     for cell in results.cells.values():
         if cell.against and next(bases(results, cell), None) is None:
             named = " ".join(f"read@{name}" for name in cell.against)

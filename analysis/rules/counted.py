@@ -1,14 +1,16 @@
-"""Rules of figures that follow by counting, and of the paper's figures held against each other
-(audit points 7 and 12)."""
+"""Rules of what is counted: figures that follow from shapes, the paper's figures held against each
+other (audit points 7 and 12), the exactness of its two calls as we wrote them down (Appendix D),
+and assignments that a suffix changes (audit point 5)."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from analysis import tables
 from analysis.paper import Claim, magnitude
 from analysis.results import Results
-from analysis.rows import Missing, need, row_of
-from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, rule
+from analysis.rows import Missing, need, only, row_of
+from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, facts, interval, rule
 from experiments.settings import Tolerances
 
 
@@ -71,3 +73,70 @@ def confound(results: Results, limits: Tolerances) -> Outcome:
            f"{cost:+.1%} against full attention adapted on the same text by LoRA")  # fmt: skip
     verdict = Verdict.ARITHMETIC if cost > limits.rounding else Verdict.NOT_REPRODUCED
     return Outcome(verdict, why, ours=100 * cost, **known)
+
+
+def _facts(frame: pd.DataFrame, results: Results) -> dict[str, object]:
+    return {
+        "n": len(frame), "evidence": frame["evidence"].iloc[0],
+        "low": float(frame["output_cosine"].min()), "high": float(frame["output_cosine"].max()),
+        "command": "python -m experiments.stages.exactness",
+        "scale": f"{results.scale}; random tensors, no model",
+    }  # fmt: skip
+
+
+@rule("decomposition.log-sum-exp.cosine", refuted="a case below the cosine that prints as 1.0000, "
+      "or over its limit of error")  # fmt: skip
+def log_sum_exp(results: Results, limits: Tolerances) -> Outcome:
+    """Two calls merged by log-sum-exp. The code is ours, since the paper's is not public, so it is
+    the identity that holds or does not, not the paper's implementation."""
+    frame = need(only(results.table("exactness"), method="log_sum_exp"))
+    worst, failed = float(frame["output_cosine"].min()), int((~frame["passed"].astype(bool)).sum())
+    why = (
+        f"two calls as we wrote them down: worst cosine of {len(frame)} cases {worst:.7f}, worst "
+        f"relative error of an output {frame['output_error'].max():.2g}, {failed} over their limit"
+    )
+    good = worst >= limits.cosine and failed == 0
+    verdict = Verdict.DIRECTION if good else Verdict.NOT_REPRODUCED
+    return Outcome(verdict, why, ours=worst, **_facts(frame, results))
+
+
+@rule("decomposition.subtraction.cosine", refuted="a median cosine that prints as 1.0000")
+def subtraction(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """Merging by subtraction: the paper does not say for which tensors 0.79 holds."""
+    frame = need(only(results.table("exactness"), method="subtraction"))
+    middle, paper = float(frame["output_cosine"].median()), claim.figure
+    why = f"median cosine of {len(frame)} cases {middle:.4f}, the paper has {paper}"
+    known = {"ours": middle, **_facts(frame, results)}
+    if middle >= limits.cosine:
+        return Outcome(Verdict.NOT_REPRODUCED, f"subtraction is exact here: {why}", **known)
+    near = abs(middle - paper) <= limits.subtraction_cosine
+    note = "as far off as the paper says" if near else "inexact, though not by the paper's figure"
+    return Outcome(Verdict.DIRECTION, f"{note}: {why}", **known)
+
+
+def _said(frame: pd.DataFrame) -> str:
+    return "; ".join(
+        f"{row.cell}, {row.balance}: {row.changed:.2%} "
+        f"({row.changed_low:.2%} to {row.changed_high:.2%})" if row.changed else
+        f"{row.cell}, {row.balance}: none" for row in frame.itertuples()
+    )  # fmt: skip
+
+
+@rule("audit.5", refuted="no more assignments change under Sinkhorn than the limit leak_share, "
+      "or more than that under the causal balance")  # fmt: skip
+def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome:
+    """Share of earlier assignments that a new suffix changes: Sinkhorn against the causal balance;
+    our figure is the first cell's, the others stand in the text."""
+    sinkhorn, causal = (need(only(tables.leak(results), balance=name))
+                        for name in ("sinkhorn", "causal"))  # fmt: skip
+    first, limit = sinkhorn.iloc[0], limits.leak_share
+    known = interval(first, "changed") | facts(first, results)
+    why = f"Earlier assignments changed - {_said(pd.concat([sinkhorn, causal]))}"
+    verdict, said = Verdict.INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}"
+    if (causal["changed"] > limit).any():
+        verdict, said = Verdict.NOT_REPRODUCED, "The causal balance changes the past too"
+    elif (sinkhorn["changed_low"] > limit).all():
+        verdict, said = Verdict.DIRECTION, "Sinkhorn leaks, the causal balance does not"
+    elif (sinkhorn["changed"] <= limit).all():
+        verdict, said = Verdict.NOT_REPRODUCED, "Sinkhorn changes nothing either"
+    return Outcome(verdict, f"{said}. {why}", **known)

@@ -112,8 +112,7 @@ def decide(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None
 
 
 def _without_weight(outcome: Outcome) -> Outcome:
-    """A smoke run, or one on random weights, shows that the code runs; it settles nothing but
-    identities."""
+    """A smoke run, or one on random weights, settles nothing but identities."""
     scale = outcome.scale or ""
     empty = scale.startswith("smoke") or "; tiny-" in scale
     if not empty or outcome.verdict in (Verdict.ARITHMETIC, Verdict.CONTRADICTS):
@@ -128,9 +127,13 @@ def agree(ours: float, paper: float, relative: float) -> bool:
 
 
 def told(good: bool, bad: bool, holds: Verdict = Verdict.DIRECTION) -> Verdict:
-    """A verdict: ``holds`` where something speaks for a claim, refuted where something speaks
-    against it, else open."""
+    """``holds`` where something speaks for a claim, refuted where against it, else open."""
     return holds if good else Verdict.NOT_REPRODUCED if bad else Verdict.INCONCLUSIVE
+
+
+def judged(low: float, high: float, limit: float) -> Verdict:
+    """A statement that something lies below a limit, by its interval."""
+    return told(high <= limit, low > limit, Verdict.REPRODUCED)
 
 
 EARLY = ", after far fewer steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import ablations, stability
-from analysis.figures.dominance import draw
+from analysis.figures.groups import dominance
 from analysis.results import Results
 from analysis.rules.ablations import with_value
 from analysis.rules.stability import PLAIN, trained
@@ -41,7 +41,7 @@ def test_each_training_has_panels_of_its_own(results: Results) -> None:
     for base, steps in (("stable", 60), ("steady", 4000)):
         for mitigation in ("none", "sinkhorn"):
             write_cure(results.root, mitigation, 20.0, base=base, steps=steps)
-    ends = [axis.get_lines()[0].get_xdata()[-1] for axis in draw(results).axes[::2]]
+    ends = [axis.get_lines()[0].get_xdata()[-1] for axis in dominance(results).axes[::2]]
     assert ends == [60, 4000]
 
 
