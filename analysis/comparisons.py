@@ -37,10 +37,8 @@ def quality(results: Results) -> pd.DataFrame:
     return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
 
 
-Rows = Iterable[dict[str, Any]]
-
-
-def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Rows]) -> Rows:
+def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Iterable[dict[str, Any]]]
+          ) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of every cell against each that it is compared with."""
     return [row for cell in results.cells.values() for base in bases(results, cell)
             for row in compared(results, cell, base)]  # fmt: skip

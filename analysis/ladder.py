@@ -174,14 +174,13 @@ def fitted(parameters: Sequence[float], values: Sequence[float], confidence: flo
 
 def gap(results: Results, budget: str) -> Law | None:
     """The law of one mask's gap in percent, None where too few rungs were read."""
-    rungs = of(results, "ladder", budget)
-    return _law(rungs, "change", results.confidence, (-100.0, math.inf))
+    return _law(of(results, "ladder", budget), "change", results.confidence, (-100.0, math.inf))
 
 
 def density(results: Results) -> Law | None:
     """The law of the density needed, in percent of the distant pairs."""
-    rungs = only(needed(results), place="ladder")
-    return _law(rungs, "density", results.confidence, (0.0, 100.0))
+    own = only(needed(results), place="ladder")
+    return _law(own, "density", results.confidence, (0.0, 100.0))
 
 
 def _law(rows: pd.DataFrame, column: str, confidence: float,
@@ -195,11 +194,12 @@ def content(results: Results) -> dict[str, Any]:
     """What the file says; lists are empty where too few rungs were read."""
     rungs = of(results, "ladder")
     law = density(results)
+    finished = {str(results.run_of(str(path)).get("finished", "")) for path in rungs["evidence"]}
     return {
         "law": LAW, "interval": INTERVAL, "confidence": results.confidence, "differs": DIFFERS,
         "fitted_on": [{"model": model, "parameters": RUNGS[model]}
                       for model in RUNGS if model in set(rungs["model"])],
-        "read": _dates(results, rungs),
+        "read": sorted({each[:10] for each in finished if each}),
         "gap_percent": list(_gaps(results, rungs)),
         "density_needed_percent": [] if law is None else [
             {"gap_at_most_percent": 100 * SMALL, **_said(law)}
@@ -231,12 +231,6 @@ def _said(law: Law) -> dict[str, Any]:
 def _round(value: float) -> float:
     """Few digits: another machine's last ones must not make another file."""
     return round(value, 3)
-
-
-def _dates(results: Results, rungs: pd.DataFrame) -> list[str]:
-    """Days on which the rungs were read."""
-    finished = {str(results.run_of(str(path)).get("finished", "")) for path in rungs["evidence"]}
-    return sorted({each[:10] for each in finished if each})
 
 
 def write(results: Results, path: Path) -> Path:

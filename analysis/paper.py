@@ -122,12 +122,8 @@ def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
 
 def claims() -> list[Claim]:
     """Every figure of the paper in its order, then statements of our own and the doubts."""
-    rows = [
-        claim
-        for entry in paper()["tables"]
-        for row in printed(entry["id"])
-        for claim in _row_claims(entry, row)
-    ]
+    rows = [claim for entry in paper()["tables"] for row in printed(entry["id"])
+            for claim in _row_claims(entry, row)]  # fmt: skip
     doubts = [
         Claim(entry["id"], "ours" if entry["id"].startswith("ours.") else "Audit",
               entry["doubt"], "audit", None, entry["stage"], "doubt",

@@ -98,10 +98,8 @@ class Results:
 
     Args:
         base: the folder; timings of GPUs lie in its `gpu/`.
-        scale: whose results.
         against: what each experiment of params.yaml is compared with; experiments that it no
             longer names are left out, the others come in its order. None: all, as recorded.
-        confidence: of intervals.
     """
 
     def __init__(
@@ -149,9 +147,9 @@ class Results:
         found = [(path.relative_to(self.root).parts[0], path) for path in sorted(paths)]
         if self.against is None:
             return iter(found)
-        order = {name: place for place, name in enumerate(self.against)}
-        known = [each for each in found if each[0] in order]
-        return iter(sorted(known, key=lambda each: order[each[0]]))
+        order = list(self.against)
+        return iter(sorted((each for each in found if each[0] in order),
+                           key=lambda each: order.index(each[0])))  # fmt: skip
 
     @cached_property
     def readings(self) -> dict[str, pd.DataFrame]:

@@ -26,11 +26,7 @@ def same_model(claim: Claim, model: str) -> bool:
 
 
 def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
-    """What differs from the paper's setting, in words.
-
-    Args:
-        row: of the central table: what was read.
-    """
+    """What differs from the paper's setting, in words; ``row``: of the central table."""
     found, setting = [], claim.setting
     if claim.model and not same_model(claim, cell.model):
         found.append(f"{cell.model or 'an unnamed model'} instead of {model_name(claim.model)}")

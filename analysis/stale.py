@@ -40,9 +40,8 @@ def differing(made: dict[str, Any], now: dict[str, Any]) -> set[str]:
     for part in PARTS:
         one, other = made.get(part), now.get(part)
         if isinstance(one, dict) and isinstance(other, dict):
-            found |= {
-                f"{part}.{key}" for key in one.keys() & other.keys() if one[key] != other[key]
-            }
+            found |= {f"{part}.{key}" for key in one.keys() & other.keys()
+                      if one[key] != other[key]}  # fmt: skip
         elif one != other and part in made:
             found.add(part)
     return found

@@ -9,17 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import (
-    ablations,
-    answers,
-    arithmetic,
-    contents,
-    ladder,
-    lengths,
-    models,
-    rivals,
-    stability,
-)
+from analysis import ablations, answers, arithmetic, contents, ladder, models, rivals
 from analysis.comparisons import above, against_full, headlines, quality
 from analysis.paper import printed
 from analysis.results import Results
@@ -112,9 +102,8 @@ COPYING = [
 
 
 def copying(results: Results) -> pd.DataFrame:
-    """A row a mask: of what the same model gains under full attention (nats per token) from having
-    read the passage before, the share that the mask gains too. 1: copies as full attention does,
-    0: as if the passage were new."""
+    """A row a mask: of what the model gains under full attention (nats per token) from having read
+    the passage before, the share that the mask gains too (0: as if the passage were new)."""
     frame, rows = results.readings["copying"], []
     for key, own in only(frame, condition="hard").groupby(READ, sort=False):
         found = dict(zip(READ, key, strict=True))
@@ -188,12 +177,12 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "architectures": models.types,
     "ladder": ladder.table,
     "finetuning": models.tuned,
-    "lengths": lengths.table,
+    "lengths": models.lengths,
     "chat": answers.distances,
-    "positions": lengths.positions,
+    "positions": models.positions,
     "ruler": answers.tasks,
     "ablations": ablations.table,
-    "stability": stability.table,
+    "stability": ablations.mitigations,
     "contents": contents.table,
     "information": contents.information,
     "copying": copying,

@@ -54,11 +54,7 @@ def cell(value: object) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> list[str]:
-    """Lines of a Markdown table.
-
-    Args:
-        align: l or r, for left or right, a letter a column; all but the first are right without it.
-    """
+    """Lines of a Markdown table; ``align``: l or r, a letter a column, left for the first alone."""
     marks = {"l": "---", "r": "---:"}
     align = align or "l" + "r" * (len(head) - 1)
     lines = [head, [marks[each] for each in align], *rows]

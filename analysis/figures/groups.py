@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from analysis import contents, stability, tables
+from analysis import ablations, contents, tables
 from analysis.cells import Cell, labels
 from analysis.contents import CATEGORIES
 from analysis.figures import style
@@ -131,7 +131,7 @@ def panel(axis: Axes, table: pd.DataFrame, title: str) -> None:
 def dominance(results: Results) -> Figure:
     """A row of panels for a model, a panel for what is trained, a line a mitigation."""
     watched = set(results.traces["cell"])
-    cells = [each for each in stability.cells(results)
+    cells = [each for each in ablations.watched(results)
              if each.regime["mitigation"] in FIRST and each.name in watched]  # fmt: skip
     cells.sort(key=lambda each: FIRST.index(each.regime["mitigation"]))
     models = list(dict.fromkeys((each.model, each.steps) for each in cells))
@@ -159,7 +159,7 @@ def _panel(axis: Axes, results: Results, cells: Sequence[Cell]) -> None:
         mitigation = cell.regime["mitigation"]
         look = style.nth(FIRST.index(mitigation))
         axis.plot(by_step.index, by_step["mean"], markersize=4, markevery=max(1, len(by_step) // 5),
-                  label=stability.NAMES[mitigation].replace("-", " "), **look)  # fmt: skip
+                  label=ablations.NAMES[mitigation].replace("-", " "), **look)  # fmt: skip
         wide = float(stats.t.ppf(0.975, layers - 1)) * by_step["sem"]
         below, above = by_step["mean"] - wide, (by_step["mean"] + wide).clip(upper=100)
         style.band(axis, below, above, look["color"])

@@ -62,10 +62,7 @@ def draw(results: Results) -> Figure:
 
 def core(results: Results) -> Figure:
     """The same of the second headline, the core's, where the first was read too."""
-    known = headlines(results)
-    if len(known) < 2:
-        raise Missing
-    return of(results, known[1])
+    return of(results, need(headlines(results)[1:])[0])
 
 
 def of(results: Results, known: Headline) -> Figure:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis import ladder, lengths
+from analysis import ladder, models
 from analysis.figures import style
 from analysis.paper import printed
 from analysis.results import Results
@@ -135,7 +135,7 @@ def line(axis: Axes, law: ladder.Law | None, colour: str, aside: float = 1.0) ->
 
 def by_length(results: Results) -> Figure:
     """Cost and density against length; Missing where nothing was read at several lengths."""
-    frame = lengths.table(results)
+    frame = models.lengths(results)
     if frame["context"].nunique() < 2:
         raise Missing
     figure, (cost, kept) = style.axes(2, 9.2, 3.6)
@@ -156,7 +156,7 @@ def by_length(results: Results) -> Figure:
 
 def by_position(results: Results) -> Figure:
     """Cost and drift against the position."""
-    frame = need(lengths.positions(results))
+    frame = need(models.positions(results))
     figure, (cost, moved) = style.axes(2, 9.2, 3.6)
     lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
     moved.set(ylabel="shift of the group shares (%)", ylim=(0, None))
@@ -166,7 +166,7 @@ def by_position(results: Results) -> Figure:
 def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> None:
     """A line an experiment: what it costs, and another column of it."""
     for name, role in LOOKS.items():
-        own, look = only(rows, method=lengths.LINES[name]).sort_values(x), style.look(role)
+        own, look = only(rows, method=models.LINES[name]).sort_values(x), style.look(role)
         if len(own):
             style.bars(cost, own[x], own, label=own["label"].iloc[0], **look)
             beside.plot(own[x], own[column], **look, markersize=5.5)

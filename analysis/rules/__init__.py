@@ -8,7 +8,6 @@ from analysis.rules import (
     headline,
     lora,
     models,
-    pairs,
     rivals,
     speed,
     stability,

@@ -16,13 +16,13 @@ from analysis import answers, scope
 from analysis.cells import WINDOW
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rivals import EQUAL
 from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside
 from analysis.rules.registry import (
     Outcome,
     Verdict,
     facts,
+    fair,
     interval,
     judged,
     points,
@@ -51,9 +51,9 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
     return facts(row, results, "questions", scale)
 
 
-def zero_shot(results: Results) -> pd.DataFrame:
-    """Rows under masks with the paper's window, of prompts without worked examples."""
-    own = only(answers.scores(results), shots=0, window=WINDOW)
+def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
+    """Rows under masks, of prompts without worked examples."""
+    own = only(answers.scores(results), shots=0, **where)
     return own[own["budget"] != "own"]
 
 
@@ -64,7 +64,7 @@ def zero_shot(results: Results) -> pd.DataFrame:
 )
 def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The paper's setup on our model: scores with and without the mask, question by question."""
-    row = need(row_of(zero_shot(results), role="paper", texts=NAMES[claim.column]))
+    row = need(row_of(zero_shot(results, window=WINDOW), role="paper", texts=NAMES[claim.column]))
     return kept(row, results, limits)
 
 
@@ -104,7 +104,8 @@ def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
 @rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
 def unexposed(results: Results) -> Outcome:
     """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
-    own = need(only(zero_shot(results), texts=list(TASKS.values())).drop_duplicates("texts"))
+    own = need(zero_shot(results, window=WINDOW, texts=list(TASKS.values())))
+    own = own.drop_duplicates("texts")
     reached = float((own["exposed_questions_percent"] * own["questions"]).sum()
                     / own["questions"].sum())  # fmt: skip
     verdict = Verdict.DIRECTION if reached < 50 else Verdict.NOT_REPRODUCED
@@ -127,9 +128,8 @@ def unexposed(results: Results) -> Outcome:
 def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark under a rival, or after fine-tuning, beside the pretrained model's."""
     entry, method, _ = claim.id.split(".")
-    row = need(
-        row_of(answers.scores(results), experiment=ANSWERED[method], texts=TASKS[claim.column])
-    )
+    own = only(answers.scores(results), experiment=ANSWERED[method])
+    row = need(row_of(own, texts=TASKS[claim.column]))
     more = claim.figure - theirs(entry, claim.column, method="pretrained")
     limit, trained = limits.same_score, method == FINETUNED
     few = trained and scope.fewer_steps(claim, results, "finetuned-textsplays")
@@ -190,7 +190,8 @@ def beyond_control(results: Results, control: str) -> Outcome:
     own = asked(results, control, RECIPE)
     row = own.sort_values("points_low").iloc[-1]
     plain = [judged(each["points_low"], each["points_high"], 0.0) for _, each in own.iterrows()]
-    weighed = [fair(was, each) for was, (_, each) in zip(plain, own.iterrows(), strict=True)]
+    more = own["base_distant_density"] - own["distant_density"]
+    weighed = [fair(was, each) for was, each in zip(plain, more, strict=True)]
     verdict = worst(weighed)
     by_pairs = "" if weighed == plain else "; who finds more keeps more pairs, so that is no win"
     why = (f"{control} against the recipe: {by_length(own)} (the recipe: "
@@ -198,13 +199,6 @@ def beyond_control(results: Results, control: str) -> Outcome:
            f"{by_pairs}{one_task(results, row)}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
                    same_setting=True)  # fmt: skip
-
-
-def fair(verdict: Verdict, row: pd.Series) -> Verdict:
-    """The same, but for a win of the side that keeps more pairs."""
-    more = row["distant_density"] - row["base_distant_density"]
-    won = {Verdict.REPRODUCED: -more, Verdict.NOT_REPRODUCED: more}.get(verdict, 0.0)
-    return Verdict.INCONCLUSIVE if won > EQUAL else verdict
 
 
 def one_task(results: Results, row: pd.Series) -> str:

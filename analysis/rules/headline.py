@@ -13,9 +13,8 @@ from analysis.comparisons import quality
 from analysis.ladder import Law
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rivals import EQUAL
 from analysis.rows import need, only, row_of
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, judged, rule
+from analysis.rules.registry import Outcome, Verdict, changed, facts, fair, interval, judged, rule
 from analysis.rules.speed import timing
 from experiments.settings import Tolerances
 
@@ -50,10 +49,7 @@ def cost(claim: Claim, results: Results, limits: Tolerances, place: str, budget:
            f"{int(row['seeds'])} seeds (limit {limit:+.0%})")  # fmt: skip
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     more = row["distant_density"] - row["base_distant_density"]
-    odd = (verdict == Verdict.REPRODUCED and more > EQUAL) or (
-        verdict == Verdict.NOT_REPRODUCED and more < -EQUAL
-    )
-    if odd and base not in ("adapted", "pretrained"):
+    if base not in ("adapted", "pretrained") and fair(verdict, more) != verdict:
         verdict = Verdict.INCONCLUSIVE
         why += f"; but the other keeps {row['base_distant_density']:.1%}"
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
@@ -77,13 +73,13 @@ def found_again(results: Results, limits: Tolerances) -> Outcome:
 def whole_model(results: Results, phase: str, what: str) -> Outcome:
     """Time of the whole model at the longest length, against the pretrained one."""
     row = need(only(results.whole, phase=phase, role=TIMED[what])).sort_values("length").iloc[-1]
-    times = interval(row, "speedup", 1)
-    low, high = times["low"], times["high"]
+    low, high = row["speedup_low"], row["speedup_high"]
     stage = "prefill" if phase == "forward" else "continuation"
     known = timing(row, f"{results.scale}; {row['device']}, {row['dtype']}",
                    f"python -m experiments.stages.{stage}")  # fmt: skip
     why = f"{row['speedup']:.2f}x ({low:.2f} to {high:.2f}) at {int(row['length'])} tokens"
-    return Outcome(judged(-high, -low, -1.0), why, **times, **known, same_setting=True)
+    return Outcome(judged(-high, -low, -1.0), why, **interval(row, "speedup", 1), **known,
+                   same_setting=True)  # fmt: skip
 
 
 @rule("ours.ladder.grows", refuted="an interval of the slope wholly below zero: larger models lose "

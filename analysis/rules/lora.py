@@ -15,16 +15,7 @@ from analysis.results import Results
 from analysis.rows import columns, need, only, row_of
 from analysis.rules.ablations import beside, beside_paper, pretrained
 from analysis.rules.answers import NAMES, known
-from analysis.rules.registry import (
-    Outcome,
-    Verdict,
-    changed,
-    facts,
-    interval,
-    judged,
-    points,
-    rule,
-)
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, judged, points, rule
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 

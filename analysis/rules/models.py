@@ -11,27 +11,17 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis import answers, lengths, models, scope
+from analysis import models, scope
 from analysis.models import TEXTS, TYPES
 from analysis.paper import Claim, printed, theirs
 from analysis.results import Results
 from analysis.rows import need, only
 from analysis.rules.ablations import beside_paper, pretrained
-from analysis.rules.answers import TASKS, kept, known
-from analysis.rules.registry import (
-    Outcome,
-    Verdict,
-    changed,
-    facts,
-    interval,
-    points,
-    rule,
-    told,
-)
+from analysis.rules.answers import TASKS, kept, known, zero_shot
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
 from analysis.rules.table7 import gate_of_all_steps, in_its_setting, of_all_steps, same_sign
 from experiments.settings import Tolerances
 
-GATES = ("soft", "hard")
 MODELS = [row["model"] for row in printed("table2")]
 NO_GAIN = ("after as many steps, where the paper gains more than the limit same_ppl, an interval "
            "above zero or wholly within the limit; elsewhere one above the paper's cost, which "
@@ -41,11 +31,7 @@ NO_GAIN = ("after as many steps, where the paper gains more than the limit same_
 def no_worse(row: pd.Series, theirs: float, claim: Claim, results: Results,
              limits: Tolerances) -> tuple[Verdict, str]:  # fmt: skip
     """A change of perplexity beside the paper's: a gain, where the paper gains more than the limit;
-    else a cost no greater than the paper's, or than the limit.
-
-    Args:
-        theirs: the paper's relative change.
-    """
+    else a cost no greater than the paper's (both relative), or than the limit."""
     few = scope.fewer_steps(claim, results, row["cell"])
     said, limit = f"{changed(row)}; the paper {theirs:+.1%}", limits.same_ppl
     if theirs < -limit:
@@ -143,8 +129,7 @@ def every_type(results: Results, limits: Tolerances) -> Outcome:
 )
 def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Benchmarks on a model of the same attention type: SmolLM2 where it is that, else ours."""
-    own = only(answers.scores(results), texts=TASKS[claim.column], shots=0)
-    own = own[own["budget"] != "own"]
+    own = zero_shot(results, texts=TASKS[claim.column])
     named = only(own, experiment=models.ROUTED)
     same = named[[scope.same_model(claim, each) for each in named["model"]]]
     alike = named[[models.attention_of(each) == claim.keys["attention"]
@@ -157,10 +142,7 @@ def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 @rule("table2.notes.benchmarks.worst_drop", refuted="an interval below the paper's worst drop")
 def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The greatest drop of a zero-shot benchmark under the paper's setup, over all models."""
-    own = only(
-        answers.scores(results), texts=list(TASKS.values()), role=["small", "paper"], shots=0
-    )
-    own = need(own[own["budget"] != "own"])
+    own = need(zero_shot(results, texts=list(TASKS.values()), role=["small", "paper"]))
     worst = own.sort_values("points").iloc[0]
     limit, reached = limits.same_score, own["exposed_questions_percent"].max()
     verdict, worse = Verdict.ARITHMETIC, bool((own["high"] < claim.figure).any())
@@ -183,7 +165,8 @@ def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19"
         weights, texts = "from scratch", "articles"
     full = claim.column.replace("focus", "full_attention")
     cost = claim.figure / theirs(claim.id.split(".")[0], full, **claim.keys) - 1
-    gate, mask = (models.of_training(results, weights, "focus", texts, each) for each in GATES)
+    gate, mask = (models.of_training(results, weights, "focus", texts, condition)
+                  for condition in ("soft", "hard"))  # fmt: skip
     (verdict, why), (other, said) = (no_worse(row, cost, claim, results, limits)
                                      for row in (gate, mask))  # fmt: skip
     kept = f"hard top-{mask['top_k']:.0f}, {mask['distant_density']:.0%} of the distant pairs"
@@ -213,8 +196,8 @@ def gains(claim: Claim, results: Results) -> Outcome:
 def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """What two of four groups cost against full attention at one length."""
     context = claim.keys["context"]
-    methods = [lengths.LINES[name] for name in ("long_paper", "long_paper_steps")]
-    own = need(only(lengths.table(results), method=methods, context=context))
+    methods = [models.LINES[name] for name in ("long_paper", "long_paper_steps")]
+    own = need(only(models.lengths(results), method=methods, context=context))
     found = max((row for _, row in own.iterrows()),
                 key=lambda row: scope.trained(results, results.cells[row["cell"]]))  # fmt: skip
     cost = claim.figure / theirs("long_context", "ppl_full", context=context) - 1

@@ -14,6 +14,7 @@ from typing import Any
 from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rivals import EQUAL
 from analysis.rows import Missing, ends_of
 from experiments.settings import Tolerances
 
@@ -69,8 +70,7 @@ class Rule:
     Attributes:
         judge: gets what it asks for by name, of the claim, the results, the limits (tolerances) and
             the parts of the id; raises Missing where it has no result file to judge from.
-        refuted: the outcome that would refute the claim. Every judge can reach it, from result
-            files alone.
+        refuted: the outcome that would refute the claim, which every judge can reach.
     """
 
     pattern: re.Pattern[str]
@@ -134,6 +134,13 @@ def told(good: bool, bad: bool, holds: Verdict = Verdict.DIRECTION) -> Verdict:
 def judged(low: float, high: float, limit: float) -> Verdict:
     """A statement that something lies below a limit, by its interval."""
     return told(high <= limit, low > limit, Verdict.REPRODUCED)
+
+
+def fair(verdict: Verdict, more: float) -> Verdict:
+    """The same, but for a win of the side that keeps more distant pairs; ``more``: by how many, of
+    all, the side does that a verdict in favour is for."""
+    won = {Verdict.REPRODUCED: more, Verdict.NOT_REPRODUCED: -more}.get(verdict, 0.0)
+    return Verdict.INCONCLUSIVE if won > EQUAL else verdict
 
 
 EARLY = ", after far fewer steps"

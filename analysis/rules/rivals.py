@@ -85,10 +85,9 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     own = need(only(rows(results), role=partly, budget=BUDGET)).sort_values("change")
     best, limit = own.iloc[0], limits.far_worse
     verdict = told(best["high"] <= limit, (own["low"] > limit).all())
+    first = own.drop_duplicates("role").head(4)
     why = f"At {BUDGET} of the distant pairs, against full attention: " + "; ".join(
-        f"{ROLES[row['role']]} {changed(row)}"
-        for _, row in own.drop_duplicates("role").head(4).iterrows()
-    )
+        f"{ROLES[row['role']]} {changed(row)}" for _, row in first.iterrows())  # fmt: skip
     return Outcome(verdict, f"{why} (limit {limit:+.0%})", **interval(best),
                    **facts(best, results))  # fmt: skip
 
@@ -144,9 +143,8 @@ FEWEST = 3  # seeds from which a spread says anything
 
 
 def learnt_nothing(results: Results, known: Headline) -> pd.DataFrame:
-    """Masks that learnt no routing against the headline's routers, at equal budget, in every
-    reading of test documents that both have; one whose weights learnt under it, against routers
-    with as much of that."""
+    """Masks that learnt no routing against routers at equal budget, in readings of test documents;
+    one whose weights learnt under it, against routers with as much of that."""
     rows: list[dict[str, Any]] = []
     for cell in results.cells.values():
         base = opponent(results, cell, known.cell)

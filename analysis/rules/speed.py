@@ -35,10 +35,6 @@ def timings(results: Results, gpu: bool) -> pd.DataFrame:
     return order.sort_values(["paper", "rank"], ascending=[False, True], kind="stable")
 
 
-def _layout(row: pd.Series) -> str:
-    return f"{int(row['heads'])} heads of {int(row['head_dim'])}"
-
-
 def timing(row: Mapping[str, Any], scale: str, command: str = GPU_COMMAND) -> dict[str, Any]:
     """Evidence, command, n and scale of a timing, as an Outcome takes them."""
     return {"n": int(row["repetitions"]), "evidence": row["evidence"], "command": command,
@@ -55,14 +51,14 @@ def _facts(row: pd.Series) -> dict[str, Any]:
 @rule("table6.t{context}.speedup_K{groups}", refuted="on the paper's GPU another speed-up than its "
       "by more than the limit; on another GPU the other side of 1x")  # fmt: skip
 def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> Outcome:
-    """A cell of Table 6 on a GPU. A CPU says nothing about it. The paper does not say for how many
-    heads: on its GPU the nearest of the shapes timed speaks, or all of them, where it lies between.
-    """
+    """A cell of Table 6 on a GPU; no CPU says anything of it. It names no heads: on its GPU the
+    nearest of the shapes timed speaks, or all of them, where it lies between."""
     length, paper = claim.keys["context"], claim.figure
     frame = need(only(timings(results, gpu=True), K=int(groups), length=length))
     shapes = only(frame, hardware=frame.iloc[0]["hardware"], method=frame.iloc[0]["method"])
     row = shapes.loc[(shapes["speedup"] - paper).abs().idxmin()]
-    spoken = " and ".join(f"{each['speedup']:.2f}x for {_layout(each)}"
+    spoken = " and ".join(f"{each['speedup']:.2f}x for {each['heads']:.0f} heads of "
+                          f"{each['head_dim']:.0f}"
                           for _, each in shapes.iterrows())  # fmt: skip
     why = f"{NAMES[row['method']]} {spoken} on {row['hardware']}, bound {row['bound']:.2f}x"
     if row["paper"]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import ablations, contents, scope, stability
+from analysis import ablations, contents, scope
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
@@ -37,7 +37,8 @@ SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 def trained(results: Results, name: str, weights: bool, measure: str, **where: Any) -> pd.Series:
     """The longest training of a mitigation, by the paper's name, of which this was read."""
-    known = stability.table(results).dropna(subset=measure).sort_values("steps", kind="stable")
+    known = ablations.mitigations(results).dropna(subset=measure)
+    known = known.sort_values("steps", kind="stable")
     return need(row_of(known.iloc[::-1], name=name, weights=weights, **where))
 
 
@@ -63,9 +64,8 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
     measure, limit = ESCAPES[claim.column], limits.blocked
     row = trained(results, method, True, measure)
     plain = trained(results, PLAIN, True, measure, steps=row["steps"])
-    left = stability.beside(results, row["cell"], plain["cell"], measure)
-    low, high = left.low, left.high
-    says = str(claim.paper)
+    left = ablations.moved(results, row["cell"], plain["cell"], measure)
+    low, high, says = left.low, left.high, str(claim.paper)
     verdict, said = Verdict.INCONCLUSIVE, f"the interval includes {limit:g}"
     if untold := cannot_tell(results, row, measure, limit * float(plain[measure])):
         said = untold
@@ -88,7 +88,7 @@ def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) ->
     """Why a measure says nothing of a mitigation; empty where it does."""
     if measure == "drift" and row["name"] in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
-    known = only(stability.table(results), steps=row["steps"])
+    known = only(ablations.mitigations(results), steps=row["steps"])
     frozen = only(known, name=[row["name"], PLAIN], weights=False)
     if measure == "shift" and (frozen["shift_high"] > limit).any():
         return (f"with frozen weights they move by {frozen['shift'].max():.2f}, too, so the "
@@ -121,7 +121,7 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
 
 def happened(results: Results, row: pd.Series, limits: Tolerances) -> str:
     """The other trainings of a mitigation that did end as the paper says, in words."""
-    table = stability.table(results).dropna(subset="largest")
+    table = ablations.mitigations(results).dropna(subset="largest")
     others = only(table[table["cell"] != row["cell"]], name=row["name"], weights=True)
     even = {other["steps"]: trained(results, SINKHORN, True, "largest", steps=other["steps"])
             for _, other in others.iterrows()}  # fmt: skip
@@ -213,7 +213,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
     if paper > limits.collapsed and own["low"] > limits.collapsed:
         verdict = Verdict.DIRECTION  # a collapse is one
     elif paper > limits.collapsed:
-        alike = only(stability.table(results), name=method, weights=weights)
+        alike = only(ablations.mitigations(results), name=method, weights=weights)
         if elsewhere := elsewhere + collapsed_elsewhere(alike, limits.collapsed):
             verdict = Verdict.INCONCLUSIVE
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
@@ -242,13 +242,9 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
 
 
 def of_default(claim: Claim, results: Results, limits: Tolerances, trained: str) -> Outcome:
-    """The paper's share beside ours of all runs; Missing where none was as long.
-
-    Args:
-        trained: "centroids" or "joint", as in the table of ablations.
-    """
-    runs, paper, limit = ablations.every_default(results, trained), claim.figure, limits.same_share
-    need(None if runs.empty else runs)
+    """The paper's share beside ours of all runs; Missing where none was as long."""
+    runs = need(ablations.every_default(results, trained))
+    paper, limit = claim.figure, limits.same_share
     low, high = runs["largest_low"], runs["largest_high"]
     within = ((low >= paper - limit) & (high <= paper + limit)).all()
     beyond = (high < paper - limit).all() or (low > paper + limit).all()
