@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from analysis import claims, figures, forecast, pages, report, tables
+from analysis import claims, figures, ladder, pages, report, tables
 from analysis.results import Results
 from analysis.stale import alone, stale
 from experiments import settings
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = Results.of(chosen, out)
     written = tables.write(results, out / "tables")  # first: rules read what was counted there
     written += figures.write(results, out / "figures")
-    written.append(forecast.write(results, out / "forecast.json"))
+    written.append(ladder.write(results, out / "forecast.json"))
     rows = claims.build(results, chosen.tolerances)
     written += claims.write(rows, out)
     numbers = {"experiments": tables.metrics(results), "claims": claims.totals(rows)}

@@ -1,4 +1,5 @@
-"""Ablations of the paper's setup: one setting changed at a time, against its default."""
+"""Ablations of the paper's setup: one setting changed at a time, against its default; and what
+becomes of groups while routers and weights learn together, by mitigation."""
 
 from __future__ import annotations
 
@@ -30,6 +31,22 @@ COLUMNS = ["trained", "setting", "value", "default", "base", "cell", "change", "
            "hard_change", "hard_low", "hard_high", "distant_density",
            "largest", "largest_low", "largest_high", "points", "points_low", "points_high",
            "documents", "seeds", "evidence", "groups_evidence"]  # fmt: skip
+# Our mitigations by the paper's name; the last three are not the paper's.
+NAMES = {
+    "softmax": "entropy-and-balance-loss", "stop_gradient": "stop-gradient-on-inputs",
+    "ema": "ema-centroids-and-projection", "recluster": "recluster-every-100-steps",
+    "softmax_x5": "balance-weight-x5", "sinkhorn": "sinkhorn",
+    "causal": "causal potentials (ours)", "bias": "bias update (DeepSeek-V3)",
+    "none": "plain softmax",
+}  # fmt: skip
+MEASURES = ("drift", "shift", "rank", "alive", "agreement", "confidence")
+# What mitigations are compared with, in params.yaml: a few steps of a pretrained model, and the
+# paper's steps of a small one.
+WATCHED = ("stable", "stable_routers", "steady", "steady_routers")
+MITIGATIONS = ["cell", "experiment", "mitigation", "name", "weights", "groups", "steps", "layers",
+           "seeds", "evidence",
+           *(f"{name}{end}" for name in (*MEASURES, "lost_rank", "largest")
+             for end in ("", "_low", "_high")), "documents", "groups_evidence"]  # fmt: skip
 
 
 @cache
@@ -50,17 +67,18 @@ def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[
     fields = sorted(found, key=lambda field: [*THEIRS, *LIBRARY].index(field))
     for field in fields:
         for cell in (default, *(cell for own, cell in swept if own == field)):
+            hard = perplexity(results, cell, default, "hard")
             yield {"trained": trained, "setting": THEIRS.get(field, field),
                    "value": stands_for(cell, default, field),
                    "default": stands_for(default, default, field),
                    "base": default.name, "cell": cell.name, **largest(results, cell, default),
                    **perplexity(results, cell, default),
-                   **masked(results, cell, default)}  # fmt: skip
+                   **{f"hard_{name}": hard.get(name) for name in ("change", "low", "high")},
+                   "distant_density": hard.get("distant_density")}  # fmt: skip
 
 
 def stands_for(cell: Cell, default: Cell, field: str) -> Any:
-    """A cell's value of a field; a window in proportion to the default, which stands for the
-    paper's."""
+    """A cell's value of a field; of a window the paper's that it stands for, in proportion."""
     value = whole(cell)[field]
     return WINDOW * value // whole(default)[field] if field == "window" else value
 
@@ -72,8 +90,7 @@ def whole(cell: Cell) -> dict[str, Any]:
 
 
 def changed(cell: Cell, default: Cell) -> str | None:
-    """The one setting of the method in which a cell differs from the default that it is compared
-    with."""
+    """The one setting of the method in which a cell differs from the default, None elsewhere."""
     own, base = ((each.model, each.texts, each.start, each.regime, each.method.get("name"))
                  for each in (cell, default))  # fmt: skip
     if own != base or default.block not in cell.against:
@@ -91,7 +108,7 @@ def every_default(results: Results, trained: str) -> pd.DataFrame:
     alike = [
         cell for cell in results.cells.values()
         if default and cell.steps and changed(cell, default) is None
-        and apart_from_window(cell) == apart_from_window(default)
+        and {**whole(cell), "window": None} == {**whole(default), "window": None}
         and way(cell) == trained and not scope.fewer_steps(None, results, cell.name)
     ]  # fmt: skip
     rows = [{"cell": cell.name, "model": cell.model, "rate": cell.regime["learning_rate"],
@@ -102,18 +119,6 @@ def every_default(results: Results, trained: str) -> pd.DataFrame:
 def way(cell: Cell) -> str:
     """What a cell trains: routers alone, or all weights with them."""
     return "joint" if cell.regime.get("name") == "joint" and cell.regime["weights"] else "centroids"
-
-
-def apart_from_window(cell: Cell) -> dict[str, Any]:
-    """Every field of its routers but the window."""
-    return {**whole(cell), "window": None}
-
-
-def masked(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
-    """The same under the hard mask, and what the mask keeps."""
-    own = perplexity(results, cell, default, "hard")
-    named = {f"hard_{name}": own.get(name) for name in ("change", "low", "high")}
-    return {**named, "distant_density": own.get("distant_density")}
 
 
 def perplexity(results: Results, cell: Cell, default: Cell,
@@ -148,3 +153,67 @@ def shares(results: Results, cell: Cell) -> pd.DataFrame:
     own = only(results.readings["groups"], cell=cell.name)
     own = own.assign(share=100 * own["largest_group"].astype(float))
     return own.pivot_table("share", "seed", ["document", "sha"])
+
+
+def watched(results: Results) -> list[Cell]:
+    """Joint trainings that were watched for the groups' sake: those that mitigations are compared
+    with, and those that differ from one of them in the balance alone."""
+    return [each for each in results.cells.values() if each.regime.get("name") == "joint"
+            and (each.block in WATCHED or any(alike(each, results.cells.get(name))
+                 for name in WATCHED if name in each.against))]  # fmt: skip
+
+
+def alike(cell: Cell, default: Cell | None) -> bool:
+    """Whether routers are the default's but for their balance, or there is no default."""
+    own, theirs = ({**each.method, "balance": None} for each in (cell, default or cell))
+    return own == theirs
+
+
+@cache
+def mitigations(results: Results) -> pd.DataFrame:
+    """A row a joint training: tokens in the largest group on test documents (percent), and at the
+    last step, as means over layers with intervals over layers, how far centroids and hidden states
+    moved, the dimensions that projected tokens fill (of those at first), groups that are alive, and
+    the share of tokens that keep their group from look to look, over the second half."""
+    found = [_mitigation(results, cell) for cell in watched(results)]
+    return pd.DataFrame([each for each in found if each], columns=MITIGATIONS)
+
+
+def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
+    """One training, {} where it was not watched."""
+    own = only(results.traces, cell=cell.name)
+    if own.empty:
+        return {}
+    last = at_end(own)
+    known: dict[str, Any] = {
+        "cell": cell.name, "experiment": cell.block, "mitigation": cell.regime["mitigation"],
+        "name": NAMES.get(cell.regime["mitigation"], cell.regime["mitigation"]),
+        "weights": bool(cell.regime["weights"]), "groups": cell.method["num_groups"],
+        "steps": int(own["step"].max()), "layers": len(last), "seeds": own["seed"].nunique(),
+        "evidence": own["evidence"].iloc[0],
+    }  # fmt: skip
+    for name in (*MEASURES, "lost_rank"):
+        if last[name].notna().all() and len(last) > 1:
+            known |= columns(statistics.mean(last[name], results.confidence), name, f"{name}_")
+    return known | largest(results, cell, cell)
+
+
+def at_end(trace: pd.DataFrame) -> pd.DataFrame:
+    """A row a layer: what was noted at the last step, the dimensions lost since the first, and the
+    agreement over the second half; at the last look the rate is next to zero, and all agrees."""
+    first, last = (by_layer(trace, step) for step in (trace["step"].min(), trace["step"].max()))
+    late = trace[trace["step"] > trace["step"].max() / 2].groupby("layer")["agreement"].mean()
+    lost = (1 - last["rank"] / first["rank"]).clip(lower=0)
+    return last.assign(agreement=late, lost_rank=lost)
+
+
+def moved(results: Results, cell: str, other: str, measure: str) -> statistics.Interval:
+    """A movement of one training as a share of another's, paired by layer."""
+    own, theirs = (at_end(only(results.traces, cell=name))[measure].to_numpy()
+                   for name in (cell, other))  # fmt: skip
+    return statistics.ratio(own, theirs, results.confidence)
+
+
+def by_layer(trace: pd.DataFrame, step: int) -> pd.DataFrame:
+    """A row a layer: the mean over seeds at a step."""
+    return only(trace, step=step).groupby("layer").mean(numeric_only=True)

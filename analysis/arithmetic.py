@@ -29,8 +29,7 @@ def lora_parameters(model: str, rank: int) -> int:
 
 
 def counts() -> pd.DataFrame:
-    """Every figure that follows from a shape by counting: claim, ours, how it was counted, and what
-    the paper prints for the same elsewhere."""
+    """Figures that follow from a shape by counting, and what the paper prints elsewhere."""
     known, rows = paper()["counted"], []
     for claim, (model, dim, groups) in known["routers"].items():
         entry = paper()["models"][model]
@@ -65,8 +64,7 @@ def _elsewhere(claim: str) -> Any:
 
 
 def confound() -> pd.DataFrame:
-    """The paper's Table 3 against both models that it could be compared with: perplexity of each
-    row relative to the pretrained model, and to the model adapted by the better LoRA."""
+    """Perplexities of the paper's Table 3 relative to the pretrained and to the adapted model."""
     rows = [("pretrained", _printed()["table1.pretrained.ppl"].paper)]
     rows += [(row["method"], row["ppl"]) for row in printed("table3")]
     frame = pd.DataFrame(rows, columns=["method", "ppl"])

@@ -137,11 +137,7 @@ class Cell:
 
 def labels(cells: Iterable[Cell], first: str | None = None) -> dict[str, str]:
     """Plain names by cell: what it is, or its own name where another is the same; of small models
-    the model's.
-
-    Args:
-        first: of several alike, the cell that is called by what it is; otherwise the first.
-    """
+    the model's. ``first``: of several alike, the one that is called by what it is."""
     found: dict[str, str] = {}
     for cell in sorted(cells, key=lambda cell: cell.name != first):
         model = cell.point.removeprefix("-model") if cell.point.startswith("-model") else None

@@ -15,8 +15,8 @@ from analysis import rules
 from analysis.paper import Claim, claims, model_name, paper
 from analysis.results import Results
 from analysis.rules import Verdict
-from analysis.tables import cell, number
-from analysis.tables import markdown as table_of
+from analysis.words import cell, number
+from analysis.words import markdown as table_of
 from experiments.settings import Tolerances
 
 FIELDS = (
@@ -119,8 +119,7 @@ A command makes a row's measurement. What it is compared with is read by its own
 
 
 def by_source(rows: list[Row]) -> list[str]:
-    """Lines of Markdown: how many rows of every table of the paper have which verdict, the sum
-    last; nothing where there are none."""
+    """Lines of Markdown: how many rows of each table have which verdict, the sum last."""
     head = ["of", *(verdict.partition(" (")[0] for verdict in Verdict)]
     found: dict[str, list[Row]] = {}
     for entry in rows:
@@ -131,8 +130,7 @@ def by_source(rows: list[Row]) -> list[str]:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The ledger as Markdown: counts by table, a line for every row that was judged, and those that
-    were not run by reason."""
+    """The ledger as Markdown: counts, a line a row that was judged, the others by reason."""
     lines = [INTRODUCTION, *by_source(rows)]
     for source in dict.fromkeys(entry["source"] for entry in rows):
         own = [e for e in rows if e["source"] == source and e["verdict"] != Verdict.NOT_RUN]

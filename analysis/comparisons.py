@@ -37,10 +37,8 @@ def quality(results: Results) -> pd.DataFrame:
     return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
 
 
-Rows = Iterable[dict[str, Any]]
-
-
-def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Rows]) -> Rows:
+def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Iterable[dict[str, Any]]]
+          ) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of every cell against each that it is compared with."""
     return [row for cell in results.cells.values() for base in bases(results, cell)
             for row in compared(results, cell, base)]  # fmt: skip
@@ -123,37 +121,24 @@ def against_full(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Family:
-    """What stands side by side in a figure: one reading of one kind of text, with one base."""
+class Headline:
+    """The experiment that opens README and the report, and what it stands beside: masks on one kind
+    of text in one reading, against one full model."""
 
+    cell: str
     reading: str
     texts: str
     against: str
-
-    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Its rows of the central table, those of masks."""
-        return only(self._same(frame), condition="hard", against=self.against)
-
-    def others(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Rows of the same documents against other bases."""
-        same = self._same(frame)
-        return same[same["against"] != self.against]
-
-    def _same(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return only(frame, reading=self.reading, texts=self.texts)
-
-
-@dataclass(frozen=True)
-class Headline:
-    """The experiment that opens README and the report, and where it was read."""
-
-    cell: str
-    family: Family
     pretrained: str | None
 
+    def masks(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows of the central table that stand side by side."""
+        return only(frame, reading=self.reading, texts=self.texts, condition="hard",
+                    against=self.against)  # fmt: skip
+
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Its budgets against the adapted model, by density."""
-        return only(self.family.of(frame), cell=self.cell).sort_values("distant_density")
+        """Its own budgets, by density."""
+        return only(self.masks(frame), cell=self.cell).sort_values("distant_density")
 
 
 def headline(results: Results) -> Headline:
@@ -162,8 +147,7 @@ def headline(results: Results) -> Headline:
 
 
 def headlines(results: Results) -> list[Headline]:
-    """Those of :data:`HEADLINES` that were read, or else the first experiment that trains
-    groups."""
+    """Those of :data:`HEADLINES` that were read, or else the first that trains groups."""
     ours = only(against_full(quality(results)), role=["ours", "groups"])
     read = list(dict.fromkeys(ours["experiment"]))
     names = [name for name in HEADLINES if name in read] or read[:1]
@@ -175,18 +159,17 @@ def _headline(results: Results, own: pd.DataFrame) -> Headline:
     main = own["reading"] == MAIN_READING
     first = own.assign(main=main).sort_values(["main", "documents"], ascending=False,
                                               kind="stable").iloc[0]  # fmt: skip
-    family = Family(first["reading"], first["texts"], first["against"])
     against = results.cells[first["cell"]].against
     full = (cell.name for cell in results.cells.values()
             if cell.role == "pretrained" and cell.block in against)  # fmt: skip
-    return Headline(first["cell"], family, next(full, None))
+    return Headline(*first[["cell", "reading", "texts", "against"]], next(full, None))
 
 
-def point(results: Results, cell: str | None, family: Family) -> pd.Series | None:
-    """One full model against the family's base (the pretrained model against the adapted one)."""
-    ours, base = (results.cells.get(name or "") for name in (cell, family.against))
+def above(results: Results, known: Headline) -> pd.Series | None:
+    """The pretrained model against the headline's base, None where it is that or was not read."""
+    ours, base = (results.cells.get(name or "") for name in (known.pretrained, known.against))
     if ours is None or base is None or ours.name == base.name:
         return None
     rows = [row for row in versus(results, ours, base)
-            if (row["reading"], row["texts"]) == (family.reading, family.texts)]  # fmt: skip
+            if (row["reading"], row["texts"]) == (known.reading, known.texts)]  # fmt: skip
     return pd.Series(rows[0]) if rows else None

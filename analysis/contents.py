@@ -1,15 +1,18 @@
 """What groups hold, by part of speech: learnt groups beside other ways to group the same tokens.
+And what they tell of a token, and of groups of another seed or training: adjusted mutual
+information (0 is chance, 1 that each tells the other).
 
-Each group is given the category that most of its validation tokens have; what counts is how many
-test tokens then have it.
+Of parts of speech each group is given the category that most of its validation tokens have; what
+counts is how many test tokens then have it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import pandas as pd
+from sklearn.metrics import adjusted_mutual_info_score
 
 from analysis.results import Results
 from analysis.rows import columns, only
@@ -25,12 +28,18 @@ KEY = ["by", "layer", "group"]
 LEAST = 0.02  # of the tokens: groups with fewer stand for nothing
 COLUMNS = ["layer", "by", "purity", "low", "high", "ours_more", "ours_more_low", "ours_more_high",
            "documents", "evidence"]  # fmt: skip
+RECIPE = "held_recipe"
+LABELS = {"token": "the token itself", "speech": "its part of speech",
+          "frequency": "how frequent it is", "position": "its position"}  # fmt: skip
+OTHERS = {"held_again": "groups of another seed", "held_tuned": "groups trained with all weights"}
+NAMES = {**LABELS, **OTHERS}
+PLACE = ["document", "sha", "layer"]
+INFORMATION = ["layer", "about", "information", "low", "high", "documents", "cell", "evidence"]
 
 
 @cache
 def named(results: Results, experiment: str = OWN) -> pd.DataFrame:
-    """The category of each layer's and way's groups on validation documents, how pure it is there,
-    and the share of the tokens that the group has."""
+    """The category of groups on validation documents, its purity, and their share of tokens."""
     own = only(results.readings["contents"], reading=SEARCH, experiment=experiment)
     if own.empty:
         return pd.DataFrame(columns=[*KEY, "category", "purity", "share"])
@@ -45,8 +54,7 @@ def named(results: Results, experiment: str = OWN) -> pd.DataFrame:
 
 @cache
 def right(results: Results, experiment: str = OWN) -> pd.DataFrame:
-    """Test rows, each with the tokens that have their group's category (groups that no validation
-    token was in have none)."""
+    """Test rows with the tokens that have their group's category; an unseen group has none."""
     own = only(results.readings["contents"], reading=FINAL, experiment=experiment)
     names = named(results, experiment)[[*KEY, "category"]]
     own = own.merge(names, on=KEY, how="left") if len(names) else own.head(0).assign(category=None)
@@ -65,29 +73,59 @@ def by_document(frame: pd.DataFrame) -> pd.Series:
 def table(results: Results) -> pd.DataFrame:
     """A row a layer (and ``all``) and way: percent of test tokens that have their group's category,
     and points that learnt groups have more, with intervals over documents."""
-    frame, found = right(results), []
+    frame, rows = right(results), []
     for layer in ["all", *sorted(frame["layer"].unique())]:
         own = frame if layer == "all" else only(frame, layer=layer)
         ours = by_document(only(own, by="groups"))
         for by in WAYS:
             theirs = by_document(only(own, by=by))
             if len(theirs) == len(ours) > 1:
-                found.append({"layer": layer, **row(by, ours, theirs, results.confidence),
-                              "evidence": own["evidence"].iloc[0]})  # fmt: skip
-    return pd.DataFrame(found, columns=COLUMNS)
-
-
-def row(by: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> dict[str, Any]:
-    """One way, and what ours has more of."""
-    found = statistics.mean(100 * theirs, confidence)
-    more = statistics.mean(100 * (ours - theirs), confidence)
-    return {"by": by, **columns(found, "purity"), **columns(more, "ours_more", "ours_more_"),
-            "documents": found.documents}  # fmt: skip
+                found, more = (statistics.mean(100 * each, results.confidence)
+                               for each in (theirs, ours - theirs))  # fmt: skip
+                rows.append({"layer": layer, "by": by, **columns(found, "purity"),
+                             **columns(more, "ours_more", "ours_more_"),
+                             "documents": found.documents,
+                             "evidence": own["evidence"].iloc[0]})  # fmt: skip
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def best(results: Results, category: str) -> pd.Series | None:
-    """The learnt group that is purest of a category on validation documents, of those with a share
-    of at least :data:`LEAST`."""
+    """The purest learnt group of a category on validation documents, if it is no tiny one."""
     own = only(named(results), by="groups", category=category)
     own = own[own["share"] >= LEAST]
     return None if own.empty else own.loc[own["purity"].idxmax()]
+
+
+@cache
+def information(results: Results) -> pd.DataFrame:
+    """A row a layer (and ``all``, the mean over layers) and label, of the paper's setup and of the
+    recipe: the mean over test documents."""
+    found = [row for name in (OWN, RECIPE) for row in _told(name, results)]
+    return pd.DataFrame(found, columns=INFORMATION)
+
+
+def _told(name: str, results: Results) -> Iterator[dict[str, object]]:
+    frame = results.readings["information"]
+    own = only(frame, experiment=name)
+    if own.empty:
+        return
+    known = {column: own.iloc[0][column] for column in ("cell", "evidence")}
+    told = [own.melt(PLACE, list(LABELS), var_name="about", value_name="found")]
+    if name == OWN:
+        told += [_of_groups(own, only(frame, experiment=each), each) for each in OTHERS]
+    for about, one in pd.concat(told).groupby("about", sort=False):
+        for layer, by in (("all", one), *one.groupby("layer")):
+            by_document = by.groupby(["document", "sha"])["found"].mean()
+            found = statistics.mean(by_document, results.confidence)
+            yield {"layer": layer, "about": about, **columns(found, "information"),
+                   "documents": found.documents, **known}  # fmt: skip
+
+
+def _of_groups(own: pd.DataFrame, other: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A row a document and layer: what one training's groups tell of another's."""
+    if other.empty:
+        return pd.DataFrame()
+    both = own.merge(other, on=PLACE, suffixes=("", "_other"))
+    found = [adjusted_mutual_info_score(list(row["groups"]), list(row["groups_other"]))
+             for _, row in both.iterrows()]  # fmt: skip
+    return both[PLACE].assign(about=name, found=found)

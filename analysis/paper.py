@@ -64,9 +64,7 @@ def model_name(slug: str) -> str:
 
 
 def magnitude(value: Any) -> float | None:
-    """A cell as a number: `148K`, `7.1M` and `2B` are read as such; None where it is not a
-    number.
-    """
+    """A cell such as `148K`, `7.1M` or `2B` as a number, None where it is none."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
@@ -123,14 +121,9 @@ def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
 
 
 def claims() -> list[Claim]:
-    """Every figure of the paper in the order of its tables, then statements of our own and the
-    audit's doubts. Ids are unique."""
-    rows = [
-        claim
-        for entry in paper()["tables"]
-        for row in printed(entry["id"])
-        for claim in _row_claims(entry, row)
-    ]
+    """Every figure of the paper in its order, then statements of our own and the doubts."""
+    rows = [claim for entry in paper()["tables"] for row in printed(entry["id"])
+            for claim in _row_claims(entry, row)]  # fmt: skip
     doubts = [
         Claim(entry["id"], "ours" if entry["id"].startswith("ours.") else "Audit",
               entry["doubt"], "audit", None, entry["stage"], "doubt",

@@ -13,9 +13,9 @@ from analysis import claims, figures, rules, tables
 from analysis.cells import ROLES
 from analysis.comparisons import quality
 from analysis.pages import headline
-from analysis.pages.words import or_nothing, percent
 from analysis.results import Results
 from analysis.rules import Verdict
+from analysis.words import cell, or_nothing, percent
 
 HERE = Path(__file__).parent
 SHADES = {
@@ -36,7 +36,7 @@ def write(results: Results, rows: list[claims.Row], path: Path) -> Path:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    made.filters["number"] = tables.cell
+    made.filters["number"] = cell
     made.filters["figure"] = claims.figure
     judged = [row for row in rows if row["verdict"] != Verdict.NOT_RUN]
     first = [row for row in judged if row["source"] in ("ours", "Audit")]

@@ -98,10 +98,8 @@ class Results:
 
     Args:
         base: the folder; timings of GPUs lie in its `gpu/`.
-        scale: whose results.
         against: what each experiment of params.yaml is compared with; experiments that it no
             longer names are left out, the others come in its order. None: all, as recorded.
-        confidence: of intervals.
     """
 
     def __init__(
@@ -149,9 +147,9 @@ class Results:
         found = [(path.relative_to(self.root).parts[0], path) for path in sorted(paths)]
         if self.against is None:
             return iter(found)
-        order = {name: place for place, name in enumerate(self.against)}
-        known = [each for each in found if each[0] in order]
-        return iter(sorted(known, key=lambda each: order[each[0]]))
+        order = list(self.against)
+        return iter(sorted((each for each in found if each[0] in order),
+                           key=lambda each: order.index(each[0])))  # fmt: skip
 
     @cached_property
     def readings(self) -> dict[str, pd.DataFrame]:
@@ -204,8 +202,7 @@ class Results:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
     def table(self, stage: str) -> pd.DataFrame:
-        """The table of a measurement without training, with `evidence`; empty where there is
-        none."""
+        """A measurement without training, with `evidence`; empty where there is none."""
         path = self.root / stage / "table.csv"
         if not path.is_file():
             return pd.DataFrame(columns=[*NEEDED[stage], "evidence"])
@@ -224,8 +221,7 @@ class Results:
 
     @cached_property
     def gpu(self) -> list[dict[str, Any]]:
-        """The GPU reports that somebody committed, each with its `evidence` and `hardware`'s name,
-        the paper's GPU first."""
+        """GPU reports, each with its `evidence` and `hardware`'s name, the paper's GPU first."""
         found = []
         for path in sorted((self.base / "gpu").glob("*.json")):
             report = load_json(path)
@@ -234,20 +230,21 @@ class Results:
         return sorted(found, key=lambda report: PAPER_GPU not in report["hardware"])
 
     def gpu_steps(self, step: str) -> pd.DataFrame:
-        """Timings of one kind that are not attention alone, from the first report that has any;
-        `parts` are those of a call."""
+        """Timings of one kind that are not attention alone, of one sequence by length, from the
+        first report that has any; `parts` are those of a call."""
         for report in self.gpu:
-            rows = [row | {name: report[name] for name in ("hardware", "evidence")}
-                    for row in report.get("parts" if step == "parts" else "steps") or []
-                    if step in ("parts", row.get("step"))]  # fmt: skip
+            rows = [
+                row | {name: report[name] for name in ("hardware", "evidence")}
+                for row in report.get("parts" if step == "parts" else "steps") or []
+                if step in ("parts", row.get("step")) and row.get("batch", 1) == 1
+            ]
             if rows:
-                return pd.DataFrame(rows)
+                return pd.DataFrame(rows).sort_values("length")
         return pd.DataFrame()
 
     @cached_property
     def speed(self) -> pd.DataFrame:
-        """Timings of this machine, then of every GPU report that somebody committed; `hardware`
-        tells them apart."""
+        """Timings of this machine, then of every GPU report; `hardware` tells them apart."""
         here = self.table("speed")
         frames = [here.assign(hardware=here["device"])]
         for report in self.gpu:

@@ -7,15 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.cells import ROLES, Cell
-from analysis.comparisons import (
-    COLUMNS,
-    change,
-    described,
-    in_common,
-    perplexity,
-    quality,
-    versus,
-)
+from analysis.comparisons import COLUMNS, change, described, in_common, perplexity, quality, versus
 from analysis.results import Results
 from analysis.rows import only, row_of
 
@@ -26,8 +18,6 @@ BESIDE = ("allocated", "longer_allocated", "heavy", "longer", "longer_heavy", "m
 MASKED = "masked_lora"  # the recipe's routers, after LoRA under their mask
 BUDGET = "0.125"  # the recipe's own
 EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
-
-
 CONTROLS = ("heavy_window", "trained_window")  # of ours, beside rivals
 
 
@@ -70,12 +60,9 @@ ABOUT = {
     "oracle_heads": About("full attention's own weights", "every pair", every=True),
 }  # fmt: skip
 MINE = About("this repository", "each token with its layer's centroids", "routers")
-SEARCHED = About(
-    "this repository, after arXiv:2312.04985",
-    "36% of the distant pairs, 16 of 64 dimensions; and centroids",
-    "routers",
-    generates=False,
-)
+SEARCHED = About("this repository, after arXiv:2312.04985",
+                 "36% of the distant pairs, 16 of 64 dimensions; and centroids", "routers",
+                 generates=False)  # fmt: skip
 
 
 def about(role: str) -> About:
@@ -84,9 +71,8 @@ def about(role: str) -> About:
 
 
 def rows(results: Results) -> pd.DataFrame:
-    """The central table's rows of rivals and of ours on the common reading, against the adapted
-    model; of a model that was trained further under its mask, against as much training under full
-    attention, which it names first."""
+    """Rivals and ours on the common reading against the adapted model; of a model trained
+    further under its mask, against as much training under full attention, named first."""
     own = only(quality(results), reading=READING, texts=TEXTS, base_role="adapted",
                condition="hard")  # fmt: skip
     ours = own["experiment"].eq(OURS) | own["role"].isin(BESIDE)

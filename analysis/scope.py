@@ -26,11 +26,7 @@ def same_model(claim: Claim, model: str) -> bool:
 
 
 def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
-    """What differs from the paper's setting, in words.
-
-    Args:
-        row: of the central table: what was read.
-    """
+    """What differs from the paper's setting, in words; ``row``: of the central table."""
     found, setting = [], claim.setting
     if claim.model and not same_model(claim, cell.model):
         found.append(f"{cell.model or 'an unnamed model'} instead of {model_name(claim.model)}")
@@ -49,8 +45,7 @@ def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
 
 
 def fewer_steps(claim: Claim | None, results: Results, cell: str) -> bool:
-    """Whether what a cell has was trained, by itself or its start, for fewer steps than the
-    paper's, of the claim's setting or, without one, its usual ones."""
+    """Whether a cell, with its start, was trained for fewer steps than the paper's."""
     setting = claim.setting if claim else {}
     paper_steps = setting.get("steps", paper()["source"]["defaults"]["steps"])
     return trained(results, results.cells[cell]) < paper_steps

@@ -26,8 +26,7 @@ def stale(results: Results, chosen: Settings) -> Iterator[str]:
 
 
 def alone(results: Results) -> Iterator[str]:
-    """A line for each cell that stands in no table of changes: nothing it is compared with was
-    read."""
+    """A line for each cell of which nothing that it is compared with was read."""
     for cell in results.cells.values():
         if cell.against and next(bases(results, cell), None) is None:
             named = " ".join(f"read@{name}" for name in cell.against)
@@ -41,9 +40,8 @@ def differing(made: dict[str, Any], now: dict[str, Any]) -> set[str]:
     for part in PARTS:
         one, other = made.get(part), now.get(part)
         if isinstance(one, dict) and isinstance(other, dict):
-            found |= {
-                f"{part}.{key}" for key in one.keys() & other.keys() if one[key] != other[key]
-            }
+            found |= {f"{part}.{key}" for key in one.keys() & other.keys()
+                      if one[key] != other[key]}  # fmt: skip
         elif one != other and part in made:
             found.add(part)
     return found

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from analysis import (
-    ablations,
-    architectures,
-    arithmetic,
-    benchmarks,
-    chat,
-    contents,
-    finetuning,
-    information,
-    ladder,
-    lengths,
-    positions,
-    rivals,
-    ruler,
-    stability,
-    timed,
-)
-from analysis.comparisons import against_full, headlines, point, quality
-from analysis.copied import copied
+from analysis import ablations, answers, arithmetic, contents, ladder, models, rivals
+from analysis.comparisons import above, against_full, headlines, quality
 from analysis.paper import printed
 from analysis.results import Results
-from analysis.rows import columns, only
+from analysis.rows import columns, only, wide
 from experiments import statistics
 
 
@@ -38,10 +23,9 @@ def pareto(results: Results) -> pd.DataFrame:
     if not headlines(results):
         return pd.DataFrame()
     known = headlines(results)[0]
-    own = known.family.of(quality(results)).sort_values(["cell", "distant_density"])
-    above = point(results, known.pretrained, known.family)
-    full = [] if above is None else [pd.DataFrame([above])]
-    every = pd.concat([own, *full], ignore_index=True)
+    own = known.masks(quality(results)).sort_values(["cell", "distant_density"])
+    full = above(results, known)
+    every = own if full is None else pd.concat([own, pd.DataFrame([full])], ignore_index=True)
     names = ["experiment", "cell", "role", "budget", "against", "reading", "texts", "seeds",
              "documents"]  # fmt: skip
     return pd.DataFrame({
@@ -52,8 +36,7 @@ def pareto(results: Results) -> pd.DataFrame:
 
 
 def speed(results: Results) -> pd.DataFrame:
-    """Timings of this machine and of every GPU report, then the paper's Table 6, marked as the
-    paper's."""
+    """Timings of this machine and of GPU reports, then the paper's Table 6, marked as such."""
     frame = results.speed
     if frame.empty:
         return frame
@@ -68,8 +51,7 @@ def speed(results: Results) -> pd.DataFrame:
 
 
 def exactness(results: Results) -> pd.DataFrame:
-    """Worst and median agreement of each method, dtype and kind of groups with the float64
-    definition."""
+    """Worst and median agreement of each method, dtype and kind of groups with float64."""
     frame = results.table("exactness")
     if frame.empty:
         return frame
@@ -86,8 +68,7 @@ LEAK = ["cell", "balance", "changed", "changed_low", "changed_high", "documents"
 
 
 def leak(results: Results) -> pd.DataFrame:
-    """A row a cell and balance: earlier assignments that a new suffix changes, with an interval
-    over documents, and how evenly the groups fill."""
+    """A row a cell and balance: earlier assignments that a new suffix changes, and evenness."""
     rows = []
     for (cell, balance), own in results.readings["leak"].groupby(["cell", "balance"], sort=False):
         by_document = own.groupby("document")[["changed", "largest_group"]].mean()
@@ -113,27 +94,102 @@ def training(results: Results) -> pd.DataFrame:
     return grouped["loss"].mean().reset_index()
 
 
+READ = ["reading", "texts", "cell", "budget"]
+COPYING = [
+    *READ, "role", "copied", "copied_low", "copied_high", "nats", "gain", "distant_density", "K",
+    "top_k", "probe", "ngram", "seeds", "documents", "evidence",
+]  # fmt: skip
+
+
+def copying(results: Results) -> pd.DataFrame:
+    """A row a mask: of what the model gains under full attention (nats per token) from having read
+    the passage before, the share that the mask gains too (0: as if the passage were new)."""
+    frame, rows = results.readings["copying"], []
+    for key, own in only(frame, condition="hard").groupby(READ, sort=False):
+        found = dict(zip(READ, key, strict=True))
+        same = {name: found[name] for name in ("reading", "texts", "cell")}
+        full, new = (_loss(only(frame, **same, condition=name)) for name in ("full", "new"))
+        loss = _loss(own)
+        if loss.shape != full.shape or loss.shape != new.shape:
+            continue  # nothing to measure the mask against
+        share = statistics.ratio(new - loss, new - full, results.confidence)
+        first = own.iloc[0]
+        rows.append(found | {
+            "role": results.cells[found["cell"]].role, **columns(share, "copied", "copied_"),
+            "seeds": share.seeds, "documents": share.documents,
+            "nats": float(loss.mean()), "gain": float((new - full).mean()),
+            "distant_density": float(own["distant_density"].mean()),
+            **{name: first[name] for name in ("K", "top_k", "probe", "ngram", "evidence")},
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=COPYING)
+
+
+def _loss(rows: pd.DataFrame) -> np.ndarray:
+    """Loss a token as (seeds, documents), the mean over distances."""
+    loss = rows["nll"].astype(float) / rows["tokens"].astype(float)
+    return wide(rows, loss, ["document", "sha"])
+
+
+TIMED = ["role", "method", "K", "k", "budget", "length", "time", "time_low", "time_high",
+           "density", "cell", "change", "low", "high", "distant_density", "documents", "seeds",
+           "evidence", "read"]  # fmt: skip
+RECIPE_GROUPS = 18
+ON_ADAPTED = "paper_adapted"  # on the model that ours start from
+
+
+@cache
+def timed(results: Results) -> pd.DataFrame:
+    """Masks timed and read on the headline's texts: change, and time as a share of full's."""
+    known, clocked = headlines(results), results.table("masks")
+    if not known or clocked.empty:
+        return pd.DataFrame(columns=TIMED)
+    frame = known[0].masks(quality(results))
+    rows = []
+    for mask in clocked[clocked["method"] != "full"].to_dict("records"):
+        own = only(frame, role=roles_of(mask))
+        if mask["method"] == "window":
+            own = only(own, budget=mask["budget"])
+        else:
+            own = only(own, K=mask["K"], top_k=mask["k"])
+            own = own[(own["balance"] == "sinkhorn") | (own["role"] != ON_ADAPTED)]
+        for read in own.drop_duplicates("role").to_dict("records"):
+            told = {name: read[name] for name in TIMED if name in read and name not in mask}
+            rows.append({**mask, **told, "read": read["evidence"]})
+    return pd.DataFrame(rows, columns=TIMED)
+
+
+def roles_of(mask: dict[str, object]) -> tuple[str, ...]:
+    """What reads under such a mask."""
+    if mask["method"] == "window":
+        return ("window",)
+    if mask["K"] != RECIPE_GROUPS:
+        return (ON_ADAPTED,)
+    if mask.get("allocated") is True:
+        return ("allocated", "longer_allocated")
+    return ("heavy",) if mask["heavy"] else ("ours",)
+
+
 TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "quality": quality,
     "pareto": pareto,
     "rivals": rivals.table,
-    "benchmarks": benchmarks.table,
-    "architectures": architectures.table,
+    "benchmarks": answers.scores,
+    "architectures": models.types,
     "ladder": ladder.table,
-    "finetuning": finetuning.table,
-    "lengths": lengths.table,
-    "chat": chat.table,
-    "positions": positions.table,
-    "ruler": ruler.table,
+    "finetuning": models.tuned,
+    "lengths": models.lengths,
+    "chat": answers.distances,
+    "positions": models.positions,
+    "ruler": answers.tasks,
     "ablations": ablations.table,
-    "stability": stability.table,
+    "stability": ablations.mitigations,
     "contents": contents.table,
-    "information": information.table,
-    "copying": copied,
+    "information": contents.information,
+    "copying": copying,
     "leak": leak,
     "training": training,
     "speed": speed,
-    "timed": timed.table,
+    "timed": timed,
     "decode": lambda results: results.table("decode"),
     "whole": lambda results: results.whole,
     "exactness": exactness,
@@ -151,7 +207,7 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
     frame, known = against_full(quality(results)), headlines(results)
     found: dict[str, dict[str, float]] = {}
     for cell, own in frame.groupby("cell", sort=False):
-        main = known[0].family.of(own) if known else own.head(0)
+        main = known[0].masks(own) if known else own.head(0)
         own = main if len(main) else own.sort_values("documents", ascending=False)
         own = only(own, reading=own["reading"].iloc[0], texts=own["texts"].iloc[0])
         row = own.sort_values("distant_density").iloc[(len(own) - 1) // 2]
@@ -160,37 +216,6 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
         found[str(cell)] = {name: round(100 * float(value), 3) for name, value in values.items()
                             if value == value}  # fmt: skip
     return found
-
-
-def plural(count: float, word: str) -> str:
-    """1 seed, 3 seeds."""
-    return f"{int(count)} {word}{'s' if count != 1 else ''}"
-
-
-def number(value: float) -> str:
-    """A float for people: four significant digits, whole thousands with separators."""
-    return f"{value:,.0f}" if abs(value) >= 10000 else f"{value:.4g}"
-
-
-def cell(value: object) -> str:
-    """A value in Markdown: nothing where there is no value."""
-    if value is None or (isinstance(value, float) and pd.isna(value)):
-        return ""
-    text = number(value) if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> list[str]:
-    """Lines of a Markdown table.
-
-    Args:
-        align: l or r, for left or right, a letter a column; all but the first are right without it.
-    """
-    marks = {"l": "---", "r": "---:"}
-    align = align or "l" + "r" * (len(head) - 1)
-    lines = [head, [marks[each] for each in align], *rows]
-    above, *rest = [f"| {' | '.join(line)} |" for line in lines]
-    return [above.replace("|  |", "| |"), *rest]
 
 
 def every(results: Results) -> dict[str, pd.DataFrame]:

@@ -8,32 +8,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from analysis.figures import (
-    ablations,
-    architectures,
-    benchmarks,
-    chat,
-    contents,
-    copying,
-    decode,
-    dominance,
-    equal,
-    finetuning,
-    further,
-    ladder,
-    leak,
-    lengths,
-    plan,
-    quality,
-    rivals,
-    ruler,
-    speech,
-    speed,
-    style,
-    timed,
-    training,
-    whole,
-)
+from analysis.figures import ablations, answers, equal, groups, models, quality, scale, speed, style
 from analysis.results import Results
 from analysis.rows import Missing
 
@@ -50,51 +25,44 @@ FIGURES = {
     "quality": Shown(quality.draw, "Quality against pairs kept", quality.CAPTION),
     "quality_core": Shown(quality.core, "The same on the core's texts", quality.CAPTION),
     "kinds": Shown(quality.kinds, "Quality by kind of text", quality.KINDS),
-    "rivals": Shown(rivals.draw, "Other methods on the same model", rivals.CAPTION),
-    "timed": Shown(timed.draw, "Quality against time", timed.CAPTION),
+    "rivals": Shown(quality.beside_rivals, "Other methods on the same model", quality.RIVALS),
+    "timed": Shown(quality.by_time, "Quality against time", quality.TIMED),
     "controls": Shown(equal.draw, "Groups and controls at equal budgets", equal.CAPTION),
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
-    "architectures": Shown(
-        architectures.draw, "The paper's setup on five attention types", architectures.CAPTION
-    ),
-    "ladder": Shown(
-        ladder.draw,
-        "Cost of a mask against the size of the model, with the forecast",
-        ladder.CAPTION,
-    ),
-    "finetuning": Shown(
-        finetuning.draw, "All weights trained, with Focus and without", finetuning.CAPTION
-    ),
-    "lengths": Shown(lengths.draw, "Texts longer than those of training", lengths.CAPTION),
-    "benchmarks": Shown(
-        benchmarks.draw, "Benchmarks, and how far a mask reaches them", benchmarks.CAPTION
-    ),
-    "chat": Shown(chat.draw, "How far answers move from the original model's", chat.CAPTION),
-    "positions": Shown(
-        lengths.by_position, "What a mask costs, by position in a long text", lengths.POSITIONS
-    ),
-    "ruler": Shown(ruler.draw, "Long-context tasks", ruler.CAPTION),
+    "architectures": Shown(models.by_type, "The paper's setup on five attention types",
+                           models.ARCHITECTURES),
+    "ladder": Shown(scale.by_size, "Cost of a mask against the size of the model, with the "
+                    "forecast", scale.LADDER),
+    "finetuning": Shown(models.finetuned, "All weights trained, with Focus and without",
+                        models.FINETUNING),
+    "lengths": Shown(scale.by_length, "Texts longer than those of training", scale.LENGTHS),
+    "benchmarks": Shown(answers.scores, "Benchmarks, and how far a mask reaches them",
+                        answers.BENCHMARKS),
+    "chat": Shown(answers.distances, "How far answers move from the original model's",
+                  answers.CHAT),
+    "positions": Shown(scale.by_position, "What a mask costs, by position in a long text",
+                       scale.POSITIONS),
+    "ruler": Shown(answers.tasks, "Long-context tasks", answers.RULER),
     "ablations": Shown(ablations.draw, "The paper's setup, one setting changed", ablations.CAPTION),
-    "further": Shown(
-        further.draw, "The paper's setup, settings that it leaves alone", further.CAPTION
-    ),
-    "dominance": Shown(dominance.draw, "Group dominance by mitigation", dominance.CAPTION),
-    "contents": Shown(contents.draw, "What groups hold", contents.CAPTION),
-    "speech": Shown(speech.draw, "Parts of speech by group", speech.CAPTION),
-    "information": Shown(contents.told, "What groups tell of a token", contents.INFORMATION),
-    "training": Shown(training.draw, "The course of training", training.CAPTION),
-    "copying": Shown(copying.draw, "What perplexity hides: a passage read twice", copying.CAPTION),
-    "leak": Shown(leak.draw, "What balancing over the sequence leaks", leak.CAPTION),
+    "further": Shown(ablations.further, "The paper's setup, settings that it leaves alone",
+                     ablations.FURTHER),
+    "dominance": Shown(groups.dominance, "Group dominance by mitigation", groups.DOMINANCE),
+    "contents": Shown(groups.purity, "What groups hold", groups.CONTENTS),
+    "speech": Shown(groups.speech, "Parts of speech by group", groups.SPEECH),
+    "information": Shown(groups.told, "What groups tell of a token", groups.INFORMATION),
+    "training": Shown(models.training, "The course of training", models.TRAINING),
+    "copying": Shown(answers.copies, "What perplexity hides: a passage read twice",
+                     answers.COPYING),
+    "leak": Shown(groups.leak, "What balancing over the sequence leaks", groups.LEAK),
     "speed": Shown(speed.draw, "Speed of attention against length", speed.CAPTION),
-    "decode": Shown(decode.draw, "Speed of a decoding step", decode.CAPTION),
-    "plan": Shown(plan.draw, "What it takes: memory by model", plan.CAPTION),
-    "whole": Shown(whole.draw, "Speed of the whole model", whole.CAPTION),
-}
+    "decode": Shown(speed.decode, "Speed of a decoding step", speed.DECODE),
+    "plan": Shown(speed.plan, "What it takes: memory by model", speed.PLAN),
+    "whole": Shown(speed.whole, "Speed of the whole model", speed.WHOLE),
+}  # fmt: skip
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Draw every figure that has result files to `<name>.png` and `<name>.svg`; the paths
-    written."""
+    """Draw every figure that has result files, as PNG and SVG; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, shown in FIGURES.items():

@@ -1,7 +1,9 @@
-"""Ablations of the paper's setup, one setting changed at a time: ours beside the paper's."""
+"""Ablations of the paper's setup, one setting changed at a time: ours beside the paper's, and
+settings that the paper leaves alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -22,41 +24,46 @@ CAPTION = (
     "small model on articles after 4,000 (both with shorter windows, counted as the paper's that "
     "they stand for). Hollow: the paper's GPT-2 on PG-19, without intervals."
 )
+FURTHER = (
+    "The paper's setup with one setting changed that the paper leaves alone (routers alone "
+    "trained, SmolLM2, plays, 24 steps). Above: change of perplexity against the default, with 95% "
+    "intervals over seeds and documents. Below: distant pairs that the hard mask keeps. Shared: "
+    "so many layers use the groups of the first of them."
+)
 TITLES = {
     "k": "groups K", "window": "window (tokens)", "tau": "temperature",
     "sinkhorn-iterations": "Sinkhorn iterations", "routing_dim": "routing dimensions",
+    "sinks": "sinks", "gate": "training gate", "routers": "routers",
+    "dense_every": "full attention: one layer in", "shared_layers": "layers sharing groups",
 }  # fmt: skip
-LOOKS = {"centroids": (style.BLUE, "o", "routers alone"),
-         "joint": (style.RED, "s", "with all weights")}  # fmt: skip
-STEADY = {"centroids": (style.GREEN, "^", "routers alone"),
-          "joint": (style.ORANGE, "v", "with all weights")}  # fmt: skip
-THEIRS = {"centroids": ("centroid_ppl", "dominance_centroid"),
-          "joint": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
+# By default: colour, marker, name, and how far aside.
+LOOKS = {"ablate": (style.BLUE, "o", "routers alone", -0.08),
+         "tuned": (style.RED, "s", "with all weights", 0.08),
+         "ablate_steps": (style.GREEN, "^", "4,000 steps, routers alone", 0.16),
+         "steady": (style.ORANGE, "v", "4,000 steps, with all weights", 0.16)}  # fmt: skip
+BLIND = "steady"  # on a model that hardly reads far: it tells of groups alone
+THEIRS = {"ablate": ("centroid_ppl", "dominance_centroid"),
+          "tuned": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
+CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
+              "hard_": ("hard mask", style.RED, "s", 0.08)}  # fmt: skip
 
 
 def draw(results: Results) -> Figure:
-    """Two rows of panels, one a setting."""
-    frame = only(ablations.table(results), setting=TITLES)
+    """Two rows of panels, one a setting that the paper changes, too."""
+    frame = only(ablations.table(results), setting=ablations.SETTINGS)
     figure, columns = grid(frame, 6.2, "tokens in the largest group (%)", 100)
     for setting, own, above, below in columns:
         own, values = own.sort_values("value"), sorted(set(own["value"]))
         for base, rows in own.groupby("base", sort=False):
-            if base in ablations.STEADY.values():
-                steady(above, below, rows, values)
-            else:
-                panel(above, below, rows, values, str(rows["trained"].iloc[0]), setting)
-        above.axhline(0, color=style.INK, linewidth=1.2)
-        for axis in (above, below):
-            axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        above.set_title(TITLES[setting], loc="left")
+            panel(above, below, rows, values, str(base))
+        finish(above, below, range(len(values)), [f"{value:g}" for value in values], setting)
     style.legend(figure, figure.axes, 4)
     return figure
 
 
 def grid(frame: pd.DataFrame, height: float, share: str,
          most: float) -> tuple[Figure, list[tuple[str, pd.DataFrame, Axes, Axes]]]:  # fmt: skip
-    """Two panels for each setting that has several values, with its rows: change of the perplexity,
-    and below it a share in percent, up to ``most``."""
+    """Two panels a setting of several values: perplexity; below, percent, up to ``most``."""
     known = frame[frame["change"].notna() | frame["largest"].notna()
                   | (frame["value"] == frame["default"])]  # fmt: skip
     shown = need([(str(name), own) for name, own in known.groupby("setting", sort=False)
@@ -69,55 +76,84 @@ def grid(frame: pd.DataFrame, height: float, share: str,
     return figure, [(*own, above, below) for own, above, below in panels]
 
 
-def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], trained: str,
-          setting: str) -> None:  # fmt: skip
-    """Ours and the paper's of one way to train, above perplexity and below the largest group."""
-    colour, marker, name = LOOKS[trained]
-    side = -0.08 if trained == "centroids" else 0.08
+def finish(above: Axes, below: Axes, places: Iterable[int], names: list[str],
+           setting: str) -> None:  # fmt: skip
+    """No change, values, and the setting's name."""
+    above.axhline(0, color=style.INK, linewidth=1.2)
+    for axis in (above, below):
+        axis.set_xticks(list(places), names)
+    above.set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
+
+
+def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], base: str) -> None:
+    """Ours by one default, above perplexity and below the largest group, and the paper's."""
+    colour, marker, name, side = LOOKS[base]
+    look: dict[str, Any] = {"color": colour, "marker": marker}
     places = [values.index(value) + side for value in rows["value"]]
-    ours = {"color": colour, "marker": marker, "linestyle": "-"}
-    style.bars(above, places, from_default(rows), label=f"ours, {name}", **ours)
+    ours = {**look, "linestyle": "-", "label": f"ours, {name}"}
+    if base != BLIND:
+        style.bars(above, places, from_default(rows), **ours)
     style.bars(below, places, rows, "largest", 1, **ours)
-    theirs = paper(setting, trained, rows["default"].iloc[0])
-    there = [row for row in theirs if row["value"] in values]
-    hollow: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": ":",
-                              "markerfacecolor": "white", "markersize": 5.5}  # fmt: skip
-    at = [values.index(row["value"]) + side for row in there]
-    above.plot(at, [row["change"] for row in there], label=f"the paper's, {name}", **hollow)
-    known = [(place, row["largest"]) for place, row in zip(at, there, strict=True)
-             if row["largest"] is not None]  # fmt: skip
-    below.plot([place for place, _ in known], [share for _, share in known], **hollow)
+    if base in THEIRS:
+        theirs = only(paper(rows["setting"].iloc[0], base, rows["default"].iloc[0]), value=values)
+        theirs = theirs.set_index(pd.Index([values.index(each) + side for each in theirs["value"]]))
+        hollow = {**look, "linestyle": ":", "markerfacecolor": "white", "markersize": 5.5}
+        above.plot(theirs["change"], label=f"the paper's, {name}", **hollow)
+        below.plot(theirs["largest"].dropna(), **hollow)
 
 
-def from_default(rows: pd.DataFrame) -> pd.DataFrame:
+def from_default(rows: pd.DataFrame, prefix: str = "") -> pd.DataFrame:
     """Changes against the default, whose own is none."""
-    apart = rows["value"] != rows["default"]
-    return rows.assign(**{each: rows[each].where(apart, 0.0) for each in ("change", "low", "high")})
+    names = {f"{prefix}{name}": name for name in ("change", "low", "high")}
+    own = rows[list(names)].astype(float).rename(columns=names)
+    return own.mask(rows["value"] == rows["default"], 0.0)
 
 
-def steady(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any]) -> None:
-    """After as many steps as the paper's: the largest group and, of routers alone, perplexity (all
-    weights are of a model that hardly reads far)."""
-    trained = str(rows["trained"].iloc[0])
-    colour, marker, name = STEADY[trained]
-    look = {"color": colour, "marker": marker, "linestyle": "-",
-            "label": f"ours, 4,000 steps, {name}"}  # fmt: skip
-    places = [values.index(value) + 0.16 for value in rows["value"]]
-    style.bars(below, places, rows, "largest", 1, **look)
-    if trained == "centroids":
-        style.bars(above, places, from_default(rows), **look)
-
-
-def paper(setting: str, trained: str, default: float) -> list[dict[str, Any]]:
+def paper(setting: str, base: str, default: float) -> pd.DataFrame:
     """The paper's changes in percent, and its largest groups."""
     if setting == "routing_dim":
-        if trained != "centroids":
-            return []
-        rows = [{"value": row["R"], "ppl": row["ppl"], "largest": None}
-                for row in printed("routing_dim")]  # fmt: skip
+        rows = [(row["R"], row["ppl"], None) for row in printed("routing_dim") if base == "ablate"]
     else:
-        ppl, share = THEIRS[trained]
-        rows = [{"value": row["value"], "ppl": row[ppl], "largest": row[share]}
+        ppl, share = THEIRS[base]
+        rows = [(row["value"], row[ppl], row[share])
                 for row in printed("table9", parameter=setting)]  # fmt: skip
-    (base,) = (row["ppl"] for row in rows if row["value"] == default)
-    return [{**row, "change": 100 * (row["ppl"] / base - 1)} for row in rows]
+    frame = pd.DataFrame(rows, columns=["value", "ppl", "largest"], dtype=float)
+    own = only(frame, value=default)["ppl"].squeeze()
+    return frame.assign(change=100 * (frame["ppl"] / own - 1))
+
+
+def further(results: Results) -> Figure:
+    """The same of settings that the paper leaves alone."""
+    own = only(ablations.table(results), base=ablations.DEFAULTS["centroids"])
+    frame = own[~own["setting"].isin(ablations.SETTINGS)]
+    figure, columns = grid(frame, 5.6, "distant pairs kept (%)", 104)
+    for setting, own, above, below in columns:
+        own = own.sort_values("value", key=lambda values: values.map(rank))
+        beside(above, below, own)
+        finish(above, below, range(len(own)), [named(setting, each) for each in own["value"]],
+               setting)  # fmt: skip
+    style.legend(figure, figure.axes, 2)
+    return figure
+
+
+def beside(above: Axes, below: Axes, rows: pd.DataFrame) -> None:
+    """One setting: a place a value, the training gate beside the hard mask."""
+    places = pd.Series(range(len(rows)), rows.index)
+    for prefix, (label, colour, marker, side) in CONDITIONS.items():
+        style.bars(above, places + side, from_default(rows, prefix), label=label, color=colour,
+                   marker=marker, linestyle="")  # fmt: skip
+    below.bar(places, 100 * rows["distant_density"].astype(float), 0.5, color=style.GREY)
+    for axis in (above, below):
+        axis.set_xlim(-0.6, len(rows) - 0.4)
+
+
+def rank(value: object) -> tuple[str, float]:
+    """Numbers from small to large, words by the alphabet."""
+    return ("", float(value)) if isinstance(value, int | float) else (str(value), 0.0)
+
+
+def named(setting: str, value: float | str) -> str:
+    """A value as it stands below the axis."""
+    if setting == "dense_every" and value == 0:
+        return "none"
+    return value.replace("_", "\n") if isinstance(value, str) else f"{value:g}"

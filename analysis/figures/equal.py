@@ -39,7 +39,7 @@ FAR = 4  # times as far from zero as the next one
 def draw(results: Results) -> Figure:
     """A row an experiment, a mark a budget; Missing where only one experiment was read."""
     known = headline(results)
-    frame = known.family.of(quality(results))
+    frame = known.masks(quality(results))
     frame = only(frame, budget=[*known.rows(frame)["budget"], "own"])
     if frame["cell"].nunique() < 2:
         raise Missing
@@ -100,8 +100,7 @@ def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str],
 
 
 def cut(axis: Axes, frame: pd.DataFrame, cells: list[str]) -> None:
-    """Ends an axis before a cell that lies so far from all others that they could not be told
-    apart, and writes down where it lies."""
+    """Ends an axis before a cell that dwarfs all others, and writes down where it lies."""
     ends = 100 * frame[["low", "high"]].set_index(frame["cell"])
     reach = ends.abs().max(axis=1).groupby(level=0).max().sort_values()
     if len(reach) < 3 or reach.iloc[-1] < FAR * reach.iloc[-2]:

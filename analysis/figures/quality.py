@@ -1,18 +1,21 @@
-"""Quality against density: what masks cost beside full attention, on the texts of the headline and
-by kind of text."""
+"""What masks cost beside full attention: against pairs kept, by kind of text, beside other methods,
+and against time (the paper's Figure 1)."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import rivals, tables
 from analysis.cells import ROLES, labels
-from analysis.comparisons import Family, Headline, headline, headlines, point, quality
+from analysis.comparisons import Headline, above, headline, headlines, quality
 from analysis.figures import style
 from analysis.results import Results
-from analysis.rows import Missing, only
-from analysis.tables import plural
+from analysis.rows import Missing, need, only
+from analysis.words import plural
 
 CAPTION = (
     "Change of perplexity against full attention (of the model that LoRA adapted on the "
@@ -25,9 +28,30 @@ KINDS = (
     "Change of perplexity by kind of text, at the middle budget, against the same full model, with "
     "95% intervals over seeds and documents, paired."
 )
+RIVALS = (
+    "Change of perplexity against the adapted model under full attention, on the same windows of "
+    "held-out books. Ours, and the rivals that cost least at the middle budget; oracles, controls "
+    "and the other rivals are in the table `rivals`. Choosing keys costs SparQ a quarter of every "
+    "product, Quest one product per page, ours one product of a token with each centroid. Bars: "
+    "95% interval over documents (and seeds, where there are several), paired."
+)
+TIMED = (
+    "Change of perplexity at 2,048 tokens, against the time of attention at 16,384 tokens as a "
+    "share of full attention's (two CPU cores, all masks in turn in one run). Groups are random "
+    "and of one size, which trained ones are not quite; calibrated: heads of one layer that "
+    "differ about as ours do over all layers. Routing and the search for n-grams are not in it; "
+    "the figure of the whole model has them. Bars: 95% intervals of the quality, the range over "
+    "rounds of the time. Methods without a fast path here (SparQ, Quest and others) are left out."
+)
 # Of the lines; then rivals, if there is room.
 FIRST = ("ours", "allocated", "longer_allocated", "paper_adapted", "window", "heavy", "random",
          "paper")  # fmt: skip
+# Of the figure of other methods: ours, and rivals that leave the weights alone and are no oracles.
+MINE = ("ours", "allocated", "longer_allocated", "sparq_groups")
+FROZEN = [role for role, about in rivals.ABOUT.items()
+          if role not in rivals.CONTROLS and not about.every]  # fmt: skip
+FOUND = style.MOST - len(MINE) - 1  # of these, beside the model with full attention
+CLOCKED = ("ours", "heavy", "allocated", "longer_allocated", "window", tables.ON_ADAPTED)
 TEXTS = {"unseen": "held-out books", "books": "development books"}
 
 
@@ -38,15 +62,12 @@ def draw(results: Results) -> Figure:
 
 def core(results: Results) -> Figure:
     """The same of the second headline, the core's, where the first was read too."""
-    known = headlines(results)
-    if len(known) < 2:
-        raise Missing
-    return of(results, known[1])
+    return of(results, need(headlines(results)[1:])[0])
 
 
 def of(results: Results, known: Headline) -> Figure:
     """Lines of everything that was read on the same texts, as far as an eye keeps apart."""
-    frame = known.family.of(quality(results))
+    frame = known.masks(quality(results))
     figure, (axis,) = style.axes(1, 8.0, 5.2)
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
     for number, (cell, line) in enumerate(lines(frame, known, style.MOST - 2)):
@@ -55,9 +76,9 @@ def of(results: Results, known: Headline) -> Figure:
         look = look | {"linestyle": ""} if "paper" in line["role"].iloc[0] else look
         style.bars(axis, 100 * line["distant_density"], line, label=names[cell], **look)
     axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
-    above = point(results, known.pretrained, known.family)
-    if above is not None:
-        axis.axhline(100 * above["change"], color=style.INK, linestyle="--", linewidth=1.3,
+    full = above(results, known)
+    if full is not None:
+        axis.axhline(100 * full["change"], color=style.INK, linestyle="--", linewidth=1.3,
                      label="pretrained model, full attention")  # fmt: skip
     finish(figure, axis, frame)
     style.title(figure, _title(known, frame))
@@ -73,8 +94,7 @@ def finish(figure: Figure, axis: Axes, rows: pd.DataFrame) -> None:
 
 
 def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd.DataFrame]]:
-    """At most so many cells, those that matter first; of the paper's setup the masks as it has
-    them."""
+    """At most so many cells, those that matter first; the paper's under its own balance."""
     order = {role: place for place, role in enumerate(FIRST)}
     cells = frame[["cell", "role"]].drop_duplicates()
     shown = cells["role"].isin(FIRST) | ~cells["role"].isin(ROLES)
@@ -91,12 +111,12 @@ def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd
 
 def counted_against(results: Results, known: Headline) -> str:
     """What changes are counted against, in words."""
-    return ROLES[results.cells[known.family.against].role]
+    return ROLES[results.cells[known.against].role]
 
 
 def _title(known: Headline, frame: pd.DataFrame) -> str:
     own = known.rows(frame).iloc[0]
-    texts = TEXTS.get(known.family.texts, known.family.texts)
+    texts = TEXTS.get(known.texts, known.texts)
     fewest, most = frame["seeds"].min(), frame["seeds"].max()
     seeds = plural(most, "seed") if fewest == most else f"{fewest:.0f} to {most:.0f} seeds"
     return (f"{own['model']}, {int(own['documents'])} {texts}, {own['context']:,} tokens, "
@@ -106,15 +126,15 @@ def _title(known: Headline, frame: pd.DataFrame) -> str:
 def kinds(results: Results) -> Figure:
     """A row a kind of text, Missing where only one was read."""
     known = headline(results)
-    own = only(quality(results), cell=known.cell, against=known.family.against, condition="hard",
+    own = only(quality(results), cell=known.cell, against=known.against, condition="hard",
                final=True)  # fmt: skip
     texts = own[["reading", "texts"]].drop_duplicates("texts").to_dict("records")
     if len(texts) < 2:
         raise Missing
     figure, (axis,) = style.axes(1, 8.0, 1.6 + 0.62 * len(texts))
+    middle = known.rows(quality(results))["budget"].iloc[1:2]
     for place, found in enumerate(texts):
-        family = Family(found["reading"], found["texts"], known.family.against)
-        _kind(axis, results, family, known, place)
+        _kind(axis, results, dataclasses.replace(known, **found), list(middle), place)
     axis.axvline(0, color=style.INK, linewidth=1.4)
     named = [TEXTS.get(found["texts"], found["texts"]) for found in texts]
     axis.set_yticks(range(len(texts)), named)
@@ -124,15 +144,14 @@ def kinds(results: Results) -> Figure:
     return figure
 
 
-def _kind(axis: Axes, results: Results, family: Family, known: Headline, place: int) -> None:
+def _kind(axis: Axes, results: Results, known: Headline, middle: list[str], place: int) -> None:
     """The marks of one kind of text: the pretrained model, ours, and masks that learnt nothing."""
-    frame = family.of(quality(results))
-    middle = known.rows(known.family.of(quality(results)))["budget"].iloc[1:2]
-    budget = middle.iloc[0] if len(middle) else frame["budget"].iloc[0]
+    frame = known.masks(quality(results))
+    (budget,) = middle or frame["budget"].iloc[:1]
     marks = [(cell, only(rows, budget=budget)) for cell, rows in lines(frame, known, 5)]
-    above = point(results, known.pretrained, family)
-    if above is not None:
-        marks.append((known.pretrained, pd.DataFrame([above])))
+    full = above(results, known)
+    if full is not None:
+        marks.append((known.pretrained, pd.DataFrame([full])))
     names = labels(results.cells[cell] for cell, _ in marks)
     shown = [(cell, rows) for cell, rows in marks if len(rows)]
     for number, (cell, rows) in enumerate(shown):
@@ -141,3 +160,53 @@ def _kind(axis: Axes, results: Results, family: Family, known: Headline, place: 
             100 * rows["change"], [place + 0.13 * (number - (len(shown) - 1) / 2)] * len(rows),
             xerr=style.spread(rows), label=names[cell], **style.BAR, **look,
         )  # fmt: skip
+
+
+def beside_rivals(results: Results) -> Figure:
+    """Missing where no rival was read beside ours."""
+    frame = rivals.rows(results)
+    frame = frame[pd.to_numeric(frame["budget"], errors="coerce").notna()]  # no mask by name
+    if not frame["role"].isin(list(rivals.ABOUT)).any():
+        raise Missing
+    middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]
+    order = only(frame, budget=middle).sort_values("change").drop_duplicates("role")
+    ours = order["role"].isin(MINE)
+    best = order[ours | order["role"].isin(FROZEN)]
+    best = best[best["role"].isin(MINE) | (best["role"].isin(FROZEN).cumsum() <= FOUND)]
+    figure, (axis,) = style.axes(1, 8.0, 5.4)
+    names = labels((results.cells[cell] for cell in best["cell"]), rivals.OURS)
+    for number, (cell, role) in enumerate(zip(best["cell"], best["role"], strict=True)):
+        line = only(frame, cell=cell).sort_values("distant_density")
+        style.bars(axis, 100 * line["distant_density"], line, label=names[cell],
+                   **style.look(role, number))  # fmt: skip
+    axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
+    finish(figure, axis, frame[frame["cell"].isin(best["cell"])])
+    first = frame.iloc[0]
+    style.title(figure, f"{first['model']}, {plural(first['documents'], 'held-out book')}, "
+                        f"{first['context']:,} tokens")  # fmt: skip
+    return figure
+
+
+def by_time(results: Results) -> Figure:
+    """A mark a mask."""
+    frame, known = need(tables.timed(results)), headline(results)
+    figure, (axis,) = style.axes(1, 8.0, 5.0)
+    for number, role in enumerate(each for each in CLOCKED if each in set(frame["role"])):
+        own = only(frame, role=role).sort_values("time")
+        look = style.look(role, number) | ({"linestyle": ""} if role == tables.ON_ADAPTED else {})
+        axis.errorbar(
+            100 * own["time"], 100 * own["change"], style.spread(own), style.spread(own, "time"),
+            label=ROLES[role], **look, **style.BAR,
+        )  # fmt: skip
+    axis.axhline(0, color=style.INK, linewidth=1.4, label=counted_against(results, known))
+    axis.plot([100], [0], color=style.INK, marker="D", markersize=7)
+    style.changes(axis, 100 * frame["low"].min(), 100 * frame["change"].max())
+    length = int(frame["length"].iloc[0])
+    axis.set(
+        xlim=(0, 104),
+        xlabel=f"time of attention at {length:,} tokens, groups at random (% of full)",
+        ylabel=f"change of perplexity at 2,048 tokens\n(%{style.scale(axis)})",
+    )
+    style.legend(figure, [axis], 2)
+    style.title(figure, f"not at the same length: 2,048 and {length:,} tokens")
+    return figure

@@ -40,6 +40,8 @@ RC = {
     "lines.linewidth": 1.6,
 }  # fmt: skip
 FINE = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)  # ticks of ratios that differ little
+PAPER: dict[str, Any] = {"marker": "D", "color": GREY, "markerfacecolor": "white",
+                         "markersize": 5.5}  # fmt: skip
 BAR: dict[str, Any] = {"capsize": 2.5, "elinewidth": 1.1, "markersize": 5.5}
 
 
@@ -56,8 +58,7 @@ def nth(n: int) -> dict[str, str]:
 
 def axes(columns: int, width: float, height: float, rows: int = 1, share: bool = False,
          heights: Sequence[float] = ()) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """A figure with a grid of axes, row by row, of these heights or all alike; no global state (no
-    pyplot)."""
+    """A figure with a grid of axes, row by row, of these heights or all alike (no pyplot)."""
     with mpl.rc_context(RC):
         figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(len(heights) or rows, columns, squeeze=False,
@@ -98,8 +99,7 @@ def legend(figure: Figure, every: Iterable[Axes], columns: int) -> None:
 
 
 def spread(rows: pd.DataFrame, value: str = "change", scale: float = 100) -> Any:
-    """What lies below and above a value, in percent where it is a share, as matplotlib's error
-    bars want it."""
+    """Below and above a value, in percent where it is a share, for matplotlib's error bars."""
     low, high = ends_of(rows, value)
     below, above = rows[value] - rows[low], rows[high] - rows[value]
     return [scale * each.astype(float).fillna(0).clip(lower=0) for each in (below, above)]
@@ -135,8 +135,7 @@ def speedups(axis: Axes) -> None:
 
 
 def changes(axis: Axes, low: float, high: float) -> None:
-    """A vertical axis of changes in percent: linear near zero, and, where some are far off,
-    logarithmic beyond 10."""
+    """A vertical axis of percent, logarithmic beyond 10 where some changes are far off."""
     if high > 30:
         axis.set_yscale("symlog", linthresh=10, linscale=1.5)
         every = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from analysis import claims
-from analysis.pages import failed, findings, headline, rivals
-from analysis.pages.words import or_nothing
+from analysis.pages import findings, headline, rivals
 from analysis.results import Results
 from analysis.rules import Verdict
+from analysis.words import or_nothing
 
 PAGES = ("README.md", "docs/rivals.md", "docs/speed.md", "docs/train.md")
 FINDINGS = "docs/findings.md"
@@ -84,8 +84,8 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "rivals": lambda: rivals.beside(results),
         "shares": lambda: rivals.shares(results),
         "kinds": lambda: rivals.kinds(results),
-        "sharing": lambda: failed.sharing(results),
-        "failed": lambda: failed.failed(results),
+        "sharing": lambda: rivals.sharing(results),
+        "failed": lambda: findings.failed(results),
         "ledger": lambda: ledger(rows),
     }
 

@@ -1,4 +1,5 @@
-"""docs/findings.md: its sentences stand in findings.md.jinja, its figures come from result files.
+"""docs/findings.md, and what did not work: sentences stand in templates beside this file, their
+figures come from result files.
 
 A sentence that says which way a figure goes asks for it by a filter that refuses the other way
 (`above`, `cost`, `costs`, `gain`, `lost`, `level`, `none`), so that no page can say what its
@@ -7,6 +8,7 @@ figures do not.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,13 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
-from analysis import claims, forecast, tables
+from analysis import claims, ladder, tables
 from analysis.comparisons import best
-from analysis.pages.words import NONE
 from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
+from analysis.words import NONE
 
-SOURCE = "findings.md.jinja"
+SOURCE, FAILED = "findings.md.jinja", "failed.md.jinja"
 MINUS = "\N{MINUS SIGN}"
 MARK = "| "  # of a line of a table: what is claimed, what was seen, where to look
 NAMES = {
@@ -39,6 +41,15 @@ def page(results: Results, rows: list[claims.Row]) -> str:
     """
     made = environment(results, rows)
     return "\n".join(line(made, text) for text in source(SOURCE).split("\n"))
+
+
+def failed(results: Results) -> str:
+    """What did not work, for another page; a line without its results is left out."""
+    made, told = environment(results, []), []
+    for text in source(FAILED).splitlines():
+        with suppress(Missing):
+            told.append(made.from_string(text).render())
+    return "\n".join(need(told))
 
 
 def environment(results: Results, rows: list[claims.Row]) -> Environment:
@@ -132,7 +143,7 @@ def beside_fastest(row: Any, results: Results, method: str, length: int) -> str:
 
 def foretold(results: Results, budget: str) -> str:
     """What the ladder foretold of 135M parameters, in percent."""
-    told, low, high = need(forecast.gap(results, budget)).at(forecast.AHEAD["135M"])
+    told, low, high = need(ladder.gap(results, budget)).at(ladder.AHEAD["135M"])
     return f"{told:.1f}% ({_plain(low, 0)} to {_plain(high, 0)})"
 
 

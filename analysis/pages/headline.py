@@ -6,12 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import tables
 from analysis.cells import ROLES
 from analysis.comparisons import SAME, Headline, headline, quality, versus
-from analysis.pages.words import NONE, percent
 from analysis.results import Results
 from analysis.rows import need, only, row_of
+from analysis.words import NONE, markdown, percent, plural
 from experiments import imports
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
@@ -32,19 +31,18 @@ def sentence(results: Results) -> str:
     """The recipe's cost, and what calibration and more steps leave of it: a sentence each."""
     known = headline(results)
     row = default_row(results, known)
-    books, seeds = int(row["documents"]), tables.plural(row["seeds"], "seed")
+    books, seeds = int(row["documents"]), plural(row["seeds"], "seed")
     read = f"{books} {TEXTS.get(row['texts'], row['texts'])}"
     text = (f"`FocusConfig.recipe()` keeps {row['distant_density']:.1%} of the distant pairs. On "
             f"{read} its perplexity changes by **{percent(row)}**.")  # fmt: skip
     beside = better(results, known, row)
-    if "allocated" in beside.index:
-        found = beside.loc["allocated"]
-        text += (f" Calibrated, it keeps {found['distant_density']:.1%} and costs "
-                 f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
-    if "longer_allocated" in beside.index:
-        found = beside.loc["longer_allocated"]
-        text += (f" Calibrated after three times the training steps it costs "
-                 f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
+    for role, said in (("allocated", "Calibrated, it keeps {:.1%} and costs"),
+                       ("longer_allocated",
+                        "Calibrated after three times the training steps it costs")):  # fmt: skip
+        if role in beside.index:
+            found = beside.loc[role]
+            text += (f" {said.format(found['distant_density'])} "
+                     f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
     return (f"{text} The baseline is {BASES[row['base_role']]}. Intervals are 95%, over documents "
             f"and {seeds}.")  # fmt: skip
 
@@ -52,7 +50,7 @@ def sentence(results: Results) -> str:
 def table(results: Results) -> str:
     """At most five configurations: quality, density and speed of each in its row."""
     known = headline(results)
-    frame = known.family.of(quality(results))
+    frame = known.masks(quality(results))
     own, middle = known.rows(frame), default_row(results, known)
     same = only(frame, budget=middle["budget"])
     beside = better(results, known, middle)
@@ -65,21 +63,21 @@ def table(results: Results) -> str:
     head = ["perplexity on books", "distant pairs", f"against {middle['base_role']}",
             "against pretrained", "forward pass (tokens)", "from"]  # fmt: skip
     cells = [_row(results, known, row) for _, row in rows.iterrows()]
-    return "\n".join(tables.markdown(head, cells))
+    return "\n".join(markdown(head, cells))
 
 
 def budgets(results: Results) -> str:
     """What one, two and four groups per query keep and cost, alone and calibrated."""
     known = headline(results)
     roles = ("ours", *ADDED)
-    frame, rows = only(known.family.of(quality(results)), role=roles), []
+    frame, rows = only(known.masks(quality(results)), role=roles), []
     for top_k, own in frame.groupby("top_k"):
         kept = own["distant_density"].agg(["min", "max"])
         ends = dict.fromkeys(f"{each:.0%}" for each in kept)  # one where both are the same
         costs = [percent(row_of(own, role=role)) for role in roles]
         rows.append([f"{top_k:.0f}", " to ".join(ends), *costs])
     head = ["groups per query", "distant pairs", *(ROLES[role] for role in roles)]
-    return "\n".join(tables.markdown(head, rows, "r" * len(head)))
+    return "\n".join(markdown(head, rows, "r" * len(head)))
 
 
 def is_recipe(rows: pd.DataFrame) -> pd.Series:
@@ -95,8 +93,7 @@ def default_row(results: Results, known: Headline) -> pd.Series:
 
 
 def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dict[str, Any] | None:
-    """The same mask on the same texts, against the pretrained model; None where that is what it is
-    counted against anyway."""
+    """The same mask and texts against the pretrained model; None where that is the base."""
     if known.pretrained in (None, row["against"]):
         return None
     base = results.cells[known.pretrained]
@@ -106,13 +103,13 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
 
 def unless(row: pd.Series, seeds: str) -> str:
     """How many seeds a figure rests on, where that is not what the others do."""
-    own = tables.plural(row["seeds"], "seed")
+    own = plural(row["seeds"], "seed")
     return "" if own == seeds else f" ({own})"
 
 
 def better(results: Results, known: Headline, default: pd.Series) -> pd.DataFrame:
     """What was added to the recipe, on the headline's texts and at its default budget, by role."""
-    own = only(known.family.of(quality(results)), role=ADDED, budget=default["budget"])
+    own = only(known.masks(quality(results)), role=ADDED, budget=default["budget"])
     place = own["role"].map(list(ADDED).index)
     return own.assign(place=place).sort_values("place").set_index("role", drop=False)
 
@@ -128,7 +125,7 @@ def _row(results: Results, known: Headline, row: pd.Series) -> list[str]:
     fair = row["base_role"] == "pretrained" or starts_from(results, row["cell"], row["against"])
     return [name, f"{row['distant_density']:.1%}", percent(row if fair else None), percent(beside),
             forward(results, row),
-            f"[{tables.plural(row['seeds'], 'seed')}]({row['evidence']})"]  # fmt: skip
+            f"[{plural(row['seeds'], 'seed')}]({row['evidence']})"]  # fmt: skip
 
 
 def starts_from(results: Results, name: str, base: str) -> bool:
@@ -155,14 +152,18 @@ def forward(results: Results, row: pd.Series) -> str:
 
 
 def speed(results: Results) -> str:
-    """How many times as fast as the pretrained one the whole model is, by length, phase, and what
-    was timed."""
+    """Speed of the whole model over the pretrained one, by length, phase, and what was timed."""
     frame = need(results.whole)
     timed = {f"{PHASES[phase]}, {TIMED.get(role, role)}": own.set_index("length")
              for (phase, role), own in frame.groupby(["phase", "role"], sort=False)}  # fmt: skip
-    rows = [[f"{length:,}", *(times(own, length) for own in timed.values())]
-            for length in sorted({int(each) for each in frame["length"]})]  # fmt: skip
-    return "\n".join(tables.markdown(["context (tokens)", *timed], rows))
+    return "\n".join(by_length(timed))
+
+
+def by_length(timed: dict[str, pd.DataFrame]) -> list[str]:
+    """A table of timings that are indexed by length, a column each."""
+    lengths = sorted({int(each) for own in timed.values() for each in own.index})
+    rows = [[f"{length:,}", *(times(own, length) for own in timed.values())] for length in lengths]
+    return markdown(["context (tokens)", *timed], rows)
 
 
 def spans(results: Results) -> str:
@@ -184,16 +185,11 @@ def on_gpu(results: Results) -> str:
     timed = {}
     for phase, step in (("forward", "prefill"), ("generation", "generation")):
         own = need(results.gpu_steps(step))
-        own = own[own["batch"].fillna(1) == 1] if "batch" in own else own
         for name in ("recipe", "8 groups"):
-            timed[f"{PHASES[phase]}, {name}"] = (
-                pd.DataFrame([{"length": row["length"]} | row[name] for _, row in own.iterrows()])
-                .rename(columns={"low": "speedup_low", "high": "speedup_high"})
-                .set_index("length")
-            )
-    lengths = sorted({int(each) for own in timed.values() for each in own.index})
-    rows = [[f"{length:,}", *(times(own, length) for own in timed.values())] for length in lengths]
-    return "\n".join([*tables.markdown(["context (tokens)", *timed], rows), "", measured(results)])
+            rows = pd.DataFrame([*own[name]], index=own["length"])
+            ends = {"low": "speedup_low", "high": "speedup_high"}
+            timed[f"{PHASES[phase]}, {name}"] = rows.rename(columns=ends)
+    return "\n".join([*by_length(timed), "", measured(results)])
 
 
 def measured(results: Results) -> str:

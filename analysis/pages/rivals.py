@@ -1,33 +1,26 @@
-"""Other methods beside ours: what each costs, and what it loses."""
+"""Other methods beside ours: what each costs, and what it loses; what groups per head change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import pandas as pd
 
-from analysis import rivals, ruler
+from analysis import rivals
+from analysis.answers import ALL_TASKS, SHOWN, tasks
 from analysis.cells import ROLES
-from analysis.comparisons import quality
-from analysis.pages.words import NONE, percent, pointed
+from analysis.comparisons import MAIN_READING, quality, versus
 from analysis.results import Results
-from analysis.rows import need, only, row_of
-from analysis.tables import markdown
+from analysis.rows import Missing, need, only, row_of
+from analysis.words import NONE, markdown, percent, pointed
 
 LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")  # of the page that has the best alone
 WORST = 0.12  # what costs more stands in the table of results/tables alone
 BEST = 8
-SHARES = (
-    "longer_allocated",
-    "allocated",
-    "heavy",
-    "quest",
-    "ours",
-    "moba",
-    "trained_seer",
-    "streaming",
-)  # those that were read at several budgets
+# Those that were read at several budgets.
+SHARES = ("longer_allocated", "allocated", "heavy", "quest", "ours", "moba", "trained_seer",
+          "streaming")  # fmt: skip
+LONGEST = "long_8192"  # the reading of the longest texts
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 
@@ -51,7 +44,8 @@ def beside(results: Results) -> str:
     lost, _, full = answers(results)
     found = "" if full is None else f"{full:.0f}% found"
     above = [["full attention, adapted", "100%", NONE, "0", found, NONE]] if found else []
-    below = [[ROLES[role], f"{each.kept:.1%}", NONE, NONE, each.told, f"{NONE}, {each.seeds}"]
+    below = [[ROLES[role], f"{each['distant_density']:.1%}", NONE, NONE, pointed(each),
+              f"{NONE}, {each['seeds']}"]
              for role, each in lost.items() if role == "window"]  # fmt: skip
     return compared(results, own, above, below)
 
@@ -64,7 +58,7 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (
     told = []
     for _, row in need(own).iterrows():
         each = lost.get(row["role"])
-        said, seeds = (NONE, NONE) if each is None else (each.told, str(each.seeds))
+        said, seeds = (NONE, NONE) if each is None else (pointed(each), str(each["seeds"]))
         told.append([*costs(row), said, f"{int(row['seeds'])}, {seeds}"])
     head = ["", "distant pairs", "cost of choosing keys", "perplexity", found, "seeds"]
     return "\n".join(markdown(head, [*above, *told, *below], "lrlrrr"))
@@ -73,9 +67,12 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (
 def question(results: Results) -> str:
     """What full attention for a question and its answer brings back of the answers lost."""
     lost, length, _ = answers(results)
-    told = [[ROLES[role], *(cell for each in (role, f"{role}_last")
-                            for cell in (f"{lost[each].kept:.1%}", lost[each].told))]
-            for role in ("ours", "allocated") if {role, f"{role}_last"} <= set(lost)]  # fmt: skip
+    told = []
+    for role in ("ours", "allocated"):
+        if {role, f"{role}_last"} <= set(lost):
+            both = lost[role], lost[f"{role}_last"]
+            kept, last = (f"{each['distant_density']:.1%}" for each in both)
+            told.append([ROLES[role], kept, pointed(both[0]), last, pointed(both[1])])
     head = [f"answers, {length:,} tokens", "distant pairs", "mask alone", "distant pairs",
             "question in full"]  # fmt: skip
     return "\n".join(markdown(head, need(told)))
@@ -111,26 +108,32 @@ def costs(row: pd.Series) -> list[str]:
             rivals.about(row["role"]).scores, percent(row)]  # fmt: skip
 
 
-class Answers(NamedTuple):
-    """The share of the distant pairs kept, the points of long-context answers lost, in words, and
-    seeds."""
-
-    kept: float
-    told: str
-    seeds: int
-
-
-def answers(results: Results) -> tuple[dict[str, Answers], int, float | None]:
-    """Answers by role, against the adapted model; the length of the prompts, the longest that all
-    were asked at; percent that the adapted model finds."""
-    frame = ruler.table(results)
-    every = only(frame, task=ruler.EVERY, role=ruler.SHOWN)
+def answers(results: Results) -> tuple[dict[str, pd.Series], int, float | None]:
+    """Rows of long-context answers by role, against the adapted model; the length of the prompts,
+    the longest that all were asked at; percent that the adapted model finds."""
+    frame = tasks(results)
+    every = only(frame, task=ALL_TASKS, role=SHOWN)
     own = every[every["against"].map(lambda name: results.cells[name].role) == "adapted"]
     if own.empty:
         return {}, 0, None
     asked = own.groupby("length")["role"].nunique()
     length = int(asked[asked == asked.max()].index.max())
     own = only(own, length=length).sort_values("points", ascending=False)
-    told = {row["role"]: Answers(row["distant_density"], pointed(row), int(row["seeds"]))
-            for _, row in own.iterrows()}  # fmt: skip
-    return told, length, float(own["base_found"].iloc[0])
+    by_role = {row["role"]: row for _, row in own.iterrows()}
+    return by_role, length, float(own["base_found"].iloc[0])
+
+
+def sharing(results: Results) -> str:
+    """What groups per head change, beside heavy hitters for every head: a row each measurement."""
+    pairs = [("allocated", "heavy_untrained", MAIN_READING),
+             ("long_longer_allocated", "long_longer_heavy", LONGEST)]  # fmt: skip
+    if not {name for pair in pairs for name in pair[:2]} <= set(results.cells):
+        raise Missing
+    told = []
+    for *names, reading in pairs:
+        one, other = (results.cells[name] for name in names)
+        rows = [row for row in versus(results, one, other) if row["reading"] == reading]
+        told += [[f"{int(row['context']):,}", f"{row['distant_density']:.0%}", percent(row)]
+                 for row in rows]  # fmt: skip
+    head = ["tokens", "distant pairs", "groups per head, against the same number for all"]
+    return "\n".join(markdown(head, told, "rrr"))

@@ -16,8 +16,8 @@ from analysis.ablations import DEFAULTS, STEADY
 from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
-from analysis.rules.dominance import groups_facts, of_default
 from analysis.rules.registry import EARLY, Outcome, Verdict, changed, facts, interval, points, rule
+from analysis.rules.stability import of_default, of_groups
 from analysis.rules.table7 import gate_of_all_steps
 from experiments.settings import Tolerances
 
@@ -34,8 +34,7 @@ def pretrained() -> float:
 
 def with_value(results: Results, trained: str, setting: str, value: float, measure: str,
                **where: str) -> pd.Series:  # fmt: skip
-    """The cell with this value, all else the default, of which this measure was read; of several
-    trainings the longest."""
+    """The cell with this value of which this was read; of several trainings the longest."""
     own = only(ablations.table(results), trained=trained, setting=setting, **where)
     evidence = "groups_evidence" if measure == "largest" else "evidence"
     found = own.dropna(subset=[measure, evidence]).astype({"value": float})
@@ -70,8 +69,7 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     cell, other = (need(results.cells.get(each)) for each in (name, base))
     found = need(ablations.perplexity(results, cell, other))
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, results, name)
-    limit = 100 * limits.same_ppl
-    verdict, why = beside(interval(row), 100 * paper, limit, limits.much_less, few)
+    verdict, why = beside_paper(row, paper, limits, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
     return Outcome(verdict, why, **facts(row, results))
 
@@ -101,8 +99,7 @@ def both(claim: Claim, results: Results, measure: str,
 
 def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
            paper: float, base: float) -> Outcome:  # fmt: skip
-    """A change of perplexity beside the paper's, from ``base`` to ``paper``; of the default from
-    the pretrained model."""
+    """A change of perplexity beside the paper's, from ``base`` to ``paper``."""
     against = f"the default {row['default']:g}"
     if row["value"] == row["default"]:
         against, base = "the pretrained model", pretrained()
@@ -112,7 +109,7 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
             row = default_of_all_steps(results, row)
     few = scope.fewer_steps(claim, results, row["cell"])
     theirs = paper / base - 1
-    verdict, why = beside(interval(row), 100 * theirs, 100 * limits.same_ppl, limits.much_less, few)
+    verdict, why = beside_paper(row, theirs, limits, few)
     why = (f"{shorter(results, row)}{changed(row)} against {against}; the paper has {theirs:+.1%}: "
            f"{why}; training gate")  # fmt: skip
     return Outcome(verdict, why, **facts(row, results))
@@ -131,6 +128,12 @@ def default_of_all_steps(results: Results, row: pd.Series) -> pd.Series:
     own = only(ablations.table(results), trained="centroids", cell=STEADY["centroids"])
     own = own.dropna(subset=["change"])
     return own.iloc[0] if len(own) else row
+
+
+def beside_paper(row: pd.Series, theirs: float, limits: Tolerances,
+                 few: bool = False) -> tuple[Verdict, str]:  # fmt: skip
+    """:func:`beside` of a change of perplexity and the paper's, both relative."""
+    return beside(interval(row), 100 * theirs, 100 * limits.same_ppl, limits.much_less, few)
 
 
 def beside(ours: Mapping[str, float], theirs: float, limit: float, less: float, few: bool = False,
@@ -191,10 +194,10 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     few = scope.fewer_steps(claim, results, row["cell"])
     if row["value"] == row["default"]:
         return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own,
-                       **groups_facts(row, results))  # fmt: skip
+                       **facts(of_groups(row), results))  # fmt: skip
     even = perfect(row)
     ours = {end: value - even for end, value in interval(row, "points", 1).items()}
     verdict, why = beside(ours, paper - base - even, limit, limits.much_less, few)
     why = (f"{shorter(results, row)}{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}{f' (even groups {even:+.0f})' * bool(even)}: {why}")  # fmt: skip
-    return Outcome(verdict, why, **own, **groups_facts(row, results))
+    return Outcome(verdict, why, **own, **facts(of_groups(row), results))

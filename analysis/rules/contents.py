@@ -121,8 +121,7 @@ def tokens(claim: Claim, results: Results, group: str) -> Outcome:
 
 
 def shared_words(results: Results, words: list[str]) -> pd.Series:
-    """How many of these words are among the most frequent tokens of each learnt group, by layer
-    and group."""
+    """How many of these words each learnt group has among its most frequent tokens."""
     frame = contents.right(results)
     own = only(frame, by="groups").groupby(["layer", "group"])["top"]
     return own.agg(lambda top: len(set(words) & set(" ".join(top.dropna()).lower().split())))
@@ -155,8 +154,7 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     refuted="after as many steps, an interval wholly more than the limit same_share below",
 )
 def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
-    """Whether groups that were trained with all weights hold parts of speech as well as those that
-    were trained alone."""
+    """Whether groups trained with all weights hold parts of speech as well as others do."""
     alone, tuned = (need(contents.right(results, each)) for each in (contents.OWN, contents.TUNED))
     before, after = (contents.by_document(only(own, by="groups")) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)

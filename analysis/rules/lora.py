@@ -1,4 +1,5 @@
-"""Rules of LoRA beside the routers: Tables 3 and 4, on the model and the plays that we have.
+"""Rules of LoRA beside the routers: Tables 3 and 4 and what it moves of answers, on the
+model and the plays that we have.
 
 Where ours trains for fewer steps than the paper's: Adam moves a weight by about rate times steps,
 so a rate of Table 4 stands beside the one of ours with the nearest product.
@@ -6,16 +7,15 @@ so a rate of Table 4 stands beside the one of ours with the nearest product.
 
 from __future__ import annotations
 
-from analysis import scope
-from analysis.benchmarks import table as scores
+from analysis import answers, scope
 from analysis.cells import Cell
 from analysis.comparisons import best, quality
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rows import need, only, row_of
-from analysis.rules.ablations import beside, pretrained
-from analysis.rules.benchmarks import NAMES, known
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule
+from analysis.rows import columns, need, only, row_of
+from analysis.rules.ablations import beside, beside_paper, pretrained
+from analysis.rules.answers import NAMES, known
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, judged, points, rule
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
@@ -50,7 +50,7 @@ def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outco
     row = need(row_of(quality(results), cell=cell_of(claim, results).name, final=True,
                       base_role="pretrained", condition=["full", "soft"]))  # fmt: skip
     change, limit = claim.figure / before(claim) - 1, limits.same_ppl
-    verdict, said = beside(interval(row), 100 * change, 100 * limit, limits.much_less)
+    verdict, said = beside_paper(row, change, limits)
     few = scope.fewer_steps(claim, results, row["cell"])
     gains, harm = row["high"] < 0, change > -limit
     if few and (row["low"] > 0 if ".focus" in claim.id else gains and harm):
@@ -91,7 +91,7 @@ def trained(cell: Cell, claim: Claim) -> str:
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
     cell, more = cell_of(claim, results), claim.figure - before(claim)
-    own = need(only(scores(results), cell=cell.name, texts=NAMES[claim.column]))
+    own = need(only(answers.scores(results), cell=cell.name, texts=NAMES[claim.column]))
     row = own.loc[own["questions"].idxmax()]
     few = scope.fewer_steps(claim, results, cell.name)
     verdict, said = beside(interval(row, "points", 1), more, limits.same_score, limits.much_less,
@@ -101,3 +101,26 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why + trained(cell, claim), **known(row, results))
+
+
+ROUTED = "answers_paper"
+
+
+@rule("ours.chat.{before}", refuted="an interval of the difference wholly below zero: LoRA's "
+      "answers are nearer")  # fmt: skip
+def further(results: Results, before: str) -> Outcome:
+    """LoRA at its best rate against the paper's mask, by the same questions."""
+    cell = best(results, BLOCKS["lora-r4"][0])  # as few steps as the mask
+    found = answers.apart(results, cell.name, ROUTED, int(before))
+    own, mask = (only(answers.distances(results), cell=name, before=int(before)).iloc[0]
+                 for name in (cell.name, ROUTED))  # fmt: skip
+    why = (
+        f"{cell.name} {own['divergence']:.3f} nats per token from the original model's answers, "
+        f"the paper's mask with causal balance {mask['divergence']:.3f}: {found.value:+.3f} "
+        f"({found.low:+.3f} to {found.high:+.3f})"
+    )
+    known = facts(own, results, "questions") | columns(found, "ours")
+    verdict = judged(-found.high, -found.low, 0.0)
+    if verdict == Verdict.REPRODUCED and not mask["divergence"]:
+        verdict, why = Verdict.ARITHMETIC, f"{why}; the mask reaches no question"
+    return Outcome(verdict, why, **known, same_setting=True)

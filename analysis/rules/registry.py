@@ -14,6 +14,7 @@ from typing import Any
 from analysis import scope
 from analysis.paper import Claim
 from analysis.results import Results
+from analysis.rivals import EQUAL
 from analysis.rows import Missing, ends_of
 from experiments.settings import Tolerances
 
@@ -69,8 +70,7 @@ class Rule:
     Attributes:
         judge: gets what it asks for by name, of the claim, the results, the limits (tolerances) and
             the parts of the id; raises Missing where it has no result file to judge from.
-        refuted: the outcome that would refute the claim. Every judge can reach it, from result
-            files alone.
+        refuted: the outcome that would refute the claim, which every judge can reach.
     """
 
     pattern: re.Pattern[str]
@@ -112,8 +112,7 @@ def decide(claim: Claim, results: Results, limits: Tolerances) -> Outcome | None
 
 
 def _without_weight(outcome: Outcome) -> Outcome:
-    """A smoke run, or one on random weights, shows that the code runs; it settles nothing but
-    identities."""
+    """A smoke run, or one on random weights, settles nothing but identities."""
     scale = outcome.scale or ""
     empty = scale.startswith("smoke") or "; tiny-" in scale
     if not empty or outcome.verdict in (Verdict.ARITHMETIC, Verdict.CONTRADICTS):
@@ -128,9 +127,20 @@ def agree(ours: float, paper: float, relative: float) -> bool:
 
 
 def told(good: bool, bad: bool, holds: Verdict = Verdict.DIRECTION) -> Verdict:
-    """A verdict: ``holds`` where something speaks for a claim, refuted where something speaks
-    against it, else open."""
+    """``holds`` where something speaks for a claim, refuted where against it, else open."""
     return holds if good else Verdict.NOT_REPRODUCED if bad else Verdict.INCONCLUSIVE
+
+
+def judged(low: float, high: float, limit: float) -> Verdict:
+    """A statement that something lies below a limit, by its interval."""
+    return told(high <= limit, low > limit, Verdict.REPRODUCED)
+
+
+def fair(verdict: Verdict, more: float) -> Verdict:
+    """The same, but for a win of the side that keeps more distant pairs; ``more``: by how many, of
+    all, the side does that a verdict in favour is for."""
+    won = {Verdict.REPRODUCED: more, Verdict.NOT_REPRODUCED: -more}.get(verdict, 0.0)
+    return Verdict.INCONCLUSIVE if won > EQUAL else verdict
 
 
 EARLY = ", after far fewer steps"

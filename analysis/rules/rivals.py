@@ -1,4 +1,6 @@
-"""Rules of other methods on the same frozen model: Tables 1 and 10, audit point 8, our own claim.
+"""Rules of other methods on the same frozen model (Tables 1 and 10, Figure 1, audit point 8, our
+own claim), and of what else could explain the routers' perplexity: masks that learnt no routing
+(audit point 9), any training at all (11), the luck of a seed (10).
 
 The paper compares on GPT-2; here every method runs on the model that we have, so that only the
 direction of a change can be judged, not a figure.
@@ -6,16 +8,39 @@ direction of a change can be judged, not a figure.
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
+
 from analysis import scope
-from analysis.cells import ROLES
-from analysis.comparisons import quality
+from analysis.cells import LEARNT_NOTHING, ROLES, labels
+from analysis.comparisons import (
+    PAIRED,
+    SAME,
+    Headline,
+    against_full,
+    change,
+    headline,
+    in_common,
+    quality,
+    versus,
+)
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, rows
+from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, opponent, rows
 from analysis.rows import need, only, row_of
-from analysis.rules.ablations import beside
-from analysis.rules.headline import judged
-from analysis.rules.registry import EARLY, Outcome, Verdict, changed, facts, interval, rule, told
+from analysis.rules.ablations import beside_paper
+from analysis.rules.registry import (
+    EARLY,
+    Outcome,
+    Verdict,
+    changed,
+    facts,
+    interval,
+    judged,
+    rule,
+    told,
+)
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
@@ -39,8 +64,7 @@ def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     (entry, method, _), frame = claim.id.split("."), rows(results)
     row = need(row_of(frame, experiment=STANDS_FOR[method], budget=[BUDGET, "own"]))
     change = claim.figure / theirs(entry, "ppl", method="pretrained") - 1
-    limit = 100 * limits.same_ppl
-    verdict, said = beside(interval(row), 100 * change, limit, limits.much_less)
+    verdict, said = beside_paper(row, change, limits)
     if change < 0 and verdict == Verdict.NOT_REPRODUCED:
         # Our model was adapted before; what the paper's gain owes to training, nobody knows.
         verdict, said = Verdict.INCONCLUSIVE, f"{said}, on a model that has gained before"
@@ -61,10 +85,9 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     own = need(only(rows(results), role=partly, budget=BUDGET)).sort_values("change")
     best, limit = own.iloc[0], limits.far_worse
     verdict = told(best["high"] <= limit, (own["low"] > limit).all())
+    first = own.drop_duplicates("role").head(4)
     why = f"At {BUDGET} of the distant pairs, against full attention: " + "; ".join(
-        f"{ROLES[row['role']]} {changed(row)}"
-        for _, row in own.drop_duplicates("role").head(4).iterrows()
-    )
+        f"{ROLES[row['role']]} {changed(row)}" for _, row in first.iterrows())  # fmt: skip
     return Outcome(verdict, f"{why} (limit {limit:+.0%})", **interval(best),
                    **facts(best, results))  # fmt: skip
 
@@ -102,8 +125,7 @@ def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome:
 @rule("figure1.pareto.finding", refuted="after as many steps, two of four groups are slower than "
       "full attention or read worse than it, by more than the interval")  # fmt: skip
 def faster_and_better(claim: Claim, results: Results) -> Outcome:
-    """Whether the paper's mask is both, against the pretrained model as in the paper; whether it
-    alone is does not matter where it is not."""
+    """Whether the paper's mask is both, against the pretrained model as in the paper."""
     own = paper_way(results, 2)
     mask = need(row_of(results.table("masks"), method="groups", K=own["K"], k=own["top_k"]))
     few = scope.fewer_steps(claim, results, own["cell"])
@@ -115,3 +137,107 @@ def faster_and_better(claim: Claim, results: Results) -> Outcome:
            f"; such a mask takes {mask['time']:.0%} of full attention's time at "
            f"{mask['length']:,.0f} tokens on a CPU (window 128), no card timed it")  # fmt: skip
     return Outcome(verdict, why, **interval(own), **facts(own, results))
+
+
+FEWEST = 3  # seeds from which a spread says anything
+
+
+def learnt_nothing(results: Results, known: Headline) -> pd.DataFrame:
+    """Masks that learnt no routing against routers at equal budget, in readings of test documents;
+    one whose weights learnt under it, against routers with as much of that."""
+    rows: list[dict[str, Any]] = []
+    for cell in results.cells.values():
+        base = opponent(results, cell, known.cell)
+        if base and cell.role in LEARNT_NOTHING and cell.model == base.model:
+            rows += [row for row in versus(results, cell, base)
+                     if row["final"] and row["texts"] == known.texts]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@rule("audit.9", refuted="every mask that learnt no routing is worse than the trained routers by "
+      "more than the interval, with no fewer pairs")  # fmt: skip
+def routing_against_chance(results: Results) -> Outcome:
+    """Perplexity of each control relative to the trained routers at the same budget."""
+    known = headline(results)
+    others = need(learnt_nothing(results, known))
+    nearest = others.sort_values("low").groupby("cell", sort=False).head(1)
+    names = labels(results.cells[name] for name in nearest["cell"])
+    why = f"Perplexity relative to {known.cell}, best budget of each: " + "; ".join(
+        f"{names[row['cell']]} {changed(row)} at {row['distant_density']:.1%} of the distant pairs "
+        f"(the routers: {row['base_distant_density']:.1%}{alike(row, known)})"
+        for _, row in nearest.iterrows()
+    )  # fmt: skip
+    fewer = others["base_distant_density"] - others["distant_density"]
+    better = others["high"] < 0
+    why += f". Comparisons: {len(others)}, at 95% each"
+    verdict, first = Verdict.INCONCLUSIVE, "One is as good within the interval"
+    if (better & (fewer >= -EQUAL)).any():
+        verdict, first = Verdict.DIRECTION, "One beats the trained routers"
+    elif better.any():
+        first = "One beats the trained routers, but keeps more pairs"
+    elif (others["low"] > 0).all() and (fewer > EQUAL).any():
+        first = "The trained routers beat every one, but keep more pairs than some"
+    elif (others["low"] > 0).all():
+        verdict = Verdict.NOT_REPRODUCED
+        first = "The trained routers beat every one by more than the interval"
+    row = nearest.iloc[0]
+    return Outcome(verdict, f"{first}. {why}", **interval(row), **facts(row, results))
+
+
+def alike(row: pd.Series, known: Headline) -> str:
+    """What routers those are, where they are not the headline's."""
+    return "" if row["against"] == known.cell else f", {row['against']}: as much LoRA"
+
+
+@rule("audit.10", refuted="at no budget do the seeds lie further apart than half the interval over "
+      "documents")  # fmt: skip
+def spread_of_seeds(results: Results) -> Outcome:
+    """Seeds against documents: from the best to the worst seed, beside half the interval over
+    documents of their mean, at every reading, text and budget of experiments with three seeds."""
+    frame = quality(results)
+    frame = need(against_full(frame[frame["seeds"] >= FEWEST]))
+    found = frame.assign(**_spread(results, frame))
+    found = found.assign(wider=found["spread"] > found["half"])
+    share, first = float(found["wider"].mean()), found.loc[found["spread"].idxmax()]
+    verdict = told(share > 0.5, not share)
+    why = (
+        f"Seeds lie further apart than half the documents' interval at {int(found['wider'].sum())} "
+        f"of {len(found)} readings and budgets; furthest: {first['cell']} on {first['texts']} at "
+        f"{first['budget']}, {first['spread']:.1%} from best to worst (half the documents' "
+        f"interval {first['half']:.1%})"
+    )
+    return Outcome(verdict, why, ours=100 * float(first["spread"]),
+                   **facts(first, results, "seeds"))  # fmt: skip
+
+
+def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
+    """From the best to the worst seed, and half the interval over documents of the seeds' mean."""
+    spread, half = [], []
+    for row in frame.to_dict("records"):
+        own = only(results.rows, **{name: row[name] for name in SAME})
+        base = only(results.rows, cell=row["against"], reading=row["reading"], texts=row["texts"],
+                    condition="full")  # fmt: skip
+        own, base = in_common(own, base)
+        seeds = [change(each, base, results.confidence)["change"]
+                 for _, each in own.groupby("seed")]  # fmt: skip
+        mean = own.groupby(PAIRED, as_index=False)["nll"].mean()
+        over = change(mean.assign(seed=0), base, results.confidence)
+        spread.append(max(seeds) - min(seeds))
+        half.append((over["high"] - over["low"]) / 2)
+    return {"spread": spread, "half": half}
+
+
+@rule("audit.11", refuted="full attention trained alike is not better than the pretrained model, "
+      "or gains less than the routers do")  # fmt: skip
+def any_training(results: Results) -> Outcome:
+    """The adapted full model, and the routers, against the pretrained one."""
+    known = headline(results)
+    frame = only(quality(results), reading=known.reading, texts=known.texts,
+                 base_role="pretrained")  # fmt: skip
+    row = need(row_of(frame, cell=known.against, condition="full"))
+    best = need(row_of(frame.sort_values("change"), cell=known.cell, condition="hard"))
+    why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {best['cell']} at "
+           f"{best['distant_density']:.0%} of the distant pairs: {changed(best)}")  # fmt: skip
+    verdict = told(row["high"] < 0 and row["change"] <= best["change"],
+                   row["low"] >= 0 or row["low"] > best["high"])  # fmt: skip
+    return Outcome(verdict, why, **interval(row), **facts(row, results))

@@ -1,23 +1,27 @@
-"""Rules of group dominance: Table 8 and Section 4.
+"""Rules of group dominance: Table 8, Section 4, and the largest group of the default, which five
+tables of the paper print.
 
 What is blocked, and what collapses, is judged against a plain softmax trained alike: a mitigation
 blocks an escape where it leaves at most the share ``blocked`` of that movement. Two things the
 measures cannot tell. Hidden states move with frozen weights, too, since attention changes; and a
 mitigation that sets centroids itself moves them, whether they would have drifted or not.
+
+The paper names no learning rate, and the largest group depends on it and on the model. So every run
+of as many steps as the paper's is asked for the default's, and they decide only where they agree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import pandas as pd
 
-from analysis import ablations, contents, scope, stability
+from analysis import ablations, contents, scope
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
-from analysis.rules.dominance import collapsed_elsewhere, of_default
 from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
@@ -32,18 +36,18 @@ SETS_CENTROIDS = ("ema-centroids-and-projection", "recluster-every-100-steps")
 
 
 def trained(results: Results, name: str, weights: bool, measure: str, **where: Any) -> pd.Series:
-    """The longest training of a mitigation by the paper's name, Missing where there is none, or
-    this measure of it was not read."""
-    known = stability.table(results).dropna(subset=measure).sort_values("steps", kind="stable")
+    """The longest training of a mitigation, by the paper's name, of which this was read."""
+    known = ablations.mitigations(results).dropna(subset=measure)
+    known = known.sort_values("steps", kind="stable")
     return need(row_of(known.iloc[::-1], name=name, weights=weights, **where))
 
 
-def of_groups(row: pd.Series) -> pd.Series:
+def of_groups(row: pd.Series) -> dict[str, Any]:
     """The row with the reading of its groups as evidence, in place of its trace."""
-    return pd.Series({**row, "evidence": row["groups_evidence"]})
+    return {**row, "evidence": row["groups_evidence"]}
 
 
-def known(row: pd.Series, results: Results, n: str = "layers") -> dict[str, Any]:
+def known(row: Mapping[str, Any], results: Results, n: str = "layers") -> dict[str, Any]:
     """Evidence, command, n and scale."""
     cell = results.cells[row["cell"]]
     scale = (f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
@@ -60,9 +64,8 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
     measure, limit = ESCAPES[claim.column], limits.blocked
     row = trained(results, method, True, measure)
     plain = trained(results, PLAIN, True, measure, steps=row["steps"])
-    left = stability.beside(results, row["cell"], plain["cell"], measure)
-    low, high = left.low, left.high
-    says = str(claim.paper)
+    left = ablations.moved(results, row["cell"], plain["cell"], measure)
+    low, high, says = left.low, left.high, str(claim.paper)
     verdict, said = Verdict.INCONCLUSIVE, f"the interval includes {limit:g}"
     if untold := cannot_tell(results, row, measure, limit * float(plain[measure])):
         said = untold
@@ -85,7 +88,7 @@ def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) ->
     """Why a measure says nothing of a mitigation; empty where it does."""
     if measure == "drift" and row["name"] in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
-    known = only(stability.table(results), steps=row["steps"])
+    known = only(ablations.mitigations(results), steps=row["steps"])
     frozen = only(known, name=[row["name"], PLAIN], weights=False)
     if measure == "shift" and (frozen["shift_high"] > limit).any():
         return (f"with frozen weights they move by {frozen['shift'].max():.2f}, too, so the "
@@ -118,7 +121,7 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
 
 def happened(results: Results, row: pd.Series, limits: Tolerances) -> str:
     """The other trainings of a mitigation that did end as the paper says, in words."""
-    table = stability.table(results).dropna(subset="largest")
+    table = ablations.mitigations(results).dropna(subset="largest")
     others = only(table[table["cell"] != row["cell"]], name=row["name"], weights=True)
     even = {other["steps"]: trained(results, SINKHORN, True, "largest", steps=other["steps"])
             for _, other in others.iterrows()}  # fmt: skip
@@ -179,9 +182,7 @@ def converged(results: Results, limits: Tolerances) -> Outcome:
     row = need(ablations.largest(results, own, cell))
     few, many = own.method.get("sinkhorn_iterations", 10), cell.method["sinkhorn_iterations"]
     shares = interval(row, "points", 1)
-    limit = limits.same_share
-    verdict = told(-limit <= shares["low"] and shares["high"] <= limit,
-                   shares["low"] > limit or shares["high"] < -limit)  # fmt: skip
+    verdict, _ = around(shares, 0.0, limits.same_share, few=False)
     why = (
         f"{row['largest']:.0f}% of the tokens in the largest of {own.method['num_groups']} "
         f"groups after {few} iterations, {points(row)} against {many:,}; same routers"
@@ -212,7 +213,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
     if paper > limits.collapsed and own["low"] > limits.collapsed:
         verdict = Verdict.DIRECTION  # a collapse is one
     elif paper > limits.collapsed:
-        alike = only(stability.table(results), name=method, weights=weights)
+        alike = only(ablations.mitigations(results), name=method, weights=weights)
         if elsewhere := elsewhere + collapsed_elsewhere(alike, limits.collapsed):
             verdict = Verdict.INCONCLUSIVE
     why = (f"{own['ours']:.1f}% of the tokens in the largest of {row['groups']} groups "
@@ -238,3 +239,28 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}{early}")  # fmt: skip
     return Outcome(verdict, why, **own, **known(row, results))
+
+
+def of_default(claim: Claim, results: Results, limits: Tolerances, trained: str) -> Outcome:
+    """The paper's share beside ours of all runs; Missing where none was as long."""
+    runs = need(ablations.every_default(results, trained))
+    paper, limit = claim.figure, limits.same_share
+    low, high = runs["largest_low"], runs["largest_high"]
+    within = ((low >= paper - limit) & (high <= paper + limit)).all()
+    beyond = (high < paper - limit).all() or (low > paper + limit).all()
+    each = ", ".join(f"{run['largest']:.0f}% ({run['model']}, {run['rate']:g})"
+                     for run in runs.to_dict("records"))  # fmt: skip
+    why = (f"{each} of the tokens in the largest group, by model and learning rate, after as many "
+           f"steps; the paper, which names no rate, {paper:g}% (limit {limit:g})")  # fmt: skip
+    if not within and not beyond:
+        why += ": our runs do not agree"
+    shares = {"ours": float(runs["largest"].iloc[0]), "low": float(low.min()),
+              "high": float(high.max())}  # fmt: skip
+    return Outcome(told(within, beyond), why, **shares, **facts(of_groups(runs.iloc[0]), results))
+
+
+def collapsed_elsewhere(rows: pd.DataFrame, limit: float) -> str:
+    """Words for trainings whose largest group has more than ``limit`` percent, empty without."""
+    found = [f"{row['largest']:.0f}% in {row['cell']} after {row['steps']} steps"
+             for row in rows[rows["largest_low"] > limit].to_dict("records")]  # fmt: skip
+    return "; but " + ", ".join(found) if found else ""

@@ -51,8 +51,7 @@ def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Se
 
 
 def of_all_steps(claim: Claim, results: Results) -> pd.Series | None:
-    """Hard top-2 in the row nearest to the paper; None if that one was trained for fewer steps than
-    the paper's, or none was."""
+    """Hard top-2 nearest to the paper; None where that trained for fewer steps, or none did."""
     try:
         row = paper_way(results, 2)
     except Missing:
@@ -61,8 +60,7 @@ def of_all_steps(claim: Claim, results: Results) -> pd.Series | None:
 
 
 def gate_of_all_steps(claim: Claim, results: Results, row: pd.Series) -> pd.Series:
-    """The training gate of the same cell against the pretrained model; ``row`` where there is
-    none."""
+    """The training gate of the same cell against the pretrained model; ``row`` without one."""
     nearest = of_all_steps(claim, results)
     if nearest is None:
         return row
@@ -106,13 +104,20 @@ def far_worse(claim: Claim, results: Results, row: pd.Series, far: float) -> tup
     return Verdict.DIRECTION, f"far worse here too{', ' * bool(trained)}{trained}: {shift}"
 
 
-def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[Verdict, str]:
+def in_its_setting(row: pd.Series, paper: float, limits: Tolerances) -> tuple[Verdict, str]:
+    """Whether a perplexity is the paper's, where nothing differs from its setting."""
+    why = f"{row['ppl']:.2f} against the paper's {paper} in its own setting"
+    same = agree(float(row["ppl"]), paper, limits.same_ppl)
+    return Verdict.REPRODUCED if same else Verdict.NOT_REPRODUCED, why
+
+
+def same_sign(claim: Claim, results: Results, row: pd.Series, paper: float) -> tuple[Verdict, str]:
     """Whether a change has the paper's sign. What training gains is not refuted by a run that
     trained for a fraction of the steps, and what any untrained router loses confirms no loss."""
     shift = f"{changed(row)} against pretrained"
     if row["low"] <= 0 <= row["high"]:
         return Verdict.INCONCLUSIVE, f"the interval includes zero: {shift}"
-    if row["low"] > 0 and few:
+    if row["low"] > 0 and scope.fewer_steps(claim, results, row["cell"]):
         return Verdict.INCONCLUSIVE, f"above pretrained, after far fewer steps: {shift}"
     if (row["low"] > 0) == (paper > 0):
         side = "above" if paper > 0 else "below"
@@ -127,8 +132,7 @@ def same_sign(row: pd.Series, paper: float, few: bool) -> tuple[Verdict, str]:
     "or top-2 on the other side of it",
 )  # fmt: skip
 def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
-    """Perplexity of hard top-1 and top-2 on the paper's own models: the figure itself in its
-    setting, else its direction."""
+    """Hard top-1 and top-2 on the paper's models: the figure in its setting, or a direction."""
     row = paper_way(results, claim.keys["k"], claim)
     cell, theirs = results.cells[row["cell"]], table7_row(claim)
     ours = {"ours": float(row["ppl"])}
@@ -136,15 +140,12 @@ def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Out
         ours = {n: value / 100 * float(row["base_ppl"]) for n, value in interval(row).items()}
     apart = scope.differences(claim, cell, row)
     if not apart:
-        good = agree(float(row["ppl"]), float(theirs["ppl"]), limits.same_ppl)
-        why = f"{row['ppl']:.2f} against the paper's {theirs['ppl']} in its own setting"
-        verdict = Verdict.REPRODUCED if good else Verdict.NOT_REPRODUCED
+        verdict, why = in_its_setting(row, theirs["ppl"], limits)
         return Outcome(verdict, why, **ours, **facts(row, results), same_setting=True)
-    few = scope.fewer_steps(claim, results, row["cell"])
     if claim.keys["k"] == 1:
         verdict, why = far_worse(claim, results, row, limits.far_worse)
     else:
-        verdict, why = same_sign(row, float(theirs["delta"]), few)
+        verdict, why = same_sign(claim, results, row, float(theirs["delta"]))
     return Outcome(verdict, f"{why}; reduced: {', '.join(apart)}", **ours, **facts(row, results))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis import ablations
-from analysis.figures.further import draw
+from analysis.figures.ablations import further
 from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import Verdict, decide
@@ -49,7 +49,7 @@ def test_a_new_block_is_a_row_and_a_panel(
     assert own["change"].notna().all()
     assert own["hard_change"].notna().all()
     assert own["distant_density"].between(0, 1).all()
-    titles = [axis.get_title(loc="left") for axis in draw(results).axes]
+    titles = [axis.get_title(loc="left") for axis in further(results).axes]
     assert "training gate" in titles
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import information
-from analysis.figures.contents import told
+from analysis import contents
+from analysis.figures.groups import told
 from analysis.rows import Missing
 from tests.analysis.group_files import write_information
 
@@ -15,21 +15,21 @@ OTHER = "abcdbcdacdabdabc"
 
 
 def test_the_mean_over_documents_of_each_label(results):
-    assert information.table(results).empty
+    assert contents.information(results).empty
     with pytest.raises(Missing):
         told(results)
     write_information(results.root, "held", GROUPS, GROUPS)
-    frame = information.table(type(results)(results.base)).set_index(["about", "layer"])
+    frame = contents.information(type(results)(results.base)).set_index(["about", "layer"])
     assert frame.loc[("speech", "all"), "information"] == pytest.approx(0.25)
     assert frame.loc[("speech", 1), "documents"] == 2
-    assert set(frame.reset_index()["about"]) == set(information.LABELS)
+    assert set(frame.reset_index()["about"]) == set(contents.LABELS)
 
 
 def test_groups_of_another_training_are_the_same_under_other_names(results):
     write_information(results.root, "held", GROUPS, GROUPS)
     write_information(results.root, "held_again", RENAMED, RENAMED)
     write_information(results.root, "held_tuned", OTHER, GROUPS)
-    frame = information.table(results)
+    frame = contents.information(results)
     own = frame[frame["layer"] == "all"].set_index("about")
     assert own.loc["held_again", "information"] == pytest.approx(1)
     assert own.loc["held_tuned", "information"] < 0.5

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from transformers import AutoModelForCausalLM
 
-from analysis import forecast, ladder
-from analysis.figures import ladder as figure
+from analysis import ladder
+from analysis.figures import scale
 from analysis.results import Results
 from analysis.rows import Missing
 from experiments.settings import Tolerances
@@ -72,10 +72,10 @@ def test_who_reads_near_tokens_alone_needs_no_others() -> None:
 
 def test_a_law_goes_through_a_straight_line_and_is_as_sure_as_it_is_straight() -> None:
     straight = [1 + 2 * np.log10(size / 1e6) for size in SIZES]
-    law = forecast.fitted(SIZES, straight, 0.95)
+    law = ladder.fitted(SIZES, straight, 0.95)
     assert law.at(1e9) == pytest.approx((7, 7, 7))
     assert law.slopes == pytest.approx((2, 2))
-    bent = forecast.fitted(SIZES, [1.0, 2.5, 2.0, 3.0], 0.95)
+    bent = ladder.fitted(SIZES, [1.0, 2.5, 2.0, 3.0], 0.95)
     value, low, high = bent.at(1e9)
     assert low < value < high
     assert high - low > bent.at(1e7)[2] - bent.at(1e7)[1]  # wider, the further it looks
@@ -86,13 +86,13 @@ def test_intervals_hold_what_a_further_model_shows_as_often_as_they_say() -> Non
     line = np.log10(np.array([*SIZES, 1e8]) / 1e6)
     for _ in range(1000):
         seen = 3 + line + chance.normal(scale=0.5, size=5)
-        _, low, high = forecast.fitted(SIZES, list(seen[:4]), 0.95).at(1e8)
+        _, low, high = ladder.fitted(SIZES, list(seen[:4]), 0.95).at(1e8)
         held += low <= seen[4] <= high
     assert 0.93 < held / 1000 < 0.97
 
 
 def test_a_forecast_ends_where_its_values_do() -> None:
-    law = forecast.fitted(SIZES, [40.0, 75.0, 94.0, 87.0], 0.95, (0.0, 100.0))
+    law = ladder.fitted(SIZES, [40.0, 75.0, 94.0, 87.0], 0.95, (0.0, 100.0))
     value, low, high = law.at(1e10)
     assert (value, high) == (100, 100)
     assert 0 <= low < 100
@@ -101,15 +101,15 @@ def test_a_forecast_ends_where_its_values_do() -> None:
 @pytest.mark.parametrize("sizes", [SIZES[:2], [10**6] * 4])
 def test_too_few_sizes_make_no_law(sizes: list[int]) -> None:
     with pytest.raises(ValueError, match="needs 3 rungs of different size"):
-        forecast.fitted(sizes, [1.0] * len(sizes), 0.95)
+        ladder.fitted(sizes, [1.0] * len(sizes), 0.95)
 
 
 def test_the_forecast_is_of_the_rungs_alone_and_always_the_same(results: Results) -> None:
     path = results.base / "forecast.json"
     write_ladder(results.root, COSTS)
-    before = forecast.write(results, path).read_text()
+    before = ladder.write(results, path).read_text()
     write_ladder(results.root, [], 0.9)  # the next rung is read
-    assert forecast.write(Results(results.base), path).read_text() == before
+    assert ladder.write(Results(results.base), path).read_text() == before
     told = json.loads(before)
     assert [each["parameters"] for each in told["fitted_on"]] == SIZES
     (one,) = (each for each in told["gap_percent"] if each["mask"] == "1 of 4 groups")
@@ -122,17 +122,17 @@ def test_the_forecast_is_of_the_rungs_alone_and_always_the_same(results: Results
 
 
 def test_without_rungs_the_file_says_nothing_of_larger_models(results: Results) -> None:
-    told = json.loads(forecast.write(results, results.base / "forecast.json").read_text())
+    told = json.loads(ladder.write(results, results.base / "forecast.json").read_text())
     assert told["fitted_on"] == told["gap_percent"] == told["density_needed_percent"] == []
 
 
 def test_the_figure_has_a_line_a_mask_and_few_of_them(results: Results) -> None:
     with pytest.raises(Missing):
-        figure.draw(results)
+        scale.by_size(results)
     write_ladder(results.root, COSTS, 0.3)
-    drawn = figure.draw(Results(results.base))
+    drawn = scale.by_size(Results(results.base))
     assert drawn is not None
     named = [text.get_text() for text in drawn.legends[0].get_texts()]
-    lines = [ladder.MASKS[budget] for budget in figure.SHOWN]
+    lines = [ladder.MASKS[budget] for budget in scale.SHOWN]
     keys = ["fit on our sizes, and its forecasts", "135M, the same masks"]
     assert sorted(named) == sorted([*lines, *keys])

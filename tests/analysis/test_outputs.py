@@ -10,9 +10,9 @@ import pytest
 
 from analysis import __main__ as command
 from analysis import figures, report, tables
-from analysis.benchmarks import FOUR
+from analysis.answers import FOUR
 from analysis.comparisons import headline, quality
-from analysis.figures import copying, decode, equal, speed, style, whole
+from analysis.figures import answers, equal, speed, style
 from analysis.figures import quality as quality_figure
 from analysis.pages import headline as opening
 from analysis.pages import rivals
@@ -191,12 +191,12 @@ def test_searches_name_what_they_change(filled):
 
 
 def test_speeds_are_drawn_as_they_were_measured(filled):
-    (drawn, _) = whole.draw(filled).axes
+    (drawn, _) = speed.whole(filled).axes
     assert lines(drawn)["FocusConfig.recipe(), untrained routers"] == [0.9, 2.0]
-    (axis,) = decode.draw(filled).axes
+    (axis,) = speed.decode(filled).axes
     assert lines(axis) == {"8 groups, 1 group a token, a router a layer": [2.0, 2.0]}
     assert lines(speed.draw(filled).axes[0])["ours"] == [0.5, 2.0]
-    (bar,) = copying.draw(filled).axes[0].patches
+    (bar,) = answers.copies(filled).axes[0].patches
     assert bar.get_width() == 80.0
 
 

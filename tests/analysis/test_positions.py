@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis import positions
+from analysis import models
 from tests.analysis.result_files import write_positions
 
 
 def test_stretches_are_paired_with_the_same_positions(results):
     write_positions(results.root, 0.1)
-    first, second = (row for _, row in positions.table(results).iterrows())
+    first, second = (row for _, row in models.positions(results).iterrows())
     assert (first["position"], second["position"]) == (0, 1024)
     assert first["change"] == pytest.approx(0)
     assert second["change"] == pytest.approx(np.expm1(0.1))

@@ -100,9 +100,9 @@ def test_the_headline_is_the_recipe_on_its_main_reading_then_the_cores(results):
     write_masks(results.root, "plays_recipe", {0.125: 0.0}, regime=ROUTERS,
                 against=["plays_adapted"], **plays)  # fmt: skip
     first, second = headlines(results)
-    assert (first.cell, first.family.texts, first.family.against) == ("recipe", "unseen", "adapted")
+    assert (first.cell, first.texts, first.against) == ("recipe", "unseen", "adapted")
     assert first.pretrained == "pretrained"
-    assert (second.cell, second.family.reading, second.pretrained) == (
+    assert (second.cell, second.reading, second.pretrained) == (
         "plays_recipe",
         "plays",
         None,

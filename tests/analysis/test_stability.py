@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis import ablations, stability
-from analysis.figures.dominance import draw
+from analysis import ablations
+from analysis.figures.groups import dominance
 from analysis.results import Results
 from analysis.rules.ablations import with_value
 from analysis.rules.stability import PLAIN, trained
@@ -17,7 +17,7 @@ LONG = {**JOINT, "steps": 4000}
 def test_a_block_beside_a_default_is_a_row_whatever_its_name(results: Results) -> None:
     write_ablation(results.root, "mine", 0.0, 24.0, against=["stable"], regime=JOINT)
     write_ablation(results.root, "elsewhere", 0.0, 24.0, against=["tuned"], regime=JOINT)
-    assert [each.block for each in stability.cells(results)] == ["mine"]
+    assert [each.block for each in ablations.watched(results)] == ["mine"]
 
 
 def test_a_swept_setting_is_no_mitigation(results: Results) -> None:
@@ -26,7 +26,7 @@ def test_a_swept_setting_is_no_mitigation(results: Results) -> None:
                    temperature=0.05)  # fmt: skip
     write_ablation(results.root, "balanced", 0.0, 70.0, regime=LONG, against=["steady"],
                    balance="softmax")  # fmt: skip
-    assert {each.name for each in stability.cells(results)} == {"steady", "balanced"}
+    assert {each.name for each in ablations.watched(results)} == {"steady", "balanced"}
 
 
 def test_the_longest_training_is_judged_beside_its_own_softmax(results: Results) -> None:
@@ -41,7 +41,7 @@ def test_each_training_has_panels_of_its_own(results: Results) -> None:
     for base, steps in (("stable", 60), ("steady", 4000)):
         for mitigation in ("none", "sinkhorn"):
             write_cure(results.root, mitigation, 20.0, base=base, steps=steps)
-    ends = [axis.get_lines()[0].get_xdata()[-1] for axis in draw(results).axes[::2]]
+    ends = [axis.get_lines()[0].get_xdata()[-1] for axis in dominance(results).axes[::2]]
     assert ends == [60, 4000]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis import timed
+from analysis import tables
 from analysis.results import Results
 from tests.analysis.result_files import (
     RECIPE,
@@ -26,6 +26,6 @@ def test_masks_are_joined_by_what_they_are(results: Results) -> None:
     write_table(root, "masks", {"method": "full", "time": 1.0}, {"k": 2, "time": 0.2},
                 {"k": 5, "time": 0.5}, {**WINDOW, "budget": 0.125, "time": 0.1},
                 {**WINDOW, "budget": 0.25, "time": 0.3})  # fmt: skip
-    frame = timed.table(Results(results.base, "laptop"))
+    frame = tables.timed(Results(results.base, "laptop"))
     found = {(row["role"], row["time"]): round(row["change"], 4) for _, row in frame.iterrows()}
     assert found == {("ours", 0.2): 0.04, ("window", 0.1): 0.05}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.architectures import TYPES, attention_of
+from analysis.models import TYPES, attention_of
 from experiments import settings, sources, training
 from experiments.readings import perplexity
 from experiments.readings.subject import Subject

@@ -8,10 +8,10 @@ import pytest
 
 import focus
 from analysis import claims, pages
-from analysis.pages import failed, headline, rivals
-from analysis.pages.words import NONE, NOTHING, or_nothing
+from analysis.pages import findings, headline, rivals
 from analysis.results import Results
 from analysis.rules import Verdict
+from analysis.words import NONE, NOTHING, or_nothing, pointed
 from tests.analysis.answer_files import write_ruler
 from tests.analysis.result_files import (
     PAPER,
@@ -68,7 +68,7 @@ def test_answers_found_are_those_of_the_longest_prompts(results):
     assert (length, found) == (2048, 100)
     assert list(told) == ["ours", "window"]  # the best first
     for role, lost in (("ours", 50), ("window", 75)):
-        assert told[role][1].startswith(f"\N{MINUS SIGN}{lost}.0 points")
+        assert pointed(told[role]).startswith(f"\N{MINUS SIGN}{lost}.0 points")
 
 
 def test_lengths_that_only_some_were_asked_at_are_left_out(results):
@@ -154,21 +154,21 @@ def test_other_kinds_of_text_stand_in_a_row_each(results):
 
 
 def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
-    assert or_nothing(lambda: failed.sharing(results)) == NOTHING
+    assert or_nothing(lambda: rivals.sharing(results)) == NOTHING
     for block, reading in (("allocated", "final"), ("long_longer_allocated", "long_8192")):
         base = block.replace("allocated", "heavy" if "long" in block else "heavy_untrained")
         write_masks(results.root, base, {0.125: 0.05}, regime=ROUTERS, reading=reading)
         write_masks(results.root, block, {0.125: 0.0}, regime=ROUTERS, reading=reading)
-    text = failed.sharing(Results(results.base))
+    text = rivals.sharing(Results(results.base))
     assert text.count(f"| {MINUS}4.8% (") == 2
 
 
 def test_what_failed_is_told_as_far_as_there_are_files(results):
-    assert or_nothing(lambda: failed.failed(results)) == NOTHING
+    assert or_nothing(lambda: findings.failed(results)) == NOTHING
     write_adapted(results.root)
     write_masks(results.root, "recipe", {0.25: 0.1}, regime=ROUTERS)
     write_masks(results.root, "window", {0.25: 0.0}, method={"name": "window"})
-    (told,) = failed.failed(Results(results.base)).splitlines()
+    (told,) = findings.failed(Results(results.base)).splitlines()
     assert told.startswith("- **More groups, not calibrated.** At 25% of the distant pairs our")
 
 

@@ -249,12 +249,12 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table5.gpt2-large-774m.ppl_focus_ft", tuned(0.01), DIRECTION, tuned(0.1, steps=4000)),
         ("domains.openwebtext.ppl_focus_ft", tuned(-0.03, texts="essays"), DIRECTION,
          tuned(0.03, texts="essays", steps=4000)),
-    ],
-    "from_scratch": [
         ("from_scratch.mistral-7b.ppl_focus", tuned(0.0, texts="articles", names=SCRATCH_NAMES),
          DIRECTION, tuned(0.1, texts="articles", names=SCRATCH_NAMES, steps=4000)),
     ],
     "gains": [
+        ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,
+         tuned(0.0, full=0.1, steps=4000)),
         ("table5.gpt2-124m.ppl_full_attention_ft", tuned(0.0), DIRECTION,
          tuned(0.0, full=0.1, steps=4000)),
     ],
@@ -269,10 +269,6 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "sums": [
         ("gsm8k.mistral-7b.focus.accuracy", summed(0, steps=4000), DIRECTION,
          summed(9, steps=4000)),
-    ],
-    "finetuned": [
-        ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,
-         tuned(0.0, full=0.1, steps=4000)),
     ],
     "longer": [
         ("long_context.t8192.ppl_topk2", longer(0.05), DIRECTION, longer(0.2, steps=4000)),

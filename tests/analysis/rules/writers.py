@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import tables
-from analysis.architectures import TYPES
-from analysis.benchmarks import FOUR
+from analysis.answers import FOUR
+from analysis.models import TYPES
 from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import Verdict

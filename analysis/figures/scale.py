@@ -1,4 +1,5 @@
-"""What masks cost against the size of the model, with the law and its forecasts."""
+"""What masks cost against the size of the model, with the law and its forecasts, and on longer
+texts than their routers were trained on."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from analysis import forecast, ladder
+from analysis import ladder, models
 from analysis.figures import style
-from analysis.forecast import Law
+from analysis.paper import printed
 from analysis.results import Results
-from analysis.rows import need, only
+from analysis.rows import Missing, need, only
 
-CAPTION = (
+LADDER = (
     "The same retrofit on models of one type at growing size, masks with a window of 8 tokens, "
     "test articles of 512. Left: change of the perplexity against the same model with full "
     "attention (logarithmic above 10%), 95% intervals over documents. Right: the share of the "
@@ -27,6 +28,17 @@ CAPTION = (
     "trained by others on two trillion tokens and read after the forecast was committed; crosses: "
     "the same model under a window of 128, plays and books."
 )
+LENGTHS = (
+    "Change of the perplexity against full attention at the same length, on plays, with 95% "
+    "intervals over documents, and the share of distant pairs kept. Dashed: the paper's Mistral 7B "
+    "on books, routers trained at 1,024 tokens, without intervals; it does not say what share of "
+    "the pairs it keeps there."
+)
+POSITIONS = (
+    "Plays of 8,192 tokens, by position. Left: what a mask costs there against full attention, "
+    "with 95% intervals over documents. Right: how far the groups of the keys there are from those "
+    "of the first thousand tokens (total variation of the shares, mean over routers)."
+)
 # Colour, marker, and how far aside of a further model's size.
 SHOWN = {ladder.WINDOW: (style.ORANGE, "v", 0.72), "k1.symmetric.sinkhorn": (style.RED, "s", 0.9),
          "k3.multi_probe.sinkhorn": (style.PURPLE, "^", 1.12),
@@ -35,9 +47,17 @@ SIZES = np.logspace(5.7, 10.1, 60)  # parameters
 TICKS = {10.0**n: f"{10 ** (n - 6):g}M" if n < 9 else f"{10 ** (n - 9):g}B" for n in range(6, 11)}
 LOWEST = -10.0  # percent: further down lies no gap
 CHANGES = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+LOOKS = {
+    "long_paper": "paper",
+    "long_paper_steps": "paper_steps",
+    "long_paper_books": "paper on books",
+    "long_recipe": "ours",
+    "long_heavy_untrained": "heavy",
+    "long_longer_allocated": "longer_allocated",
+}
 
 
-def draw(results: Results) -> Figure:
+def by_size(results: Results) -> Figure:
     """Gaps, and density needed."""
     need(ladder.of(results, "ladder"))
     figure, (gaps, share) = style.axes(2, 9.8, 4.4)
@@ -76,7 +96,7 @@ def keys(axis: Axes, results: Results) -> None:
 def masks(axis: Axes, results: Results, budget: str, look: dict[str, str],
           aside: float) -> None:  # fmt: skip
     """One mask: the rungs with their law, the next rung, and the same mask elsewhere."""
-    line(axis, forecast.gap(results, budget), look["color"], aside)
+    line(axis, ladder.gap(results, budget), look["color"], aside)
     rungs, beyond = (ladder.of(results, place, budget) for place in ("ladder", "next rung"))
     points(axis, rungs, "change", label=ladder.MASKS[budget], **look)
     points(axis, beyond, "change", aside, **look, markerfacecolor="white", zorder=4)
@@ -88,7 +108,7 @@ def masks(axis: Axes, results: Results, budget: str, look: dict[str, str],
 def density(axis: Axes, results: Results) -> None:
     """The density that a small gap takes."""
     frame, look = ladder.needed(results), {"color": style.GREEN, "marker": "D"}
-    line(axis, forecast.density(results), style.GREEN)
+    line(axis, ladder.density(results), style.GREEN)
     points(axis, only(frame, place="ladder"), "density", **look)
     points(axis, only(frame, place="next rung"), "density", **look, zorder=4,
            markerfacecolor="white")  # fmt: skip
@@ -101,13 +121,65 @@ def points(axis: Axes, rows: pd.DataFrame, column: str, aside: float = 1.0,
     style.bars(axis, aside * rows["parameters"], rows, column, linestyle="", **look)
 
 
-def line(axis: Axes, law: Law | None, colour: str, aside: float = 1.0) -> None:
+def line(axis: Axes, law: ladder.Law | None, colour: str, aside: float = 1.0) -> None:
     """A law, and where it expects further models."""
     if law is None:
         return
     axis.plot(SIZES, [law.at(float(size))[0] for size in SIZES], linestyle="--", linewidth=1.2,
               color=colour)  # fmt: skip
-    for size in forecast.AHEAD.values():
+    for size in ladder.AHEAD.values():
         _, low, high = law.at(size)
         axis.plot([aside * size] * 2, [low, high], color=colour, linewidth=6, alpha=0.25,
                   solid_capstyle="butt")  # fmt: skip
+
+
+def by_length(results: Results) -> Figure:
+    """Cost and density against length; Missing where nothing was read at several lengths."""
+    frame = models.lengths(results)
+    if frame["context"].nunique() < 2:
+        raise Missing
+    figure, (cost, kept) = style.axes(2, 9.2, 3.6)
+    shown = frame.assign(kept=100 * frame["distant_density"], label=[
+        f"{row['method']}, trained at {style.short(int(row['trained_at']))}"
+        if pd.notna(row["trained_at"]) else row["method"] for _, row in frame.iterrows()
+    ])  # fmt: skip
+    lines(cost, kept, shown, "context", "kept")
+    rows = printed("long_context")
+    cost.plot([row["context"] for row in rows],
+              [100 * (row["ppl_topk2"] / row["ppl_full"] - 1) for row in rows], linestyle="--",
+              label="the paper's, 2 of 4 groups", **style.PAPER)  # fmt: skip
+    kept.set(ylabel="distant pairs kept (%)", ylim=(0, 100))
+    for axis in (cost, kept):
+        style.lengths(axis, [row["context"] for row in rows])
+    return finish(figure, cost, kept, "tokens of the text")
+
+
+def by_position(results: Results) -> Figure:
+    """Cost and drift against the position."""
+    frame = need(models.positions(results))
+    figure, (cost, moved) = style.axes(2, 9.2, 3.6)
+    lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
+    moved.set(ylabel="shift of the group shares (%)", ylim=(0, None))
+    return finish(figure, cost, moved, "first position of the stretch")
+
+
+def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> None:
+    """A line an experiment: what it costs, and another column of it."""
+    for name, role in LOOKS.items():
+        own, look = only(rows, method=models.LINES[name]).sort_values(x), style.look(role)
+        if len(own):
+            style.bars(cost, own[x], own, label=own["label"].iloc[0], **look)
+            beside.plot(own[x], own[column], **look, markersize=5.5)
+
+
+def finish(figure: Figure, cost: Axes, beside: Axes, x: str) -> Figure:
+    """Words on the axes, a legend, and what was read."""
+    cost.axhline(0, color=style.INK, linewidth=1.2)
+    cost.set(xlabel=x, ylabel="change of perplexity (%)")
+    beside.set_xlabel(x)
+    style.legend(figure, [cost, beside], 2)
+    style.title(
+        figure,
+        "SmolLM2-135M, four plays, one seed; each against the same model with full attention",
+    )
+    return figure

@@ -1,0 +1,174 @@
+"""Answers under masks and after training, paired by question: benchmark scores with their exposure,
+long-context tasks, and how far answers are from the original model's (alignment)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from analysis.cells import Cell
+from analysis.comparisons import pairs, quality
+from analysis.results import Results
+from analysis.rows import columns, need, only, wide
+from experiments import statistics
+
+QUESTION = ["texts", "document", "sha"]
+FOUR = ("hellaswag", "arc_easy", "piqa", "lambada_openai")  # the paper's, by lm-eval's names
+ALL_FOUR, ALL_TASKS = "all four", "all tasks"
+# Roles in long-context tasks, in README and, as far as an eye keeps lines apart, in the figure.
+SHOWN = (
+    "ours", "ours_last", "sparq", "quest", "window", "allocated", "allocated_last",
+    "longer_allocated", "sparq_groups", "heavy_window", "paper",
+)  # fmt: skip
+SCORES = ["experiment", "cell", "role", "model", "window", "reading", "shots", "budget", "against",
+          "texts", "questions", "seeds", "score", "base_score", "points", "low", "high",
+          "changed_percent", "nats", "greatest_nats", "exposed_pairs_percent",
+          "exposed_questions_percent", "tokens", "evidence"]  # fmt: skip
+TASKS = ["experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
+         "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
+         "distant_density", "base_distant_density", "evidence"]  # fmt: skip
+DISTANCES = ["experiment", "cell", "role", "rate", "before", "budget", "questions", "divergence",
+             "low", "high", "agreed", "distant_density", "gain", "gain_low", "gain_high",
+             "evidence"]  # fmt: skip
+
+
+@cache
+def scores(results: Results) -> pd.DataFrame:
+    """A row a benchmark (and the paper's four together), cell, budget and base: scores and their
+    difference in points, how many answers changed, what the right answer cost more (nats), and how
+    far a mask of the cell's window reaches at all."""
+    return pd.DataFrame(pairs(results, _scores), columns=SCORES)
+
+
+def _scores(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
+    frame = results.readings["benchmarks"]
+    own, theirs = only(frame, cell=cell.name), only(frame, cell=base.name, condition="full")
+    both = own.merge(theirs, on=["reading", "shots", *QUESTION], suffixes=("", "_base"))
+    both = both.assign(exposure=exposed(both, cell))
+    by = ["reading", "shots", "condition", "budget"]
+    for (reading, shots, _, budget), asked in both.groupby(by, sort=False):
+        known = {**named(cell, base), "model": cell.model, "window": cell.window,
+                 "reading": reading, "shots": int(shots), "budget": budget}  # fmt: skip
+        tasks = dict(list(asked.groupby("texts", sort=False)))
+        if set(FOUR) <= set(tasks):
+            tasks[ALL_FOUR] = only(asked, texts=FOUR)
+        for name, rows in tasks.items():
+            if len(rows) > 1:
+                yield {**known, "texts": name, **_scored(rows, results.confidence)}
+
+
+def named(cell: Cell, base: Cell) -> dict[str, Any]:
+    """What a row is of, and what it is against."""
+    return {"experiment": cell.block, "cell": cell.name, "role": cell.role, "against": base.name}
+
+
+def exposed(both: pd.DataFrame, cell: Cell) -> pd.Series:
+    """Share of causal pairs beyond the window and sinks; the reading's own where there is none."""
+    if "window" not in cell.method:
+        return both["exposure"]
+    near = cell.window + int(cell.method.get("sinks", 0))
+    last = (both["tokens"] - near).clip(lower=0)
+    return last * (last + 1) / (both["tokens"] * (both["tokens"] + 1))
+
+
+def _scored(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
+    right, base_right = right_answers(both), right_answers(both, "_base")
+    points = statistics.two_way(wide(both, right - base_right, QUESTION), confidence)
+    nats = both["right_nats"] - both["right_nats_base"]
+    return {
+        "questions": points.documents, "seeds": points.seeds,
+        "score": 100 * right.mean(), "base_score": 100 * base_right.mean(),
+        **columns(points, "points", scale=100),
+        "changed_percent": 100 * (right != base_right).mean(),
+        "nats": nats.mean(), "greatest_nats": nats.abs().max(),
+        "exposed_pairs_percent": 100 * both["exposure"].mean(),
+        "exposed_questions_percent": 100 * (both["exposure"] > 0).mean(),
+        "tokens": both["tokens"].mean(), "evidence": both["evidence"].iloc[0],
+    }  # fmt: skip
+
+
+def right_answers(both: pd.DataFrame, suffix: str = "") -> pd.Series:
+    """1 where an answer was right: by length where the task has that, as the paper's scores are."""
+    by_length = both[f"correct_norm{suffix}"]
+    return by_length.where(by_length.notna(), both[f"correct{suffix}"]).astype(float)
+
+
+@cache
+def tasks(results: Results) -> pd.DataFrame:
+    """A row a cell, budget, length, long-context task (and all together) and base: answers found
+    (percent) and their difference in points; nats per token of the right answers above the base's.
+    A base under a mask is taken at the same budget. Intervals over questions."""
+    return pd.DataFrame(pairs(results, _tasks), columns=TASKS)
+
+
+def _tasks(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
+    frame = results.readings["ruler"]
+    own, theirs = (only(frame, cell=each.name) for each in (cell, base))
+    for (length, _, budget), ours in own.groupby(["length", "condition", "budget"], sort=False):
+        same = only(theirs, length=length)
+        same = same[(same["condition"] == "full") | (same["budget"] == budget)]
+        both = ours.merge(same, on=QUESTION, suffixes=("", "_base"))
+        for task, asked in [(ALL_TASKS, both), *both.groupby("texts", sort=False)]:
+            if len(asked) > 1:
+                yield {**named(cell, base), "task": task, "length": int(length),
+                       "budget": budget, **_found(asked, results.confidence)}  # fmt: skip
+
+
+def _found(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
+    nats = both["nll"] / both["tokens"] - both["nll_base"] / both["tokens_base"]
+    more = 100 * (both["found"] - both["found_base"])
+    points, cost = (statistics.two_way(wide(both, each, QUESTION), confidence)
+                    for each in (more, nats))  # fmt: skip
+    return {
+        "questions": cost.documents, "seeds": cost.seeds, "found": 100 * both["found"].mean(),
+        "base_found": 100 * both["found_base"].mean(), **columns(points, "points", "points_"),
+        **columns(cost, "nats"), "distant_density": both["distant_density"].mean(),
+        "base_distant_density": both["distant_density_base"].mean(),
+        "evidence": both["evidence"].iloc[0],
+    }  # fmt: skip
+
+
+@cache
+def distances(results: Results) -> pd.DataFrame:
+    """A row a cell, budget and length of the text before the question: the divergence (nats a
+    token, interval over questions), percent of the tokens that both models hold likeliest; and,
+    where it was read, the change of the perplexity on plays against the pretrained model."""
+    rows = []
+    grouped = results.readings["chat"].groupby(["cell", "before", "budget"], sort=False)
+    for (name, before, budget), own in grouped:
+        cell = results.cells[str(name)]
+        found = statistics.two_way(wide(own, own["divergence"], ["document"]), results.confidence)
+        rows.append({
+            "experiment": cell.block, "cell": cell.name, "role": cell.role,
+            "rate": cell.regime.get("learning_rate"), "before": int(before), "budget": budget,
+            "questions": found.documents, **columns(found, "divergence"),
+            "agreed": own["agreed"].mean(),
+            "distant_density": own["distant_density"].mean(), **gain(results, cell, str(budget)),
+            "evidence": own["evidence"].iloc[0],
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=DISTANCES)
+
+
+def apart(results: Results, one: str, other: str, before: int) -> statistics.Interval:
+    """How much further one cell's answers are than another's, paired by question; or Missing."""
+    read = (need(only(results.readings["chat"], cell=each, before=before))
+            for each in (one, other))  # fmt: skip
+    own, theirs = (wide(rows, rows["divergence"], ["document"]).mean(0) for rows in read)
+    return statistics.two_way(own - theirs, results.confidence)
+
+
+def gain(results: Results, cell: Cell, budget: str) -> dict[str, float]:
+    """Change of the perplexity on plays against the pretrained model, of the cell or of what it
+    starts from; {} where that was not read."""
+    frame = only(quality(results), base_role="pretrained", texts="plays", reading="plays",
+                 final=True)  # fmt: skip
+    for name in (cell.name, cell.start):
+        own = only(frame, cell=name)
+        own = own[(own["condition"] == "full") | (own["budget"] == budget)]
+        if len(own):
+            row = own.iloc[0]
+            return {"gain": row["change"], "gain_low": row["low"], "gain_high": row["high"]}
+    return {}

@@ -1,0 +1,182 @@
+"""What masks and training do to answers: benchmark scores, distance from the original model's,
+long-context tasks, and passages that are read twice."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import answers, tables
+from analysis.cells import ROLES, Cell, labels
+from analysis.figures import style
+from analysis.results import Results
+from analysis.rows import Missing, need, only
+
+BENCHMARKS = (
+    "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
+    "model without a mask. Third line of each place: how many questions have a pair that the mask "
+    "can change. Under the paper's window of 128 tokens and without worked examples these are next "
+    "to none, so an unchanged score shows nothing there. Bars: 95% intervals over questions, "
+    "paired. None of these figures is the paper's."
+)
+CHAT = (
+    "How far a model's answers are from the original model's, against its perplexity on plays. "
+    "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
+    "tokens of a play. Numbers beside the points of LoRA: learning rates. Dotted: models "
+    "that were adapted to books, whose perplexity on plays was not read. Bars: 95% intervals over "
+    "questions and over documents. The paper has no such figure."
+)
+RULER = (
+    "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
+    "answers cost above the same model under full attention. Right: answers every token of which "
+    "is the likeliest; RULER lets a model write freely, so its scores are not these. In brackets: "
+    "distant pairs kept. Question in full: the last 128 tokens see every pair. 72 questions at 1K "
+    "and 2K, 36 at 4K, 18 at 8K. Bars: 95% intervals over questions (and seeds, where there are "
+    "several), paired. None of these figures is the "
+    "paper's."
+)
+COPYING = (
+    "Windows that end in a passage that they have held before: of what the same model gains under "
+    "full attention (nats) from having read the passage, the share that is left under a mask (what "
+    "it loses on any text counts too). Whiskers: 95% interval over seeds and documents."
+)
+# What masks a line has: its label, its look, and the experiments that it goes through.
+LINES = (
+    ("the paper's setup", "paper", ("answers_paper", "answers_paper_window")),
+    ("the window alone", "window", ("answers_longformer", "answers_window")),
+    ("ours (recipe)", "ours", ("answers",)),
+)
+LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq"}  # looks
+
+
+def scores(results: Results) -> Figure:
+    """Points against window and worked examples; Missing where only one of them was read."""
+    own = only(answers.scores(results), texts=answers.ALL_FOUR,
+               experiment=[name for line in LINES for name in line[2]])  # fmt: skip
+    places = own[["shots", "window"]].drop_duplicates().sort_values(
+        ["shots", "window"], ascending=[True, False]
+    )  # fmt: skip
+    if len(places) < 2:
+        raise Missing
+    order = {place: n for n, place in enumerate(places.itertuples(index=False, name=None))}
+    figure, (axis,) = style.axes(1, 8.0, 4.2)
+    for number, (label, role, names) in enumerate(LINES):
+        line = only(own, experiment=names)
+        where = line[["shots", "window"]].itertuples(index=False, name=None)
+        at = [order[place] + 0.09 * (number - 1) for place in where]
+        look = style.look(role) | {"linestyle": "none"}
+        style.bars(axis, at, line, "points", 1, label=label, **look)
+    axis.axhline(0, color=style.INK, linewidth=1.2, label="without a mask")
+    axis.set_xticks(list(order.values()), [told(own, *place) for place in order])
+    axis.set(xlim=(-0.6, len(order) - 0.4), ylabel="change of the score (points)",
+             xlabel="window of the mask, worked examples, questions within its reach")  # fmt: skip
+    style.legend(figure, [axis], 4)
+    return figure
+
+
+def told(rows: pd.DataFrame, shots: int, window: int) -> str:
+    """A place on the axis in words."""
+    own = only(rows, shots=shots, window=window)
+    before = f"{shots} examples" if shots else "no examples"
+    return f"{window} tokens\n{before}\n{own['exposed_questions_percent'].max():.0f}%"
+
+
+def distances(results: Results) -> Figure:
+    """Divergence against the change of perplexity."""
+    every = answers.distances(results)
+    frame = every.dropna(subset=["gain"])
+    lengths = sorted(frame["before"].unique())
+    if len(lengths) < 2:
+        raise Missing
+    figure, axes = style.axes(len(lengths), 9.2, 4.6, share=True)
+    for axis, before in zip(axes, lengths, strict=True):
+        for block, own in only(frame, before=before).groupby("experiment", sort=False):
+            role = str(own["role"].iloc[0])
+            look = LORA.get(str(block), role)
+            line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
+        for _, row in only(every[every["gain"].isna()], before=before).iterrows():
+            look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
+            axis.axhline(
+                row["divergence"], label=f"{ROLES[row['role']]} (adapted to books)", **look
+            )
+        axis.axhline(0, color=style.INK, linewidth=1.2)
+        axis.set_xlabel("perplexity on plays against the original model (%)")
+        axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
+    axes[0].set_ylabel("KL divergence of answers (nats per token)")
+    style.legend(figure, axes, 2)
+    return figure
+
+
+def named(cell: Cell) -> str:
+    """What was trained, and for how long."""
+    if cell.block not in LORA:
+        return ROLES[cell.role]
+    return f"LoRA, rank {cell.regime['rank']}, {cell.steps:,} steps"
+
+
+def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:
+    """One way to train or to mask; LoRA's points with their learning rates."""
+    axis.errorbar(
+        100 * rows["gain"], rows["divergence"],
+        style.spread(rows, "divergence", 1), style.spread(rows, "gain"),
+        label=label, **style.look(role), **style.BAR,
+    )  # fmt: skip
+    for _, row in rows.dropna(subset=["rate"]).iterrows():
+        axis.annotate(f"{row['rate']:g}", (100 * row["gain"], row["divergence"]), xytext=(6, 4),
+                      rotation=30, textcoords="offset points", fontsize=7.5, color=style.INK,
+                      zorder=5, bbox={"color": "white", "pad": 0.3})  # fmt: skip
+
+
+def tasks(results: Results) -> Figure:
+    """Cost and answers found against length."""
+    frame = need(only(answers.tasks(results), task=answers.ALL_TASKS))
+    figure, (cost, found) = style.axes(2, 9.2, 3.9)
+    frame = frame[frame["against"].map(lambda name: results.cells[name].role) != "ours"]
+    shown = only(frame, role=answers.SHOWN).drop_duplicates(["role", "length"])
+    roles = [each for each in answers.SHOWN if each in set(shown["role"])][: style.MOST - 2]
+    shown = only(shown, role=roles)
+    for number, role in enumerate(roles):
+        own = only(shown, role=role).sort_values("length")
+        look = style.look(role, number)
+        label = f"{ROLES[role]} ({own['distant_density'].mean():.0%})"
+        style.bars(cost, own["length"], own, "nats", 1, label=label, **look)
+        ends = own.assign(low=own["base_found"] + own["points_low"],
+                          high=own["base_found"] + own["points_high"])  # fmt: skip
+        style.bars(found, own["length"], ends, "found", 1, **look)
+    full = shown.drop_duplicates(["against", "length"]).sort_values("length")
+    for base, own in full.groupby("against", sort=False):
+        role = results.cells[str(base)].role
+        found.plot(own["length"], own["base_found"], **style.look(role), markersize=5.5,
+                   label=ROLES[role])  # fmt: skip
+    cost.set_title("Cost against full attention", loc="left")
+    found.set_title("Answers found", loc="left")
+    cost.axhline(0, color=style.INK, linewidth=1.2)
+    cost.set_ylabel("cost of the answer (nats per token)")
+    found.set(ylabel="answers found (%)", ylim=(0, None))
+    for axis in (cost, found):
+        style.lengths(axis, sorted(shown["length"].unique()))
+        axis.set_xlabel("tokens of the prompt")
+    style.legend(figure, [cost, found], 2)
+    return figure
+
+
+def copies(results: Results) -> Figure:
+    """A bar an experiment and budget, at most seven."""
+    frame = need(tables.copying(results))
+    names = labels(results.cells[cell] for cell in dict.fromkeys(frame["cell"]))
+    frame = frame.sort_values("copied").head(style.MOST)
+    figure, (axis,) = style.axes(1, 8.0, 1.6 + 0.5 * len(frame))
+    told = [f"{names[row['cell']]}, {'with' if row['ngram'] else 'without'} n-gram keys\n"
+            f"{row['distant_density']:.0%} of the distant pairs"
+            for _, row in frame.iterrows()]  # fmt: skip
+    axis.barh(told, 100 * frame["copied"], 0.55, color=style.BLUE,
+              xerr=style.spread(frame, "copied"),
+              error_kw={"capsize": 3, "ecolor": style.INK})  # fmt: skip
+    axis.axvline(100, color=style.INK, linewidth=1.3, label="as full attention")
+    axis.set_xlim(left=min(0.0, 110 * frame["copied_low"].min()))
+    axis.set_xlabel("gain from the first reading that is kept (%)")
+    style.legend(figure, [axis], 2)
+    first = frame.iloc[0]
+    style.title(figure, f"{first['documents']} documents ({first['texts']})")
+    return figure

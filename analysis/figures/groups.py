@@ -1,0 +1,196 @@
+"""What groups hold, what they tell of a token, whether they stay even, what their balance leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from analysis import ablations, contents, tables
+from analysis.cells import Cell, labels
+from analysis.contents import CATEGORIES
+from analysis.figures import style
+from analysis.results import Results
+from analysis.rows import need, only
+
+CONTENTS = (
+    "Test tokens that have the part of speech of their group: each group is given the one that "
+    "most of its validation tokens have (seven categories, tagged by textblob). Learnt groups of "
+    "the paper's setup, K = 8, beside other ways to put the same tokens into 8 groups. Bands: 95% "
+    "interval over documents. K-means need not fill its groups evenly; the learnt groups must."
+)
+INFORMATION = (
+    "What a token's group (K = 8, the paper's setup) tells of the token, of its position, and of "
+    "its group under other routers: adjusted mutual information, where 0 is chance and 1 that each "
+    "tells the other. Bands: 95% interval over test documents."
+)
+SPEECH = (
+    "Share of each group's test tokens that have a part of speech (a row adds to 100%; textblob's "
+    "tags, `other` is mostly line breaks), by the paper's setup with K = 8. Rows are in the order "
+    "of what they hold most. Bottom: all tokens, which a group at random would be like."
+)
+DOMINANCE = (
+    "Share of tokens in the largest group of a training text, the mean over layers. Above: the "
+    "pretrained SmolLM2 for a few steps; below: a small model for as many as the paper's. Left: "
+    "routers and all weights learn together; right: routers alone. Bands: 95% interval over "
+    "layers, one seed. Dashed: perfect balance. The paper's Table 8 says that all but Sinkhorn "
+    "fail by step 600 of GPT-2. Its other mitigations stand in the table `stability`."
+)
+LEAK = (
+    "Share of a prefix's group assignments that change when its suffix is replaced by another "
+    "document's; under the causal balance none may. Bars: 95% interval over documents."
+)
+FIRST = ("none", "softmax", "sinkhorn", "causal", "bias")
+TRAINED = {True: "all weights", False: "routers alone"}
+LOOK = {"sinkhorn": style.RED, "causal": style.BLUE}
+NAMES = {"paper_sinks": "with four sinks, our gate"}
+SAYS = {"sinkhorn": "balanced over the sequence (Sinkhorn)", "causal": "balanced causally"}
+
+
+def purity(results: Results) -> Figure:
+    """A line a way to group."""
+    frame = need(contents.table(results))
+    figure, (axis,) = style.axes(1, 8.0, 4.6)
+    for number, (by, name) in enumerate(contents.WAYS.items()):
+        by_layer(axis, only(frame, by=by), "purity", name, number)
+    axis.set(ylim=(0, 100), ylabel="tokens of their group's part of speech (%)")
+    finish(figure, axis, frame, 2)
+    return figure
+
+
+def told(results: Results) -> Figure:
+    """A line a label."""
+    frame = need(only(contents.information(results), cell=contents.OWN))
+    figure, (axis,) = style.axes(1, 8.0, 4.6)
+    there = [name for name in contents.NAMES if name in set(frame["about"])]
+    for number, about in enumerate(there):
+        own, name = only(frame, about=about), contents.NAMES[about]
+        by_layer(axis, own, "information", name, number)
+    axis.axhline(0, color=style.INK, linewidth=1.2)
+    axis.set_ylabel("mutual information\n(0: chance, 1: identical)")
+    finish(figure, axis, frame, 3)
+    return figure
+
+
+def by_layer(axis: Axes, rows: pd.DataFrame, value: str, name: str, number: int) -> None:
+    """A line over the layers with the band of its interval."""
+    own = rows[rows["layer"] != "all"].set_index("layer")
+    own.index, look = own.index.astype(int), style.nth(number)
+    axis.plot(own.index, own[value], label=name, markersize=4.5, **look)
+    style.band(axis, own["low"], own["high"], look["color"])
+
+
+def finish(figure: Figure, axis: Axes, frame: pd.DataFrame, columns: int) -> None:
+    """Layers below, a legend, and what was read."""
+    axis.set_xlabel("layer")
+    style.legend(figure, [axis], columns)
+    style.title(figure, f"Routers of the paper's setup on {int(frame['documents'].max())} plays")
+
+
+def speech(results: Results) -> Figure:
+    """A panel a layer."""
+    own = need(only(contents.right(results), by="groups"))
+    layers = sorted(own["layer"].unique())
+    shown = list(dict.fromkeys([layers[0], layers[len(layers) // 2], layers[-1]]))
+    figure, every = style.axes(len(shown), 1.6 + 3.1 * len(shown), 4.6)
+    for axis, layer in zip(every, shown, strict=True):
+        panel(axis, shares(only(own, layer=layer)), f"layer {layer}")
+    every[0].set_ylabel("group")
+    return figure
+
+
+def shares(own: pd.DataFrame) -> pd.DataFrame:
+    """Percent of a group's tokens by part of speech, a row a group; the last, all tokens."""
+    counts = own.groupby("group")[list(CATEGORIES)].sum()
+    found = 100 * counts.div(counts.sum(axis=1), axis=0)
+    most = found.to_numpy()
+    order = np.lexsort((-most.max(axis=1), most.argmax(axis=1)))
+    whole = 100 * counts.sum() / counts.to_numpy().sum()
+    found.index = found.index.astype(str)
+    return pd.concat([found.iloc[order], whole.to_frame("all").T])
+
+
+def panel(axis: Axes, table: pd.DataFrame, title: str) -> None:
+    """One layer's groups, with the number in each cell."""
+    values = table.to_numpy()
+    axis.imshow(values, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8,
+                  color="white" if value > 55 else style.INK)  # fmt: skip
+    axis.axhline(len(values) - 1.5, color=style.INK, linewidth=1.2)
+    axis.set_xticks(range(len(CATEGORIES)), CATEGORIES, rotation=40, ha="right", fontsize=8)
+    axis.set_yticks(range(len(values)), table.index)
+    axis.grid(visible=False)
+    axis.set_title(title, loc="left")
+
+
+def dominance(results: Results) -> Figure:
+    """A row of panels for a model, a panel for what is trained, a line a mitigation."""
+    watched = set(results.traces["cell"])
+    cells = [each for each in ablations.watched(results)
+             if each.regime["mitigation"] in FIRST and each.name in watched]  # fmt: skip
+    cells.sort(key=lambda each: FIRST.index(each.regime["mitigation"]))
+    models = list(dict.fromkeys((each.model, each.steps) for each in cells))
+    panels = {(model, weights): [each for each in cells if (each.model, each.steps) == model
+                                 and each.regime["weights"] == weights]
+              for model in models for weights in TRAINED}  # fmt: skip
+    need([own for own in panels.values() if len(own) > 1])
+    figure, axes = style.axes(2, 10.6, 1.2 + 3.6 * len(models), rows=len(models), share=True)
+    for axis, ((model, weights), own) in zip(axes, panels.items(), strict=True):
+        axis.set_title(f"{model[0]}, {TRAINED[weights]}", loc="left")
+        axis.set_ylim(0, 100)
+        _panel(axis, results, own)
+    for axis in axes[::2]:
+        axis.set_ylabel("tokens in the largest group (%)")
+    style.legend(figure, axes, 4)
+    style.title(figure, f"{cells[0].method['num_groups']} groups; dashed: even")
+    return figure
+
+
+def _panel(axis: Axes, results: Results, cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        own = only(results.traces, cell=cell.name)
+        every = own.groupby("step")["largest_group"]
+        by_step, layers = 100 * every.agg(["mean", "sem"]), int(every.size().max())
+        mitigation = cell.regime["mitigation"]
+        look = style.nth(FIRST.index(mitigation))
+        axis.plot(by_step.index, by_step["mean"], markersize=4, markevery=max(1, len(by_step) // 5),
+                  label=ablations.NAMES[mitigation].replace("-", " "), **look)  # fmt: skip
+        wide = float(stats.t.ppf(0.975, layers - 1)) * by_step["sem"]
+        below, above = by_step["mean"] - wide, (by_step["mean"] + wide).clip(upper=100)
+        style.band(axis, below, above, look["color"])
+    if cells:
+        axis.axhline(100 / cells[0].method["num_groups"], color=style.INK, linestyle="--",
+                 linewidth=1.2)  # fmt: skip
+    axis.set_xlabel("training step")
+
+
+def leak(results: Results) -> Figure:
+    """Bars by experiment and balance."""
+    frame = need(tables.leak(results))
+    cells = list(dict.fromkeys(frame["cell"]))
+    balances = list(dict.fromkeys(frame["balance"]))
+    names = labels(results.cells[cell] for cell in cells) | NAMES
+    figure, (axis,) = style.axes(1, 2.4 + 1.9 * len(cells), 4.4)
+    width = 0.8 / len(balances)
+    for number, balance in enumerate(balances):
+        own = only(frame, balance=balance)
+        places = [cells.index(cell) + (number - (len(balances) - 1) / 2) * width
+                  for cell in own["cell"]]  # fmt: skip
+        axis.bar(
+            places, 100 * own["changed"], 0.92 * width, label=SAYS.get(balance, balance), capsize=3,
+            yerr=style.spread(own, "changed"), color=LOOK.get(balance, style.PURPLE),
+        )  # fmt: skip
+        for place, row in zip(places, own.itertuples(), strict=True):
+            top = 100 * max(row.changed, row.changed_high)
+            axis.annotate(f"{100 * row.changed:.1f}", (place, top), (0, 2), ha="center",
+                          fontsize=8.5, textcoords="offset points")  # fmt: skip
+    axis.set_xticks(range(len(cells)), [names[cell] for cell in cells])
+    axis.grid(axis="x", visible=False)
+    axis.set_ylabel("earlier assignments changed (%)")
+    style.legend(figure, [axis], 1)
+    return figure

@@ -1,0 +1,177 @@
+"""The paper's setup on other models: every attention type, all weights trained; and how training
+went."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import models, tables
+from analysis.cells import Cell, labels
+from analysis.comparisons import quality
+from analysis.figures import answers, style
+from analysis.models import TEXTS, TYPES
+from analysis.paper import model_name, printed
+from analysis.results import Results
+from analysis.rows import need, only
+
+ARCHITECTURES = (
+    "Change of the perplexity against the same model with full attention. Filled: small models of "
+    "ours (3 to 4 million parameters), trained on encyclopedia articles and then given routers on "
+    "the same text, so that no gain is one of adaptation; 95% intervals over documents and seeds. "
+    "Near tokens alone: what a mask can cost at all. Hollow: the paper's models of 124M to 70B "
+    "parameters, routers trained on books, without intervals."
+)
+FINETUNING = (
+    "Left: change of the perplexity when all weights are trained with Focus, against full "
+    "attention trained as long on the same text: SmolLM2 for 24 steps, small models elsewhere. "
+    "95% intervals over documents (and seeds, from scratch). Hollow: the paper's, without "
+    "intervals. Right: loss of the training text from scratch, mean of seeds, the band from the "
+    "least to the greatest."
+)
+TRAINING = (
+    "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
+    "from the lowest seed to the highest. Losses of routers are those of the gate that they train "
+    "with, from some step on the hard mask's own. Each step has another text, the same one for all "
+    "lines of a panel, so that they rise and fall together. Small models of ours and LoRA at "
+    "several rates are left out."
+)
+# By condition, or groups a query: colour, marker, words, and how far aside.
+LOOKS = {"soft": (style.BLUE, "o", "ours, training gate", -0.2),
+         2: (style.RED, "s", "ours, hard mask, 2 of 4 groups", 0.0)}  # fmt: skip
+KEYS = ("texts", "weights", "steps")  # of a place on the axis
+CURVES = {"scratch": (style.INK, "-", "full attention"),
+          "scratch_focus": (style.BLUE, "-", "Focus, training gate")}  # fmt: skip
+CONDITIONS = {"soft": (style.BLUE, "o", "ours, training gate", -0.15),
+              "hard": (style.RED, "s", "ours, hard mask, top-2", 0.0)}  # fmt: skip
+PANELS, LINES = 3, 4
+
+
+def by_type(results: Results) -> Figure:
+    """A place a type."""
+    frame = models.types(results)
+    shown = need([name for name in TYPES if name in set(frame["attention"])])
+    figure, (axis,) = style.axes(1, 8.6, 3.8)
+    for key, (colour, marker, label, side) in LOOKS.items():
+        own = frame[(frame["condition"] == key) | (frame["top_k"] == key)]
+        places = [shown.index(name) + side for name in own["attention"]]
+        style.bars(axis, places, own, label=label, color=colour, marker=marker, linestyle="")
+    windows(axis, results, shown)
+    papers(axis, shown)
+    axis.axhline(0, color=style.INK, linewidth=1.2)
+    axis.set_xticks(
+        range(len(shown)), [f"{name}\n{TYPES[name]}".replace(" + ", "\n+ ", 1) for name in shown]
+    )
+    axis.set(ylabel="change of perplexity (%)", xlim=(-0.5, len(shown) - 0.5))
+    style.legend(figure, [axis], 4)
+    return figure
+
+
+def windows(axis: Axes, results: Results, shown: list[str]) -> None:
+    """What a window alone costs: what a mask can cost at all."""
+    found = {name: models.worth(results, TYPES[name]) for name in shown}
+    own = pd.DataFrame([row for row in found.values() if row is not None])
+    if own.empty:
+        return
+    places = [shown.index(name) - 0.1 for name, row in found.items() if row is not None]
+    near = results.cells[own["cell"].iloc[0]].method.get("window", 1)
+    style.bars(axis, places, own, label=f"ours, {near} near tokens alone", marker="v",
+               color=style.ORANGE, linestyle="")  # fmt: skip
+
+
+def papers(axis: Axes, shown: list[str]) -> None:
+    """The paper's models by attention type; two of its seven are the training gate's."""
+    rows = [row for row in printed("table2") if row["attention"] in shown]
+    for number, row in enumerate(rows):
+        change = 100 * (row["ppl_focus"] / row["ppl_pretrained"] - 1)
+        place = shown.index(row["attention"]) + 0.22
+        axis.plot(place, change, linestyle="", label="" if number else "the paper's", **style.PAPER)
+        axis.annotate(model_name(row["model"]), (place, change), xytext=(5, 2), fontsize=7,
+                      textcoords="offset points", color=style.GREY)  # fmt: skip
+
+
+def finetuned(results: Results) -> Figure:
+    """Two panels, the second where something was trained from scratch."""
+    frame = need(only(models.tuned(results), method="focus"))
+    curves = only(results.training, cell=CURVES)
+    figure, every = style.axes(2 if len(curves) else 1, 12.4 if len(curves) else 7.0, 3.8)
+    by_text(every[0], frame)
+    if len(curves):
+        course(every[1], curves)
+    style.legend(figure, every, 3)
+    return figure
+
+
+def by_text(axis: Axes, frame: pd.DataFrame) -> None:
+    """Changes by text and way to train, ours and the paper's."""
+    shown = list(dict.fromkeys(zip(*(frame[name] for name in KEYS), strict=True)))
+    for condition, (colour, marker, label, side) in CONDITIONS.items():
+        own = only(frame, condition=condition)
+        if own.empty:
+            continue
+        places = [shown.index(each) + side
+                  for each in zip(*(own[name] for name in KEYS), strict=True)]  # fmt: skip
+        style.bars(axis, places, own, label=label, color=colour, marker=marker, linestyle="")
+    papers = [theirs(texts, weights) for texts, weights, _ in shown]
+    axis.plot([n + 0.15 for n in range(len(shown))], papers, linestyle="", label="the paper's",
+              **style.PAPER)  # fmt: skip
+    axis.axhline(0, color=style.INK, linewidth=1.2)
+    axis.set_xticks(range(len(shown)), [f"{texts}\n{weights}\n{steps:,} steps"
+                                        for texts, weights, steps in shown])  # fmt: skip
+    axis.set(xlim=(-0.5, len(shown) - 0.5),
+             ylabel="perplexity against\nfull attention trained alike (%)")  # fmt: skip
+
+
+def theirs(texts: str, weights: str) -> float:
+    """The paper's change in percent, of its text of the same kind."""
+    if weights == "from scratch":
+        (row,) = printed("from_scratch")
+        return 100 * (row["ppl_focus"] / row["ppl_full_attention"] - 1)
+    (row,) = (each for each in printed("domains") if TEXTS[each["text"]] == texts)
+    return 100 * (row["ppl_focus_ft"] / row["ppl_full_attention_ft"] - 1)
+
+
+def course(axis: Axes, curves: pd.DataFrame) -> None:
+    """Losses by step: the mean of seeds over ten steps, and the band of seeds."""
+    for name, (colour, line, label) in CURVES.items():
+        own = only(curves, cell=name)
+        if own.empty:
+            continue
+        wide = own.pivot_table("loss", "step", "seed").rolling(10, min_periods=1).mean()
+        axis.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=line,
+                  label=f"{label}, {wide.shape[1]} seed{'s' * (wide.shape[1] > 1)}")  # fmt: skip
+        axis.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.2)
+    axis.set(xlabel="step", ylabel="training loss (nats per token)")
+
+
+def training(results: Results) -> Figure:
+    """A line an experiment, at most four; a panel a number of steps, the greatest first."""
+    frame = need(tables.training(results))
+    every = [cell for cell in results.cells.values() if cell.name in set(frame["cell"])]
+    trained = [cell for cell in every if cell.role != "small" and cell.block not in answers.LORA]
+    trained = trained or every
+    final = set(only(quality(results), final=True)["cell"])  # before those of searches
+    trained.sort(key=lambda cell: cell.name not in final)
+    lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:PANELS]
+    figure, axes = style.axes(len(lengths), 1 + 4.6 * len(lengths), 6.2)
+    for axis, steps in zip(axes, lengths, strict=True):
+        own = [cell for cell in trained if (cell.steps or 0) == steps][:LINES]
+        names = labels(own)
+        for number, cell in enumerate(own):
+            course = only(frame, cell=cell.name).groupby("step")["loss"]
+            colour = style.CYCLE[number]  # that of a role may come twice
+            axis.plot(course.mean(), label=told(cell, names[cell.name]), color=colour)
+            style.band(axis, course.min(), course.max(), colour)
+        axis.set(xlabel="training step", ylabel="loss (nats per token)")
+        axis.set_title(f"{steps:,} steps", loc="left")
+        axis.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
+    return figure
+
+
+def told(cell: Cell, name: str) -> str:
+    """What an ablation of the paper's setup is, and what others are called."""
+    if cell.role != "ablation":
+        return name
+    groups, rate = cell.method["num_groups"], cell.regime["learning_rate"]
+    return f"the paper's setup, {groups} groups, rate {rate:g}"

@@ -1,0 +1,236 @@
+"""Rules of answers: benchmark scores and whether a mask reached them at all (Tables 1, 2, 4 and 10,
+GSM8K, audit point 4), and long-context tasks.
+
+The paper's rivals have no trained parameters in Table 1, and neither have ours: a frozen model's
+score can change where its mask reaches a question, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from analysis import answers, scope
+from analysis.cells import WINDOW
+from analysis.paper import Claim, theirs
+from analysis.results import Results
+from analysis.rows import need, only, row_of
+from analysis.rules.ablations import beside
+from analysis.rules.registry import (
+    Outcome,
+    Verdict,
+    facts,
+    fair,
+    interval,
+    judged,
+    points,
+    rule,
+    told,
+)
+from analysis.rules.rivals import STANDS_FOR
+from experiments.settings import Tolerances
+
+# The paper's name of a benchmark, and lm-eval's.
+TASKS = {"hellaswag": "hellaswag", "arc_easy": "arc_easy", "piqa": "piqa",
+         "lambada": "lambada_openai"}  # fmt: skip
+FOCUS = ("table1.focus", "table3.focus-r16", "table10.focus")  # the same row in three tables
+NAMES = {**TASKS, "truthfulqa_mc1": "truthfulqa_mc1"}
+FINETUNED = "full-attention-finetune"
+STAYS = ("it stays here, too", "it changes here", "it stays here")  # in place of SMALL
+ANSWERED = {name: f"answers_{own}" for name, own in {**STANDS_FOR, FINETUNED: "finetuned"}.items()}
+FULL, RECIPE = "ruler_adapted", "ruler_recipe"
+
+
+def known(row: pd.Series, results: Results) -> dict[str, Any]:
+    """Evidence, command, n and scale of a row."""
+    seeds = ", ".join(map(str, results.run_of(row["evidence"]).get("seeds") or [0]))
+    asked = f"{int(row['questions'])} questions, {int(row['shots'])} shots"
+    scale = f"{results.scale}; {results.cells[row['cell']].model}; {asked}; seed {seeds}"
+    return facts(row, results, "questions", scale)
+
+
+def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
+    """Rows under masks, of prompts without worked examples."""
+    own = only(answers.scores(results), shots=0, **where)
+    return own[own["budget"] != "own"]
+
+
+@rule(
+    *(f"{row}.{task}" for row in FOCUS for task in TASKS),
+    *(f"table4.focus-k2.{task}" for task in NAMES),
+    refuted="an interval of the difference to the pretrained model's score below zero",
+)
+def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """The paper's setup on our model: scores with and without the mask, question by question."""
+    row = need(row_of(zero_shot(results, window=WINDOW), role="paper", texts=NAMES[claim.column]))
+    return kept(row, results, limits)
+
+
+def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
+    """Whether a score stays under a mask: by arithmetic, where it reaches too few questions for
+    more points than same_score to change."""
+    verdict = Verdict.ARITHMETIC
+    if row["exposed_questions_percent"] > limits.same_score:
+        verdict = told(not row["changed_percent"], row["high"] < 0)
+    why = (f"{row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, difference "
+           f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask"
+           f"{causal(row)} reaches {row['exposed_questions_percent']:.0f}% of the questions and "
+           f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
+    return Outcome(verdict, why, **known(row, results))
+
+
+def causal(row: pd.Series) -> str:
+    """Words where the paper's groups have our causal balance, since the paper's own would leak."""
+    return ", under causal balance," if str(row["budget"]).endswith(".causal") else ""
+
+
+@rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
+      "together wholly above same_score")  # fmt: skip
+def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
+    """Scores under a mask that worked examples put within its reach, question by question."""
+    frame, limit = answers.scores(results), limits.same_score
+    row = need(row_of(frame[frame["shots"] > 0], role=role, texts=answers.ALL_FOUR))
+    why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
+           f"-{limit:.0f}); the mask{causal(row)} reaches "
+           f"{row['exposed_questions_percent']:.0f}% of the questions and "
+           f"{row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
+    verdict = judged(-row["high"], -row["low"], limit)
+    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results),
+                   same_setting=True)  # fmt: skip
+
+
+@rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
+def unexposed(results: Results) -> Outcome:
+    """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
+    own = need(zero_shot(results, window=WINDOW, texts=list(TASKS.values())))
+    own = own.drop_duplicates("texts")
+    reached = float((own["exposed_questions_percent"] * own["questions"]).sum()
+                    / own["questions"].sum())  # fmt: skip
+    verdict = Verdict.DIRECTION if reached < 50 else Verdict.NOT_REPRODUCED
+    why = "Questions with a pair beyond the window of 128, and such pairs: " + "; ".join(
+        f"{row['texts']} {row['exposed_questions_percent']:.0f}%, "
+        f"{row['exposed_pairs_percent']:.1f}%" for _, row in own.iterrows()
+    )  # fmt: skip
+    first = own.iloc[0]
+    every = known(first, results) | {"n": int(own["questions"].sum())}
+    return Outcome(verdict, why, ours=reached, **every)
+
+
+@rule(
+    *(f"table1.{method}.{task}" for method in ANSWERED for task in TASKS),
+    *(f"table10.{method}.{task}" for method in ANSWERED for task in TASKS),
+    refuted="where the paper's score changes by more than the limit same_score, an interval within "
+    "that limit or on the other side of zero, if the mask reaches the questions; where it does "
+    "not, one wholly beyond the limit",
+)
+def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """A benchmark under a rival, or after fine-tuning, beside the pretrained model's."""
+    entry, method, _ = claim.id.split(".")
+    own = only(answers.scores(results), experiment=ANSWERED[method])
+    row = need(row_of(own, texts=TASKS[claim.column]))
+    more = claim.figure - theirs(entry, claim.column, method="pretrained")
+    limit, trained = limits.same_score, method == FINETUNED
+    few = trained and scope.fewer_steps(claim, results, "finetuned-textsplays")
+    verdict, said = beside(row, more, limit, limits.much_less, few, STAYS)
+    masked = not trained and method != "performer"
+    if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
+        verdict = {Verdict.DIRECTION: Verdict.ARITHMETIC,
+                   Verdict.NOT_REPRODUCED: Verdict.INCONCLUSIVE}.get(verdict, verdict)  # fmt: skip
+    share = f"; {row['exposed_questions_percent']:.0f}% of the questions are longer than its window"
+    reach = f"{share}{narrower(claim, results, method)}" if masked else ""
+    why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
+           f"{said}{reach}")  # fmt: skip
+    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+
+
+def narrower(claim: Claim, results: Results, method: str) -> str:
+    """The score under the narrowest window that was read; the paper names none."""
+    own = only(answers.scores(results), texts=TASKS[claim.column], shots=0)
+    own = own[own["experiment"] == "answers_window"].sort_values("window")
+    if method != "longformer" or own.empty:
+        return ""
+    row = own.iloc[0]
+    return f", and the paper names none; of {int(row['window'])} tokens {points(row)}"
+
+
+@rule("gsm8k.mistral-7b.focus.accuracy", refuted="an interval wholly beyond same_score, where the "
+      "full model answers enough to lose that much, after as many steps")  # fmt: skip
+def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """Answers generated under the paper's mask, beside the pretrained model's."""
+    row = need(row_of(answers.scores(results), experiment="sums_paper", texts="gsm8k"))
+    more = claim.figure - theirs("gsm8k", "accuracy", method="full-attention")
+    few = scope.fewer_steps(claim, results, row["cell"])
+    verdict, said = beside(row, more, limits.same_score, limits.much_less, few, STAYS)
+    if verdict == Verdict.DIRECTION and row["base_score"] <= limits.same_score:
+        verdict, said = Verdict.INCONCLUSIVE, "nothing that a mask could lose"
+    why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%"
+           f"{causal(row) or ','} the paper {more:+.1f}: {said}")  # fmt: skip
+    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+
+
+@rule("ours.answers.{experiment}", refuted="at one length an interval of the answers lost wholly "
+      "above same_score")  # fmt: skip
+def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outcome:
+    """Answers under a mask against the adapted model, judged by the worst of all lengths."""
+    own = asked(results, experiment, FULL)
+    row, limit = own.sort_values("points_high").iloc[0], limits.same_score
+    verdict = worst(judged(-each["points_high"], -each["points_low"], limit)
+                    for _, each in own.iterrows())  # fmt: skip
+    why = f"{by_length(own)} (limit -{limit:.0f})"
+    return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
+                   same_setting=True)  # fmt: skip
+
+
+@rule("ours.ruler.{control}", refuted="at one length an interval of the difference wholly above "
+      "zero: the control finds more")  # fmt: skip
+def beyond_control(results: Results, control: str) -> Outcome:
+    """Answers under another mask against the recipe's, judged by its best of all lengths."""
+    own = asked(results, control, RECIPE)
+    row = own.sort_values("points_low").iloc[-1]
+    plain = [judged(each["points_low"], each["points_high"], 0.0) for _, each in own.iterrows()]
+    more = own["base_distant_density"] - own["distant_density"]
+    weighed = [fair(was, each) for was, each in zip(plain, more, strict=True)]
+    verdict = worst(weighed)
+    by_pairs = "" if weighed == plain else "; who finds more keeps more pairs, so that is no win"
+    why = (f"{control} against the recipe: {by_length(own)} (the recipe: "
+           f"{', '.join(f'{share:.1%}' for share in own['base_distant_density'])})"
+           f"{by_pairs}{one_task(results, row)}")  # fmt: skip
+    return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
+                   same_setting=True)  # fmt: skip
+
+
+def one_task(results: Results, row: pd.Series) -> str:
+    """The task in which the two lie furthest apart."""
+    same = {name: row[name] for name in ("cell", "against", "length", "budget")}
+    tasks = only(answers.tasks(results), **same)
+    tasks = tasks[tasks["task"] != answers.ALL_TASKS]
+    if tasks.empty:
+        return ""
+    most = tasks.loc[tasks["points"].abs().idxmax()]
+    return (f"; most apart in {most['task']}, {most['points']:+.0f} points of {most['questions']} "
+            f"questions at {row['length']:,} tokens")  # fmt: skip
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of a statement about every length: refuted by one, borne out by all alone."""
+    every = list(verdicts)
+    return next((each for each in (Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE) if each in every),
+                Verdict.REPRODUCED)  # fmt: skip
+
+
+def asked(results: Results, experiment: str, against: str) -> pd.DataFrame:
+    """Rows of all tasks together, a length each."""
+    return need(only(answers.tasks(results), experiment=f"ruler_{experiment}", against=against,
+                     task=answers.ALL_TASKS))  # fmt: skip
+
+
+def by_length(rows: pd.DataFrame) -> str:
+    """Differences in points, a length each, in words."""
+    return "; ".join(
+        f"{each['points']:+.1f} points ({each['points_low']:.1f} to {each['points_high']:.1f}) of "
+        f"{each['base_found']:.0f}% at {each['length']:,} tokens, {each['seeds']} "
+        f"seed{'s' * (each['seeds'] > 1)}, {each['distant_density']:.1%} of the distant pairs"
+        for _, each in rows.iterrows()
+    )  # fmt: skip

@@ -1,0 +1,206 @@
+"""Rules of other models, texts and lengths: the five attention types (Table 2), all weights trained
+(Table 5, other texts, from scratch), longer texts than routers were trained on (Section 4).
+
+Attention types are judged on the paper's models where they were read, else on small ones that were
+trained here. Perplexities of the paper's own models are not judged: theirs need their weights. What
+is judged is what the method changes. The paper's GPT-2 rows are its training gate (Table 7 has 41.3
+under the hard mask of two groups where Table 2 has 34.2), its Mistral row is the hard mask.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis import models, scope
+from analysis.models import TEXTS, TYPES
+from analysis.paper import Claim, printed, theirs
+from analysis.results import Results
+from analysis.rows import need, only
+from analysis.rules.ablations import beside_paper, pretrained
+from analysis.rules.answers import TASKS, kept, known, zero_shot
+from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
+from analysis.rules.table7 import gate_of_all_steps, in_its_setting, of_all_steps, same_sign
+from experiments.settings import Tolerances
+
+MODELS = [row["model"] for row in printed("table2")]
+NO_GAIN = ("after as many steps, where the paper gains more than the limit same_ppl, an interval "
+           "above zero or wholly within the limit; elsewhere one above the paper's cost, which "
+           "counts as the limit at least")  # fmt: skip
+
+
+def no_worse(row: pd.Series, theirs: float, claim: Claim, results: Results,
+             limits: Tolerances) -> tuple[Verdict, str]:  # fmt: skip
+    """A change of perplexity beside the paper's: a gain, where the paper gains more than the limit;
+    else a cost no greater than the paper's (both relative), or than the limit."""
+    few = scope.fewer_steps(claim, results, row["cell"])
+    said, limit = f"{changed(row)}; the paper {theirs:+.1%}", limits.same_ppl
+    if theirs < -limit:
+        verdict, why = beside_paper(row, theirs, limits, few)
+        return verdict, f"{why}: {said}"
+    most = max(theirs, limit)
+    if row["high"] <= most:
+        return Verdict.DIRECTION, f"no greater cost here: {said}"
+    if row["low"] > most and not few:
+        return Verdict.NOT_REPRODUCED, f"a greater cost: {said}"
+    return Verdict.INCONCLUSIVE, (
+        f"{'more than' if row['low'] > most else 'an interval around'} {most:+.1%}"
+        f"{', after far fewer steps' if few else ''}: {said}"
+    )
+
+
+def near_only(results: Results, model: str, limit: float) -> str:
+    """Words where a window alone costs a model no more than the limit: then no mask can cost it
+    much, and that it does not says nothing. Empty where distant tokens matter, or nobody looked."""
+    row = models.worth(results, model)
+    if row is None or row["high"] > limit:
+        return ""
+    return f"but its window alone costs {changed(row)}: it hardly reads beyond"
+
+
+def costly(row: pd.Series | None, most: float) -> str:
+    """Words where the model of as many steps as the paper's loses more than a cost."""
+    if row is None or row["low"] <= most:
+        return ""
+    return f"but {named(row)}, which reads further, costs {changed(row)}"
+
+
+def named(row: pd.Series) -> str:
+    """A row's model, with its attention type."""
+    return f"{row['model']} ({models.attention_of(row['model'])})"
+
+
+@rule("table2.{model}.ppl_focus", refuted=NO_GAIN)
+def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> Outcome:
+    """Routers alone on a model of the same attention type: the one that was trained for as many
+    steps, else a small one; the gain that the paper has on GPT-2: on the first in any case."""
+    attention = claim.keys["attention"]
+    condition = "soft" if model.startswith("gpt2") else "hard"
+    row = need(models.of_type(results, attention, condition, claim))
+    large = of_all_steps(claim, results)
+    if condition == "hard":
+        same = large is not None and models.attention_of(large["model"]) == attention
+        row = large if same else row
+    elif scope.fewer_steps(claim, results, row["cell"]):
+        row = gate_of_all_steps(claim, results, row)
+    before, after = theirs("table2", "ppl_pretrained", model=model), claim.figure
+    if not scope.differences(claim, results.cells[row["cell"]], row):
+        verdict, why = in_its_setting(row, after, limits)
+        return Outcome(verdict, why, ours=float(row["ppl"]), **facts(row, results),
+                       same_setting=True)  # fmt: skip
+    cost = after / before - 1
+    verdict, why = no_worse(row, cost, claim, results, limits)
+    doubt = near_only(results, row["model"], limits.same_ppl)
+    if verdict == Verdict.DIRECTION and condition == "hard":
+        doubt = doubt or costly(large, max(cost, limits.same_ppl))
+    if doubt:
+        verdict, why = Verdict.INCONCLUSIVE, f"{why}; {doubt}"
+    gate = "training gate"
+    if condition == "hard":
+        gate = f"top-2, which keeps {row['distant_density']:.0%} of the distant pairs"
+    why = f"{named(row)}, {gate}, against the same model: {why}"
+    return Outcome(verdict, why, **interval(row), **facts(row, results))
+
+
+@rule(
+    "table2.notes.coverage.architectures",
+    refuted="a type on which the training gate costs more than the limit far_worse, the interval "
+    "above it whole",
+)  # fmt: skip
+def every_type(results: Results, limits: Tolerances) -> Outcome:
+    """The training gate on a small model of every attention type."""
+    rows = {name: models.of_type(results, name, "soft") for name in TYPES}
+    found = {name: need(row) for name, row in rows.items()}
+    worst = max(found.values(), key=lambda row: row["change"])
+    blind = [name for name, row in found.items()
+             if near_only(results, row["model"], limits.same_ppl)]  # fmt: skip
+    close = all(row["high"] <= limits.same_ppl for row in found.values())
+    far = any(row["low"] > limits.far_worse for row in found.values())
+    verdict = told(close and not blind and not far, far)
+    why = "training gate against full attention: " + "; ".join(
+        f"{name} {changed(row)}" for name, row in found.items()
+    )
+    why += f"; hardly reading beyond their window: {', '.join(blind)}" if blind else ""
+    return Outcome(verdict, why, **interval(worst), **facts(worst, results))
+
+
+@rule(
+    *(f"table2.{{model}}.{task}" for task in TASKS),
+    refuted="an interval of the difference to the score without the mask below zero",
+)
+def score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """Benchmarks on a model of the same attention type: SmolLM2 where it is that, else ours."""
+    own = zero_shot(results, texts=TASKS[claim.column])
+    named = only(own, experiment=models.ROUTED)
+    same = named[[scope.same_model(claim, each) for each in named["model"]]]
+    alike = named[[models.attention_of(each) == claim.keys["attention"]
+                   for each in named["model"]]]  # fmt: skip
+    other = only(own, role="paper") if claim.keys["attention"] == "GQA" else own.head(0)
+    rows = need(next((each for each in (same, other, alike) if len(each)), None))
+    return kept(rows.iloc[0], results, limits)
+
+
+@rule("table2.notes.benchmarks.worst_drop", refuted="an interval below the paper's worst drop")
+def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """The greatest drop of a zero-shot benchmark under the paper's setup, over all models."""
+    own = need(zero_shot(results, texts=list(TASKS.values()), role=["small", "paper"]))
+    worst = own.sort_values("points").iloc[0]
+    limit, reached = limits.same_score, own["exposed_questions_percent"].max()
+    verdict, worse = Verdict.ARITHMETIC, bool((own["high"] < claim.figure).any())
+    if worse or reached > limit:  # else hardly a question can change
+        verdict = told(not worse and bool((own["low"] >= -limit).all()), worse)
+    why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {points(worst)}; masks "
+           f"reach at most {reached:.0f}% of the questions of one")  # fmt: skip
+    return Outcome(verdict, why, **interval(worst, "points", 1), **known(worst, results))
+
+
+@rule("table5.{model}.ppl_focus_ft", "domains.{text}.ppl_focus_ft",
+      "from_scratch.mistral-7b.ppl_focus", refuted=NO_GAIN)  # fmt: skip
+def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19") -> Outcome:
+    """Focus against full attention after as many steps, under the training gate and under the hard
+    mask, on a text of the same kind; from scratch a small model with grouped queries, as Mistral
+    has them. The paper does not say which of the two it read, so a claim stands where both agree.
+    """
+    weights, texts = "fine-tuned", TEXTS[text]
+    if claim.id.startswith("from_scratch"):
+        weights, texts = "from scratch", "articles"
+    full = claim.column.replace("focus", "full_attention")
+    cost = claim.figure / theirs(claim.id.split(".")[0], full, **claim.keys) - 1
+    gate, mask = (models.of_training(results, weights, "focus", texts, condition)
+                  for condition in ("soft", "hard"))  # fmt: skip
+    (verdict, why), (other, said) = (no_worse(row, cost, claim, results, limits)
+                                     for row in (gate, mask))  # fmt: skip
+    kept = f"hard top-{mask['top_k']:.0f}, {mask['distant_density']:.0%} of the distant pairs"
+    why = f"{texts}, against full attention: training gate {why}; {kept}: {said}"
+    return Outcome(verdict if verdict == other else Verdict.INCONCLUSIVE, why, **interval(gate),
+                   **facts(gate, results))  # fmt: skip
+
+
+@rule(
+    *(f"table5.{model}.ppl_full_attention_ft" for model in MODELS),
+    "domains.pg19.ppl_full_attention_ft",
+    "table1.full-attention-finetune.ppl",
+    refuted="after as many steps, an interval above the model before",
+)
+def gains(claim: Claim, results: Results) -> Outcome:
+    """Fine-tuning under full attention, against the model before, where the paper has both."""
+    row = models.gain(results, TEXTS["pg19"])
+    before = pretrained()
+    if not claim.id.startswith("table1"):
+        before = theirs("table2", "ppl_pretrained", model=claim.model)
+    verdict, why = same_sign(claim, results, row, claim.figure - before)
+    return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))
+
+
+@rule("long_context.{row}.ppl_topk2", refuted="after as many steps, an interval above the paper's "
+      "cost at that length")  # fmt: skip
+def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
+    """What two of four groups cost against full attention at one length."""
+    context = claim.keys["context"]
+    methods = [models.LINES[name] for name in ("long_paper", "long_paper_steps")]
+    own = need(only(models.lengths(results), method=methods, context=context))
+    found = max((row for _, row in own.iterrows()),
+                key=lambda row: scope.trained(results, results.cells[row["cell"]]))  # fmt: skip
+    cost = claim.figure / theirs("long_context", "ppl_full", context=context) - 1
+    verdict, why = no_worse(found, cost, claim, results, limits)
+    why = f"at {context} tokens, trained at {found['trained_at']}, against full attention: {why}"
+    return Outcome(verdict, why, **interval(found), **facts(found, results))

@@ -1,0 +1,62 @@
+"""Words and figures as tables and pages show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.rows import Missing
+
+NONE = "–"  # of a cell that was not measured
+NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
+
+
+def or_nothing(told: Callable[[], str]) -> str:
+    """What a function tells; :data:`NOTHING` where it has no result files."""
+    try:
+        return told()
+    except Missing:
+        return NOTHING
+
+
+def percent(row: Any) -> str:
+    """A change with its interval; a dash where there is none."""
+    if row is None:
+        return NONE
+    low, high = f"{100 * row['low']:.1f}", f"{100 * row['high']:.1f}"
+    return f"{100 * row['change']:+.1f}% ({low} to {high})".replace("-", "−")
+
+
+def pointed(row: Any) -> str:
+    """A difference in points with its interval."""
+    low, high = f"{row['points_low']:.1f}", f"{row['points_high']:.1f}"
+    return f"{row['points']:+.1f} points ({low} to {high})".replace("-", "−")
+
+
+def plural(count: float, word: str) -> str:
+    """1 seed, 3 seeds."""
+    return f"{int(count)} {word}{'s' if count != 1 else ''}"
+
+
+def number(value: float) -> str:
+    """A float for people: four significant digits, whole thousands with separators."""
+    return f"{value:,.0f}" if abs(value) >= 10000 else f"{value:.4g}"
+
+
+def cell(value: object) -> str:
+    """A value in Markdown: nothing where there is no value."""
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return ""
+    text = number(value) if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> list[str]:
+    """Lines of a Markdown table; ``align``: l or r, a letter a column, left for the first alone."""
+    marks = {"l": "---", "r": "---:"}
+    align = align or "l" + "r" * (len(head) - 1)
+    lines = [head, [marks[each] for each in align], *rows]
+    above, *rest = [f"| {' | '.join(line)} |" for line in lines]
+    return [above.replace("|  |", "| |"), *rest]
