@@ -25,6 +25,10 @@ export DO_NOT_TRACK            ?= 1
 export DVC_NO_ANALYTICS        ?= 1
 export TOKENIZERS_PARALLELISM  ?= false
 export PATH := $(BIN):$(PATH)
+# A scale runs in another folder.
+ifdef FOCUS_DATA
+export FOCUS_DATA := $(abspath $(FOCUS_DATA))
+endif
 
 .PHONY: setup reproduce core plan test lint report clean
 .DEFAULT_GOAL := setup

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from focus import masks
 from focus.attention import focus_attention
 from focus.attention.checks import as_one_dtype
 from focus.attention.decode import decode_attention
@@ -31,13 +32,6 @@ from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
 from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
-from focus.masks import (
-    read_mask,
-    refuse_four_dimensions,
-    refuse_keywords,
-    refuse_other_length,
-    refuse_other_window,
-)
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
 from focus.unrouted import Unrouted
@@ -78,19 +72,19 @@ def attention(
         )
     settings, implementation = layer.call.settings, layer.call.implementation
     if settings.mode == "full" or layer.router is None:
-        refuse_four_dimensions(attention_mask, implementation)
+        masks.refuse_four_dimensions(attention_mask, implementation)
         return _own_function(module, implementation)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    refuse_keywords(kwargs)
+    masks.refuse_keywords(kwargs)
     seen = 0 if layer.cache is None else layer.cache.get_seq_length()
     tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
-    if seen and layer.cache is not None:
-        layer.cache.check_batch(len(query))
     if layer.cache is None:
-        refuse_other_length(attention_mask, tokens)
-    real, band = read_mask(attention_mask, query.shape[2], tokens)
-    refuse_other_window(attention_mask, real, band, own_window)
+        masks.refuse_other_length(attention_mask, tokens)
+    elif seen:
+        layer.cache.check_batch(len(query))
+    real, band = masks.read_mask(attention_mask, query.shape[2], tokens)
+    masks.refuse_other_window(attention_mask, real, band, own_window)
     if real is not None:
         real = real.expand(len(query), -1)  # a mask of four dimensions may be one for all
     limit = own_window if own_window is not None and (seen or own_window < tokens) else None

@@ -40,7 +40,10 @@ def config(name: str) -> PretrainedConfig:
     if name in names() and (folder / "config.json").is_file():
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     if name not in _written():
-        raise ValueError(f"model {name}: unknown; known are {', '.join(names())}")
+        raise ValueError(
+            f"model {name}: unknown; known are {', '.join(names())}, and what else of sources.yaml "
+            "`python -m experiments.stages.fetch NAME` has brought"
+        )
     return AutoConfig.for_model(**_written()[name])
 
 
