@@ -85,7 +85,9 @@ def keys(axis: Axes, results: Results) -> None:
     """What a dashed line, a hollow mark and a cross stand for, where there are any."""
     there = set(ladder.table(results)["place"])
     for place, label, look in (
-        ("ladder", "fit on our sizes, and its forecasts", {"linestyle": "--"}),
+        ("ladder", "fit on our sizes", {"linestyle": "--"}),
+        ("ladder", "its forecasts of 135M, 1B, 7B (side by side)",
+         {"marker": "|", "markersize": 12, "markeredgewidth": 6, "alpha": 0.4}),
         ("next rung", "135M, the same masks", {"marker": "o", "markerfacecolor": "white"}),
         ("another window and text", "135M, a window of 128", {"marker": "x"}),
     ):
