@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from analysis import claims, figures, ladder, pages, report, tables
@@ -22,7 +23,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pages", type=Path, nargs="?", const=Path(),
                         help="also render README.md and docs/ of a folder")  # fmt: skip
     options = parser.parse_args(arguments)
-    chosen, out = settings.load(options.params, options.scale), options.results
+    try:
+        chosen, out = settings.load(options.params, options.scale), options.results
+    except ValueError as error:
+        sys.exit(f"analysis: {error}")
     results = Results.of(chosen, out)
     written = tables.write(results, out / "tables")  # first: rules read what was counted there
     written += figures.write(results, out / "figures")

@@ -86,8 +86,11 @@ def keys(axis: Axes, results: Results) -> None:
     there = set(ladder.table(results)["place"])
     for place, label, look in (
         ("ladder", "fit on our sizes", {"linestyle": "--"}),
-        ("ladder", "its forecasts of 135M, 1B, 7B (side by side)",
-         {"marker": "|", "markersize": 12, "markeredgewidth": 6, "alpha": 0.4}),
+        (
+            "ladder",
+            "its forecasts of 135M, 1B, 7B (side by side)",
+            {"marker": "|", "markersize": 12, "markeredgewidth": 6, "alpha": 0.4},
+        ),
         ("next rung", "135M, the same masks", {"marker": "o", "markerfacecolor": "white"}),
         ("another window and text", "135M, a window of 128", {"marker": "x"}),
     ):

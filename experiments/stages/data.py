@@ -22,6 +22,8 @@ from typing import Any
 from experiments import imports, plans, settings, sources, texts, trained
 from experiments.record import results, write_json
 from experiments.settings import Settings
+from experiments.sources.catalogue import TINY
+from experiments.sources.files import sha256
 from experiments.texts import corpus
 
 FOLDER = Path("data/ready")
@@ -62,6 +64,8 @@ def prepare(name: str, chosen: Settings) -> None:
     wanted = plans.of_data(name, chosen)
     named = [*wanted["models"], *wanted["benchmarks"]]
     bring(named, chosen)
+    for each in wanted["models"]:
+        refuse_without_config(each)
     make(wanted["texts"], chosen)
     fetched = {each: stamp(each) for each in named}
     for part, names in (("train", wanted["training"]), ("read", wanted["reading"])):
@@ -88,10 +92,35 @@ def make(names: Iterable[str], chosen: Settings) -> None:
             "sources": {block["source"]: stamp(block["source"]) for block in every.values()},
         }  # fmt: skip
         path = corpus.ROOT / name / MADE
-        if not path.is_file() or json.loads(path.read_text(encoding="utf-8")) != made:
+        if known(path) != made or not whole(path.parent):
             print(f"data: {name}: making", flush=True)
             corpus.build(name, chosen)
             write_json(path, made)
+
+
+def refuse_without_config(model: str) -> None:
+    """Raises ValueError where a folder that FOCUS_DATA gave for a model holds none."""
+    folder = sources.ROOT / model
+    if not model.startswith(TINY) and not (folder / "config.json").is_file():
+        raise ValueError(f"{model} has no config.json; put the model's files into "
+                         f"$FOCUS_DATA/{model}")  # fmt: skip
+
+
+def known(path: Path) -> Any:
+    """What a JSON file says; None: there is none that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def whole(folder: Path) -> bool:
+    """Whether a text's sides are as they were made."""
+    manifest = known(folder / "texts.json") or {"sides": {}}
+    written = {side: told["sha256"] for side, told in manifest["sides"].items()}
+    there = {side: sha256(folder / f"{side}.jsonl") for side in texts.SIDES
+             if (folder / f"{side}.jsonl").is_file()}  # fmt: skip
+    return bool(there) and there == written
 
 
 def stamp(source: str) -> Any:

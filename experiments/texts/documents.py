@@ -10,6 +10,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -54,13 +55,15 @@ def documents(name: str, side: str, model: str, chosen: Settings,
     _refuse(name, side, chosen, opened_by)
     path = side_file(name, side)
     kept = TOKENS / model / name / f"{side}-{_key(path, model)}.npz"
-    if not kept.is_file():
+    found = _load(kept)
+    if found is None:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         tokenizer = models.load_tokenizer(model)
         tokens = [tokenizer(row["text"], add_special_tokens=False, verbose=False)["input_ids"]
                   for row in rows]  # fmt: skip
         _save(kept, [row["title"] for row in rows], tokens)
-    return _load(kept)
+        found = _load(kept)
+    return found or []
 
 
 def _refuse(name: str, side: str, chosen: Settings, opened_by: Windows | None) -> None:
@@ -110,9 +113,13 @@ def _save(path: Path, titles: list[str], tokens: list[list[int]]) -> None:
     part.replace(path)
 
 
-def _load(path: Path) -> list[Document]:
-    with np.load(path, allow_pickle=False) as arrays:
-        tokens, offsets, titles = arrays["tokens"], arrays["offsets"], arrays["titles"]
+def _load(path: Path) -> list[Document] | None:
+    """None: there is no such file, or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            tokens, offsets, titles = arrays["tokens"], arrays["offsets"], arrays["titles"]
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
     whole = torch.from_numpy(tokens.astype(np.int64))
     places = zip(titles, offsets[:-1], offsets[1:], strict=True)
     return [Document.of(str(title), whole[start:end]) for title, start, end in places]
@@ -128,6 +135,11 @@ def reading_windows(reading: Windows, name: str, model: str,
     """
     wanted = reading.windows * reading.context
     found = documents(name, reading.side, model, chosen, opened_by=reading)
+    if not found:
+        raise ValueError(
+            f"texts.{name}: its source has no {reading.side} documents; in a folder of FOCUS_DATA "
+            f"they lie in {reading.side}/"
+        )
     long = [each for each in found if len(each.tokens) >= wanted][: reading.documents]
     if len(long) < reading.documents:
         raise ValueError(

@@ -70,6 +70,22 @@ def test_a_change_that_leaves_the_texts_as_they_are_leaves_the_fingerprints(
     assert (ready("train"), ready("read")) == before
 
 
+def test_what_is_damaged_is_made_again(
+    chosen: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.prepare("tiny", chosen)
+    before = ready("read")
+    for name in ("made.json", "texts.json", "train.jsonl"):
+        path = Path("data/texts/books") / name
+        path.write_bytes(path.read_bytes()[:-30])
+        capsys.readouterr()
+        data.prepare("tiny", chosen)
+        assert "data: books: making" in capsys.readouterr().out
+        assert ready("read") == before
+
+
 def test_what_cannot_be_had_is_named(chosen: Settings) -> None:
+    with pytest.raises(ValueError, match=r"^mine has no config.json; put the model's files into "):
+        data.refuse_without_config("mine")
     with pytest.raises(ValueError, match="pg19"):
         data.prepare("tiny", with_texts(chosen, "books", source="pg19"))

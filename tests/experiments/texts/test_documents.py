@@ -49,6 +49,16 @@ def test_tokens_are_kept_and_made_anew_for_another_text(built, library):
     assert len(texts.documents("mine", "train", MODEL, built)) == len(first) - 1
 
 
+def test_damaged_tokens_are_made_again(built):
+    first = texts.documents("mine", "train", MODEL, built)
+    (kept,) = (TOKENS / MODEL / "mine").iterdir()
+    whole = kept.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"text"):
+        kept.write_bytes(damaged)
+        again = texts.documents("mine", "train", MODEL, built)
+        assert [document.sha for document in again] == [document.sha for document in first]
+
+
 def test_two_processes_may_write_the_same_tokens(built):
     code = (
         "import torch\nfrom experiments.texts.documents import _save, _load\n"
@@ -119,3 +129,10 @@ def test_a_reading_passes_over_what_is_too_short_and_says_what_to_lower(built):
     more = reading.model_copy(update={"documents": 4})
     with pytest.raises(ValueError, match=r"documents: 4 asked for, but train of texts\.mine has 3"):
         texts.reading_windows(more, "mine", MODEL, built)
+
+
+def test_a_side_that_a_source_has_not_is_named(built):
+    (corpus.ROOT / "mine/validation.jsonl").write_text("")
+    reading = Perplexity(texts=("mine",), documents=3)
+    with pytest.raises(ValueError, match=r"^texts\.mine: its source has no validation documents"):
+        texts.reading_windows(reading, "mine", MODEL, built)
