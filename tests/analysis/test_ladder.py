@@ -134,5 +134,6 @@ def test_the_figure_has_a_line_a_mask_and_few_of_them(results: Results) -> None:
     assert drawn is not None
     named = [text.get_text() for text in drawn.legends[0].get_texts()]
     lines = [ladder.MASKS[budget] for budget in scale.SHOWN]
-    keys = ["fit on our sizes, and its forecasts", "135M, the same masks"]
+    keys = ["fit on our sizes", "its forecasts of 135M, 1B, 7B (side by side)",
+            "135M, the same masks"]  # fmt: skip
     assert sorted(named) == sorted([*lines, *keys])
