@@ -133,9 +133,8 @@ class Router(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._own = self._name = (
-            uuid.uuid4().hex
-        )  # parameters that are put in their place count anew
+        # Parameters that are put in their place count anew.
+        self._own = self._name = uuid.uuid4().hex
         self._written = ()
         self._note_spread()
 
