@@ -64,8 +64,8 @@ def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
 )
 def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The paper's setup on our model: scores with and without the mask, question by question."""
-    row = need(row_of(zero_shot(results, window=WINDOW), role="paper", texts=NAMES[claim.column]))
-    return kept(row, results, limits)
+    own = only(zero_shot(results, window=WINDOW), role="paper", texts=NAMES[claim.column])
+    return kept(need(own).loc[own["questions"].idxmax()], results, limits)
 
 
 def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
