@@ -15,7 +15,7 @@ from focus.architectures import AttentionLayer, attention_layers, without_weight
 from focus.fingerprint import beside, fingerprint, same
 from focus.hub import FocusAdapter
 from focus.model import attach
-from focus.named import activate, adapter_of, on_device, routers_of, state_of
+from focus.named import activate, adapter_of, on_device, refuse_flat, routers_of, state_of
 from focus.state import DEFAULT, Adapter, FocusState, attached, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
@@ -54,6 +54,7 @@ def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
     state, inner = attached(model), transformers_model(model)
     adapter = adapter_of(state, name)
     with on_device(adapter.routers.values()):
+        refuse_flat(adapter.routers.values())
         tensors = {key: _whole(tensor) for key, tensor in state_of(adapter.routers).items()}
     hashes, reason = fingerprint(inner)
     base = {

@@ -68,7 +68,10 @@ def attention(
     if not isinstance(layer, LayerCall):
         raise ValueError(
             f"{type(module).__name__}: attention implementation 'focus' is set but Focus is not "
-            "attached to this module; call focus.attach(model, config)"
+            "attached to this module; call focus.attach(model, config). A model made from the "
+            "config of an attached one (a trainer's reference model) is to have its own: "
+            "model.set_attn_implementation('sdpa'), or attn_implementation='sdpa' where it is "
+            "loaded (TRL: in model_init_kwargs)"
         )
     settings, implementation = layer.call.settings, layer.call.implementation
     if settings.mode == "full" or layer.router is None:

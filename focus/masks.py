@@ -6,7 +6,7 @@ Shape suffixes: B batch, Tq queries, Tk keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -193,13 +193,20 @@ def refuse_packed(kwargs: Mapping[str, Any]) -> None:
     depends on the cache, the mask and the attention implementation; Focus never does.
 
     Raises:
-        ValueError: positions do not rise from one real token to the next, or bounds are given.
+        ValueError: positions do not rise from one real token to the next, or bounds of several
+            texts are given; or positions are given that leave out padding within a text.
     """
     positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
-    if kwargs.get("cu_seq_lens_q") is not None or _start_anew(positions, mask):
+    bounds = kwargs.get("cu_seq_lens_q")
+    if (bounds is not None and len(bounds) > 2) or _start_anew(positions, mask):
         raise ValueError(
             "position_ids: start anew (or cu_seq_lens_q is given), so there are several texts in "
-            "one row, which Focus does not tell apart; pad them into a batch"
+            "one row, which Focus does not tell apart; pad them into a batch (TRL: packing=False)"
+        )
+    if _two_dimensional(positions) and _two_dimensional(mask) and _padding_within(mask):
+        raise ValueError(
+            "attention_mask: has padding between real tokens, which the window would count and "
+            "position_ids may not; put all padding of a row before or after its text"
         )
 
 
@@ -215,8 +222,7 @@ def refuse_keywords(kwargs: Mapping[str, Any]) -> None:
 
 
 def _start_anew(positions: Any, mask: Any) -> bool:
-    # A step of one token is not looked at: on a device the host would wait for it.
-    if not isinstance(positions, Tensor) or positions.dim() != 2 or positions.shape[1] < 2:
+    if not _two_dimensional(positions):
         return False
     tokens, mask = positions.shape[1], torch.ones_like(positions) if mask is None else mask
     if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < tokens:
@@ -224,6 +230,17 @@ def _start_anew(positions: Any, mask: Any) -> bool:
     real = mask[:, -tokens:].to(positions.device).bool()
     positions = positions.masked_fill(~real, -1)
     return bool((real[:, 1:] & (positions[:, 1:] <= positions.cummax(-1).values[:, :-1])).any())
+
+
+def _two_dimensional(given: Any) -> TypeGuard[Tensor]:
+    # A step of one token is not looked at: on a device the host would wait for it.
+    return isinstance(given, Tensor) and given.dim() == 2 and given.shape[1] > 1
+
+
+def _padding_within(mask: Tensor) -> bool:
+    real = mask.bool()
+    starts = (real[:, 1:] & ~real[:, :-1]).sum(1) + real[:, 0]
+    return bool((starts > 1).any())
 
 
 def _window_of(mask: Tensor, real: Tensor, queries: int, offset: int) -> int | None:

@@ -11,6 +11,7 @@ Shape suffixes: B batch, T tokens, H query heads, Hr routers (1, or the key head
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -85,6 +86,7 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
     _own_config(inner)
     if not _has_peft(inner):  # which has frozen the weights, and knows what it trains
         inner.requires_grad_(False)
+        _warn_of_head(inner)
     for index, layer in state.layers.items():
         handle = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
         state.handles.append(handle)
@@ -99,6 +101,15 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
         ]
     inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     decoder.set_attn_implementation(IMPLEMENTATION)
+
+
+def _warn_of_head(inner: PreTrainedModel) -> None:
+    """Tells of a head that is no language model's, which is new as a rule."""
+    own = {id(p) for p in inner.get_decoder().parameters()}
+    beside = [name for name, p in inner.named_parameters() if id(p) not in own]
+    if beside and inner.get_output_embeddings() is None:
+        warnings.warn(f"attach: freezes every weight, {', '.join(beside)} among them; to train a "
+                      "new head, set its requires_grad_(True) now", stacklevel=4)  # fmt: skip
 
 
 def _around(inner: PreTrainedModel, decoder: nn.Module) -> list[nn.Module]:

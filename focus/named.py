@@ -140,8 +140,19 @@ def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:
     """Refuses a model that takes no further parameters in: each process would train them apart."""
     if any(hasattr(p, "full_tensor") for layer in layers for p in layer.module.parameters()):
         raise ValueError(
-            "model: its weights are spread over several processes (fully_shard), which does not "
-            "take routers in afterwards; attach, load and set adapters before sharding"
+            "model: its weights are spread over several processes (fully_shard, or a tp_plan), "
+            "which does not take routers in afterwards; attach, load and set adapters before "
+            "fully_shard, and load without tp_plan"
+        )
+
+
+def refuse_flat(routers: Iterable[Router]) -> None:
+    """Refuses to read routers whose parameters FSDP's first version keeps in one flat piece."""
+    if any(router.centroids.dim() < 4 for router in routers):
+        raise ValueError(
+            "model: FullyShardedDataParallel holds the routers in pieces; save within "
+            "FullyShardedDataParallel.summon_full_params(model), or shard by fully_shard "
+            "(accelerate: fsdp_version=2)"
         )
 
 

@@ -62,14 +62,16 @@ class Router(nn.Module):
     heavy_weight: Tensor
     heavy_bias: Tensor
     taken_at: Tensor
+    _own: str
+    _name: str
+    _written: tuple[int, ...]
 
     def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int, query_heads: int,
                  generator: torch.Generator | None = None) -> None:  # fmt: skip
         super().__init__()
         self.config = config
         self.spread: list[tuple[int, int]] = []  # by top_k, where groups are allocated
-        self._own = self._name = uuid.uuid4().hex
-        self._written: tuple[int, ...] = ()
+        self._rename()
         sides = {"key_head": 2, "query_head": query_heads // key_heads + 1}.get(config.routers, 1)
         heads = key_heads if config.two_sided else 1
         device = None if torch.get_default_device().type == "meta" else "cpu"
@@ -99,6 +101,11 @@ class Router(nn.Module):
         if now != self._written:
             self._name, self._written = f"{self._own} {now}", now
         return self._name
+
+    def _rename(self) -> None:
+        # Tensors that are put in the place of others count their writes anew.
+        self._own = self._name = uuid.uuid4().hex
+        self._written = ()
 
     def _writes(self) -> tuple[int, ...]:
         """How often each tensor that files keys was written to: no device is asked."""
@@ -133,9 +140,7 @@ class Router(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        # Parameters that are put in their place count anew.
-        self._own = self._name = uuid.uuid4().hex
-        self._written = ()
+        self._rename()
         self._note_spread()
 
     def _note_spread(self) -> None:
@@ -156,8 +161,7 @@ class Router(nn.Module):
                 self.register_buffer(name, own)
         self._note_spread()
         if "heavy_weight" in found:  # by which keys are filed, too
-            self._own = self._name = uuid.uuid4().hex
-            self._written = ()
+            self._rename()
 
     def heavy(self, hidden_BTE: Tensor) -> Tensor:
         """Whether tokens are heavy hitters (:mod:`focus.heavy`), (B, Hr, T) bool."""

@@ -175,7 +175,8 @@ class FocusState:
             warnings.warn(
                 f"the model is in training mode, and only its routers can learn, which {mode} mode "
                 "does not teach: train inside `with focus.mode(model, 'soft'):`, or give Trainer "
-                "callbacks=[focus.trainer.FocusCallback()]; call model.eval() for anything else",
+                "callbacks=[FocusCallback()] (from focus.trainer); call model.eval() for anything "
+                "else",
                 stacklevel=2,
             )
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import focus
@@ -298,6 +298,9 @@ def test_weights_offloaded_after_attach(tmp_path: Path, folder: Path, how: str) 
 # Sharded models
 
 
+CPU = torch.device("cpu")
+
+
 def shard(model: PreTrainedModel) -> None:
     for layer in model.model.layers:
         fully_shard(layer.self_attn.focus_router)
@@ -316,15 +319,18 @@ def process(rank: int, port: int, folder: Path) -> None:
         shard(model)
         # The folder of the second process shows whether it has written anything.
         focus.save_adapter(model, folder / str(rank))
-        with pytest.raises(ValueError, match="attach, load and set adapters before sharding"):
+        with pytest.raises(ValueError, match="attach, load and set adapters before fully_shard"):
             focus.set_adapter(model, "b")
         bare = build("llama")
         for layer in bare.model.layers:
             fully_shard(layer)
-        with pytest.raises(ValueError, match="before sharding"):
+        with pytest.raises(ValueError, match="before fully_shard"):
             focus.attach(bare, CONFIG)
         assert all(p.requires_grad for p in bare.parameters())
         assert not any(m._forward_pre_hooks for m in bare.modules() if hasattr(m, "layer_idx"))
+        flat = FullyShardedDataParallel(trained(), use_orig_params=True, device_id=CPU)
+        with pytest.raises(ValueError, match="holds the routers in pieces"):
+            focus.save_adapter(flat, folder / "flat")
     finally:
         dist.destroy_process_group()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, LlamaForSequenceClassification
 
 import focus
 from focus import FocusConfig
@@ -347,7 +347,7 @@ class TestErrors:
     def test_positions_of_one_text_are_no_packed_sequences(self, mode: str) -> None:
         model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 40)
         mask = torch.ones(1, 40, dtype=torch.long)
-        mask[:, :6] = mask[:, 20:23] = mask[:, 37:] = 0
+        mask[:, :6] = mask[:, 37:] = 0
         positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
         with focus.mode(model, mode), torch.no_grad():
             expected = model(ids, position_ids=torch.arange(40)[None]).logits
@@ -355,8 +355,13 @@ class TestErrors:
             model(ids, position_ids=positions, attention_mask=mask)
             pair = {"position_ids": positions, "attention_mask": mask.expand(2, -1)}
             model(ids.expand(2, -1), **pair)
+            bounds = torch.tensor([0, 40])
+            model(ids, position_ids=torch.arange(40)[None], cu_seq_lens_q=bounds)
             with pytest.raises(ValueError, match="covers 39 tokens where"):
                 model(ids, position_ids=positions, attention_mask=mask[:, 1:])
+            mask[:, 20:23] = 0
+            with pytest.raises(ValueError, match="padding between real tokens"):
+                model(ids, position_ids=positions, attention_mask=mask)
 
     def test_more_groups_than_tokens(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG.replace(num_groups=32, balance="sinkhorn"))
@@ -369,8 +374,10 @@ class TestErrors:
 def test_a_model_of_an_attached_models_config() -> None:
     teacher = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
     student, ids = type(teacher)(teacher.config).eval(), token_ids(1, 60)
-    with pytest.raises(ValueError, match="not attached to this module"):
+    with pytest.raises(ValueError, match=r"not attached to this module.*'sdpa'"):
         logits(student, ids)
+    student.set_attn_implementation("sdpa")
+    assert logits(student, ids).isfinite().all()
     focus.attach(student, CONFIG, seed=0)
     with focus.mode(student, "full"):
         found = logits(student, ids)
@@ -386,3 +393,10 @@ def test_a_part_and_the_whole_are_not_attached_both() -> None:
         with pytest.raises(ValueError, match="a part of this model, or to a model around it"):
             focus.density(other)
         focus.detach(one)
+
+
+def test_a_new_head_is_told_of() -> None:
+    model = LlamaForSequenceClassification(tiny("tiny-llama").config)
+    with pytest.warns(UserWarning, match=r"score\.weight among them"):
+        focus.attach(model, CONFIG, seed=0)
+    assert not model.score.weight.requires_grad

@@ -18,8 +18,7 @@ from focus.attention.native.build import NO_GROUP, NOT_FINITE, library, places, 
 
 DTYPES = (torch.float32, torch.bfloat16)
 AUTO, LISTS, DENSE = range(3)  # let the kernel choose; by group; every pair tested
-PARTS = ("lists", "packing", "groups", "window")  # of a call's time
-_PROBLEM = struct.Struct("@9P20q14if2P")  # as in lists.h
+_PROBLEM = struct.Struct("@9P20q14if0P")  # as in lists.h
 _GRAD_PROBLEM = struct.Struct("@P3q3P")  # what follows it in backward.h
 
 
@@ -68,10 +67,8 @@ def real_spans(query: Tensor, real: Tensor | None) -> list[tuple[int, int]] | No
     return [(start, stop) for start, stop in torch.stack([starts, starts + counts], 1).tolist()]
 
 
-def forward(
-    x: Inputs, spans: list[tuple[int, int]], mode: int = AUTO,
-    seconds: dict[str, float] | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def forward(x: Inputs, spans: list[tuple[int, int]],
+            mode: int = AUTO) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Output (B, H, T, D) and log-sum-exp (B, H, T) float32, 0 in padding.
 
     Args:
@@ -79,8 +76,6 @@ def forward(
             finite and who has no group.
         spans: see :func:`real_spans`.
         mode: how; the results are the same.
-        seconds: filled with what each of :data:`PARTS` took; the last is called ``every pair``
-            where no lists were made.
 
     Finite inputs whose logits leave float32's range (beyond 3e38) lose keys.
 
@@ -92,13 +87,8 @@ def forward(
     # Laid out as models use it next: heads beside each other.
     out = make((batch, tokens, heads, dim)).transpose(1, 2)
     lse = make((batch, heads, tokens), dtype=torch.float32)  # whatever the default is
-    took, chosen = (ctypes.c_double * len(PARTS))(), ctypes.c_int32()
-    told = ctypes.addressof(took), ctypes.addressof(chosen)
-    problem, _keep = _problem(x, spans, mode, out, lse, *told)
+    problem, _keep = _problem(x, spans, mode, out, lse)
     refused = run("focus_attention_forward", problem, NOT_FINITE, NO_GROUP)
-    if seconds is not None:
-        near = "window" if chosen.value == LISTS else "every pair"
-        seconds.update(zip((*PARTS[:-1], near), took, strict=True))
     if refused:
         check_finite(x)
         check_contents(x)  # says what the kernel has seen
@@ -120,8 +110,8 @@ def backward(grad: Tensor, x: Inputs, out: Tensor, lse: Tensor, spans: list[tupl
     return wide[0].to(x.query.dtype), d_key.to(x.key.dtype), d_value.to(x.value.dtype)
 
 
-def _problem(x: Inputs, spans: list[tuple[int, int]], mode: int, out: Tensor, lse: Tensor,
-             seconds: int = 0, chosen: int = 0) -> tuple[bytes, tuple[Any, ...]]:  # fmt: skip
+def _problem(x: Inputs, spans: list[tuple[int, int]], mode: int, out: Tensor,
+             lse: Tensor) -> tuple[bytes, tuple[Any, ...]]:  # fmt: skip
     """The kernel's arguments, and what must live until it returns: query, key and value first."""
     batch, heads, tokens, dim = x.query.shape
     query, key, value = (_rows(each.detach()) for each in (x.query, x.key, x.value))
@@ -138,7 +128,7 @@ def _problem(x: Inputs, spans: list[tuple[int, int]], mode: int, out: Tensor, ls
     strides += [n for each in tensors[5:] for n in each.stride()]
     problem = _PROBLEM.pack(
         *places(tensors), ctypes.addressof(ends), *places([extra]), *strides,
-        *(min(number, 2**31 - 1) for number in numbers), x.scale, seconds, chosen,
+        *(min(number, 2**31 - 1) for number in numbers), x.scale,
     )  # fmt: skip
     return problem, (*tensors, ends, extra)
 

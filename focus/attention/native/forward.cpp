@@ -24,13 +24,7 @@ struct Forward : Call {
     std::vector<Panels> panels;            // by (sequence, key head)
     std::vector<std::vector<Item>> rounds;  // a query's groups come one after the other
     float *sums = nullptr, *most = nullptr, *norm = nullptr;
-    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 
-    void stamp(int part) {
-        const auto now = std::chrono::steady_clock::now();
-        if (p.seconds) p.seconds[part] = std::chrono::duration<double>(now - since).count();
-        since = now;
-    }
     float *sums_at(int b, int head, int t) const {
         if (sums) return sums + state_at(b, head, t) * p.dim;
         return (float *)row_of(p.out, p.out_strides, b, head, start_of(b) + t, 4);
@@ -238,15 +232,11 @@ static int run(Forward &c) {
         if (!scratch) bad |= 2;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < packed; i++) bad |= !pack(c, (int)(i / panels), (int)(i % panels));
-#pragma omp master
-        c.stamp(PACK);
         for (const std::vector<Item> &round : c.rounds) {
 #pragma omp for schedule(dynamic, 1)
             for (int i = 0; i < (int)round.size(); i++)
                 if (scratch) run_far(c, round[i], scratch);
         }
-#pragma omp master
-        if (c.far) c.stamp(FAR);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = near - 1; i >= 0; i--) {
             const int first = (int)(i / heads) * TILE, which = (int)(i % heads);
@@ -256,7 +246,6 @@ static int run(Forward &c) {
         }
         free(scratch);
     }
-    c.stamp(NEAR);
     return bad & 2 ? NO_MEMORY : bad ? NOT_FINITE : DONE;
 }
 
@@ -268,8 +257,6 @@ extern "C" int focus_attention_forward(const Problem *problem) {
         if (status != DONE) return status;
         if (c.far) make_items(c);
         reserve(c);
-        if (c.p.chosen) *c.p.chosen = c.mode;
-        c.stamp(READ);
         return run(c);
     });
 }

@@ -2,7 +2,6 @@
 // and the backward pass.
 #pragma once
 
-#include <chrono>
 #include <new>
 #include <vector>
 
@@ -22,12 +21,9 @@ extern "C" struct Problem {
     int32_t batch, heads, key_heads, tokens, dim, groups, routings, key_routings, window, sinks;
     int32_t bfloat16, mode, threads, extras;
     float scale;
-    double *seconds;  // NULL, or room for what each Part took
-    int32_t *chosen;  // NULL, or room for the Mode
 };
 
 enum Mode { AUTO, LISTS, DENSE };
-enum Part { READ, PACK, FAR, NEAR, PARTS };
 
 // What a token costs beside its pairs, in pairs, and a pair of which the groups before are asked.
 // Fitted to 114 pairs of timings (256 to 4,096 tokens, K = 4, 8, 16; two cores with AVX-512): where
