@@ -111,9 +111,23 @@ def every_default(results: Results, trained: str) -> pd.DataFrame:
         and {**whole(cell), "window": None} == {**whole(default), "window": None}
         and way(cell) == trained and not scope.fewer_steps(None, results, cell.name)
     ]  # fmt: skip
+    return pd.DataFrame(_shares(results, alike))
+
+
+def again(results: Results, cell: Cell) -> list[dict[str, Any]]:
+    """The same routers trained otherwise, for as many steps as the paper's: a row each, as of
+    :func:`every_default`."""
+    alike = [other for other in results.cells.values()
+             if other.name != cell.name and other.steps and whole(other) == whole(cell)
+             and (other.model, way(other)) == (cell.model, way(cell))
+             and not scope.fewer_steps(None, results, other.name)]  # fmt: skip
+    return _shares(results, alike)
+
+
+def _shares(results: Results, cells: list[Cell]) -> list[dict[str, Any]]:
     rows = [{"cell": cell.name, "model": cell.model, "rate": cell.regime["learning_rate"],
-             **largest(results, cell, cell)} for cell in alike]  # fmt: skip
-    return pd.DataFrame([row for row in rows if "largest" in row])
+             **largest(results, cell, cell)} for cell in cells]  # fmt: skip
+    return [row for row in rows if "largest" in row]
 
 
 def way(cell: Cell) -> str:
@@ -184,6 +198,8 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
     own = only(results.traces, cell=cell.name)
     if own.empty:
         return {}
+    if restarted(own):
+        own = own.assign(drift=float("nan"), shift=float("nan"))
     last = at_end(own)
     known: dict[str, Any] = {
         "cell": cell.name, "experiment": cell.block, "mitigation": cell.regime["mitigation"],
@@ -196,6 +212,12 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
         if last[name].notna().all() and len(last) > 1:
             known |= columns(statistics.mean(last[name], results.confidence), name, f"{name}_")
     return known | largest(results, cell, cell)
+
+
+def restarted(trace: pd.DataFrame) -> bool:
+    """Whether movements were counted anew on the way, from another start than the first step."""
+    later = trace[trace["step"] > trace["step"].min()]
+    return bool((later.groupby("step")["drift"].max() == 0).any())
 
 
 def at_end(trace: pd.DataFrame) -> pd.DataFrame:

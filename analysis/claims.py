@@ -20,8 +20,8 @@ from analysis.words import markdown as table_of
 from experiments.settings import Tolerances
 
 FIELDS = (
-    "id", "source", "statement", "kind", "paper", "ours", "low", "high", "n", "scale", "verdict",
-    "why", "command", "evidence",
+    "id", "source", "statement", "kind", "paper", "ours", "low", "high", "unit", "n", "scale",
+    "verdict", "why", "command", "evidence",
 )  # fmt: skip
 Row = dict[str, Any]
 

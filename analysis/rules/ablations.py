@@ -143,7 +143,8 @@ def beside(ours: Mapping[str, float], theirs: float, limit: float, less: float, 
     is none.
 
     Args:
-        less: share of the paper's change that an interval around zero must reach to leave it open.
+        less: share of the paper's change that an interval must reach: one around zero to leave it
+            open, one beside zero to bear it out.
     """
     verdict, said = _beside(ours["low"], ours["high"], theirs, limit, less, words)
     if few and (verdict == Verdict.NOT_REPRODUCED or said == words[0]):
@@ -163,11 +164,14 @@ def _beside(
         return Verdict.INCONCLUSIVE, f"the interval includes the limit, ±{limit:g}"
     if -limit <= low and high <= limit:
         return Verdict.NOT_REPRODUCED, here
+    far_less = (low if theirs < 0 else high) / theirs < less
     if low <= 0 <= high:
-        if (low if theirs < 0 else high) / theirs < less:
+        if far_less:
             return Verdict.NOT_REPRODUCED, "far less here"
         return Verdict.INCONCLUSIVE, "the interval includes zero"
     if (low > 0) == (theirs > 0):
+        if far_less:
+            return Verdict.INCONCLUSIVE, "the same direction, but far less here"
         return Verdict.DIRECTION, "the same direction"
     return Verdict.NOT_REPRODUCED, "the other direction"
 
@@ -196,8 +200,33 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own,
                        **facts(of_groups(row), results))  # fmt: skip
     even = perfect(row)
-    ours = {end: value - even for end, value in interval(row, "points", 1).items()}
-    verdict, why = beside(ours, paper - base - even, limit, limits.much_less, few)
+    ours = {end: float(row[f"points_{end}"]) - even for end in ("low", "high")}
+    theirs = paper - base - even
+    verdict, why = beside(ours, theirs, limit, limits.much_less, few)
+    if not few and theirs - limit <= ours["low"] and ours["high"] <= theirs + limit:
+        verdict, why = Verdict.DIRECTION, f"within {limit:g} points of it"
+    if verdict != Verdict.INCONCLUSIVE and (doubt := doubts(results, row, theirs, verdict, limits)):
+        verdict, why = Verdict.INCONCLUSIVE, f"{why}, but {doubt}"
     why = (f"{shorter(results, row)}{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}{f' (even groups {even:+.0f})' * bool(even)}: {why}")  # fmt: skip
     return Outcome(verdict, why, **own, **facts(of_groups(row), results))
+
+
+def doubts(results: Results, row: pd.Series, theirs: float, verdict: Verdict,
+           limits: Tolerances) -> str:  # fmt: skip
+    """Why the largest group of one run settles nothing, empty where it does: another run disagrees,
+    or, where it would refute, the paper's fall is out of reach or one small model is all there is.
+    """
+    cell = results.cells[row["cell"]]
+    for other in ablations.again(results, cell):
+        if abs(other["largest"] - row["largest"]) > limits.same_share:
+            return f"{other['largest']:.0f}% at a rate of {other['rate']:g}"
+    if verdict != Verdict.NOT_REPRODUCED:
+        return ""
+    default = ablations.whole(results.cells[row["base"]])["num_groups"]
+    room = float(row["largest"] - row["points"]) - 100 / default
+    if theirs < 0 and room < max(limits.same_share, -limits.much_less * theirs):
+        return f"groups of one size would be {room:.1f} points less than the default's"
+    if cell.model.startswith("small-"):
+        return "on one small model alone"
+    return ""

@@ -30,6 +30,7 @@ from analysis.rules.registry import (
     told,
 )
 from analysis.rules.rivals import STANDS_FOR
+from experiments import statistics
 from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
@@ -175,10 +176,10 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outcome:
     """Answers under a mask against the adapted model, judged by the worst of all lengths."""
     own = asked(results, experiment, FULL)
-    row, limit = own.sort_values("points_high").iloc[0], limits.same_score
+    row, limit = own.sort_values("points").iloc[0], limits.same_score
     verdict = worst(judged(-each["points_high"], -each["points_low"], limit)
                     for _, each in own.iterrows())  # fmt: skip
-    why = f"{by_length(own)} (limit -{limit:.0f})"
+    why = f"{by_length(own)} (limit -{limit:.0f}){over_tasks(results, row)}"
     return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
                    same_setting=True)  # fmt: skip
 
@@ -196,16 +197,31 @@ def beyond_control(results: Results, control: str) -> Outcome:
     by_pairs = "" if weighed == plain else "; who finds more keeps more pairs, so that is no win"
     why = (f"{control} against the recipe: {by_length(own)} (the recipe: "
            f"{', '.join(f'{share:.1%}' for share in own['base_distant_density'])})"
-           f"{by_pairs}{one_task(results, row)}")  # fmt: skip
+           f"{by_pairs}{one_task(results, row)}{over_tasks(results, row)}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
                    same_setting=True)  # fmt: skip
 
 
-def one_task(results: Results, row: pd.Series) -> str:
-    """The task in which the two lie furthest apart."""
+def by_task(results: Results, row: pd.Series) -> pd.DataFrame:
+    """The row's rows of a task each."""
     same = {name: row[name] for name in ("cell", "against", "length", "budget")}
     tasks = only(answers.tasks(results), **same)
-    tasks = tasks[tasks["task"] != answers.ALL_TASKS]
+    return tasks[tasks["task"] != answers.ALL_TASKS]
+
+
+def over_tasks(results: Results, row: pd.Series) -> str:
+    """Words with the interval over tasks, which stand for more: questions of one are alike."""
+    tasks = by_task(results, row)
+    if len(tasks) < 2:
+        return ""
+    found = statistics.mean(tasks["points"], results.confidence)
+    return (f"; intervals are over questions: over the {len(tasks)} tasks {found.low:.1f} to "
+            f"{found.high:.1f} at {row['length']:,} tokens")  # fmt: skip
+
+
+def one_task(results: Results, row: pd.Series) -> str:
+    """The task in which the two lie furthest apart."""
+    tasks = by_task(results, row)
     if tasks.empty:
         return ""
     most = tasks.loc[tasks["points"].abs().idxmax()]

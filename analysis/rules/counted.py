@@ -14,7 +14,7 @@ from analysis.paper import Claim, magnitude, printed
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
 from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, facts, interval, rule
-from analysis.rules.speed import timing
+from analysis.rules.speed import NAMES, timing
 from analysis.rules.table7 import GROUPS, hard, paper_way, table7_row
 from experiments.settings import Tolerances
 
@@ -151,12 +151,15 @@ def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome:
 
 
 def timed(results: Results, top_k: int, heads: int | None = None) -> pd.DataFrame:
-    """Timings of K = 4 with this k by length; ``heads``: only of as many, on a GPU."""
-    frame = only(results.speed, K=GROUPS, k=top_k, method="ours", direction="forward",
-                 probe="symmetric")  # fmt: skip
-    if heads is not None:
-        frame = only(frame[frame["device"] != "cpu"], heads=heads)
-    return frame.sort_values("length")
+    """Timings of K = 4 with this k by length; ``heads``: only of as many, on a GPU, of the paper's
+    own calls where these were timed."""
+    frame = only(results.speed, K=GROUPS, k=top_k, direction="forward")
+    ours = only(frame, method="ours", probe="symmetric").sort_values("length")
+    if heads is None:
+        return ours
+    own, ours = (only(each[each["device"] != "cpu"], heads=heads).sort_values("length")
+                 for each in (only(frame, method="paper_k1"), ours))  # fmt: skip
+    return own if len(own) else ours
 
 
 def measured(frame: pd.DataFrame) -> str:
@@ -166,9 +169,20 @@ def measured(frame: pd.DataFrame) -> str:
     told = ", ".join(f"{row['speedup']:.2f}x at {int(row['length']):,} ({row['bound']:.2f}x)"
                      for _, row in frame.iterrows())  # fmt: skip
     above = (frame["speedup"] > frame["bound"]).any()
-    words = "; above its bound our kernel is faster, pair for pair, than that of full attention"
+    whose = NAMES[frame["method"].iloc[0]]
+    words = f"; above its bound {whose} is faster, pair for pair, than full attention"
     return (f"; measured on {frame['hardware'].iloc[-1]}, by tokens (and what its pairs allow): "
             f"{told}{words if above else ''}")  # fmt: skip
+
+
+def beyond(results: Results) -> str:
+    """How far the paper's two calls pass what their pairs allow, on a GPU, in words."""
+    frame = only(results.speed, method="paper_k1", direction="forward")
+    frame = frame[frame["device"] != "cpu"]
+    if frame.empty:
+        return ""
+    most = float((frame["speedup"] / frame["bound"]).max()) - 1
+    return f"; with one group its two calls pass their bound by {max(most, 0):.0%} at most"
 
 
 @rule("table7.{model}.k1.speedup", "table7.{model}.k2.speedup",
@@ -180,7 +194,8 @@ def table7_speedup(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     why = (f"{percent}% of pairs allow at most {most:.2f}x at the speed of a kernel that full "
            "attention has too, as the paper's two calls do")  # fmt: skip
     if paper > most * (1 + limits.rounding):
-        why = f"above the bound of its own pairs: {why}{measured(timed(results, claim.keys['k']))}"
+        why = (f"above the bound of its own pairs: {why}{beyond(results)}"
+               f"{measured(timed(results, claim.keys['k']))}")  # fmt: skip
         known = {"ours": most, "evidence": "analysis/paper.yaml", **COUNTED}
         return Outcome(Verdict.CONTRADICTS, why, **known)
     frame = need(timed(results, claim.keys["k"], HEADS[claim.keys["model"]]))

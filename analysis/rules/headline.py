@@ -108,8 +108,10 @@ def forecasts(results: Results, limits: Tolerances, what: str) -> Outcome:
     value, low, high = (100 * float(seen.iloc[0][end]) for end in ends)
     known = facts(read.iloc[0], results) | {"ours": value, "low": low, "high": high}
     verdict, why = held(law, low, high, 100 * limits.far_worse)
-    first = read.iloc[0]
-    why = (f"{value:.1f}% ({low:.1f} to {high:.1f}); {why}; same masks, window of "
+    first, line = read.iloc[0], ""
+    if budget is None:  # its ends know nothing of what lies between two masks
+        line, known = ", on a straight line between two masks", known | {"low": None, "high": None}
+    why = (f"{value:.1f}% ({low:.1f} to {high:.1f}{line}); {why}; same masks, window of "
            f"{first['window']} and {first['texts']}, but pretrained on far more text, with longer "
            "tokens")  # fmt: skip
     return Outcome(verdict, why, **known, same_setting=True)

@@ -11,7 +11,7 @@ from analysis import answers, scope
 from analysis.cells import Cell
 from analysis.comparisons import best, quality
 from analysis.paper import Claim, theirs
-from analysis.results import Results
+from analysis.results import Results, reading_of
 from analysis.rows import columns, need, only, row_of
 from analysis.rules.ablations import beside, beside_paper, pretrained
 from analysis.rules.answers import NAMES, known
@@ -86,7 +86,7 @@ def trained(cell: Cell, claim: Claim) -> str:
     *(f"table4.lora-r4-lr{rate}.{task}" for rate in RATES for task in NAMES),
     refuted="an interval of the difference to the model before on the other side of zero, or "
     "beyond the limit same_score where the paper's difference is small; where it is large, one "
-    "that does not reach the share much_less of it",
+    "around zero that does not reach the share much_less of it",
 )
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
@@ -119,6 +119,9 @@ def further(results: Results, before: str) -> Outcome:
         f"the paper's mask with causal balance {mask['divergence']:.3f}: {found.value:+.3f} "
         f"({found.low:+.3f} to {found.high:+.3f})"
     )
+    if int(before):
+        plays = reading_of(results.run_of(own["evidence"])).get("documents")
+        why += f"; the questions follow pages of {plays} validation plays, not of test ones"
     known = facts(own, results, "questions") | columns(found, "ours")
     verdict = judged(-found.high, -found.low, 0.0)
     if verdict == Verdict.REPRODUCED and not mask["divergence"]:

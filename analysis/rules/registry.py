@@ -35,9 +35,9 @@ class Verdict(StrEnum):
 class Outcome:
     """What a rule says about one claim.
 
-    ours, low, high: our figure with its interval, in the unit of the paper's figure; n: what the
-    interval is over (documents, cases, repetitions). `same_setting` is the only way to a plain
-    "reproduced": the rule has checked that nothing was reduced.
+    ours, low, high: our figure with its interval; unit: theirs, where it is not that of the paper's
+    figure; n: what the interval is over (documents, cases, repetitions). `same_setting` is the
+    only way to a plain "reproduced": the rule has checked that nothing was reduced.
     """
 
     verdict: Verdict
@@ -45,6 +45,7 @@ class Outcome:
     ours: float | None = None
     low: float | None = None
     high: float | None = None
+    unit: str = ""
     n: int | None = None
     evidence: str | None = None
     command: str | None = None
@@ -177,11 +178,15 @@ def points(row: Any, value: str = "points", digits: int = 1) -> str:
     return f"{more} points ({low} to {high})"
 
 
-def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, float]:
+UNITS = {"change": "percent more or less", "points": "points more or less"}
+
+
+def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, Any]:
     """A value with its interval, in percent where it is a share, as an Outcome takes it."""
     low, high = ends_of(row, value)
     named = {"ours": value, "low": low, "high": high}
-    return {end: scale * float(row[name]) for end, name in named.items()}
+    ends = {end: scale * float(row[name]) for end, name in named.items()}
+    return {**ends, "unit": UNITS.get(value, "")}
 
 
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

@@ -27,7 +27,7 @@ from analysis.comparisons import (
 )
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rivals import ABOUT, BUDGET, EQUAL, against_ours, opponent, rows
+from analysis.rivals import ABOUT, BUDGET, CONTROLS, EQUAL, against_ours, opponent, rows
 from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside_paper
 from analysis.rules.registry import (
@@ -92,7 +92,8 @@ def measured(results: Results, entry: str, name: str) -> pd.Series:
       "far_worse by more than its interval")  # fmt: skip
 def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     """Rivals that score no pair in full and keep a part of them, against full attention."""
-    partly = [role for role, about in ABOUT.items() if not about.every and role != "performer"]
+    partly = [role for role, about in ABOUT.items()
+              if not about.every and role != "performer" and role not in CONTROLS]  # fmt: skip
     own = need(only(rows(results), role=partly, budget=BUDGET)).sort_values("change")
     best, limit = own.iloc[0], limits.far_worse
     verdict = told(best["high"] <= limit, (own["low"] > limit).all())

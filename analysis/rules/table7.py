@@ -137,7 +137,7 @@ def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Out
     cell, theirs = results.cells[row["cell"]], table7_row(claim)
     ours = {"ours": float(row["ppl"])}
     if claim.column == "delta":  # in points of perplexity
-        ours = {n: value / 100 * float(row["base_ppl"]) for n, value in interval(row).items()}
+        ours = interval(row, scale=float(row["base_ppl"])) | {"unit": ""}
     apart = scope.differences(claim, cell, row)
     if not apart:
         verdict, why = in_its_setting(row, theirs["ppl"], limits)

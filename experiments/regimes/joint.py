@@ -121,14 +121,18 @@ class Joint(Centroids):
         return full.Full.load(model, folder) if (folder / full.FILE).is_file() else model
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The trace goes with the course."""
+        """The trace goes with the course, and what it is compared with."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["course"]["trace"] = list(self.trace)
+        seen = [(self.first.get(router), self.former.get(router)) for router in self.routers]
+        checkpoint["course"] |= {"trace": list(self.trace), "seen": seen}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The trace goes on; what it is compared with is taken anew."""
+        """The trace goes on."""
         super().on_load_checkpoint(checkpoint)
         self.trace = list(checkpoint["course"]["trace"])
+        for router, (first, former) in zip(self.routers, checkpoint["course"]["seen"], strict=True):
+            if first is not None and former is not None:
+                self.first[router], self.former[router] = first, former
 
 
 def watch(regime: Joint, step: int) -> None:

@@ -97,3 +97,38 @@ def test_the_default_is_judged_by_every_run_of_all_steps(
     found = decide(claim, results, limits)
     assert found.verdict == verdict, found.why
     assert f"{shares[1]:.0f}% (smollm2-135m-instruct, 0.01)" in found.why
+
+
+@pytest.mark.parametrize(("claim", "default", "other", "more", "doubt"), [
+    ("tau.0.2.dominance_centroid", 15.0, 14.9, {"temperature": 0.2}, "would be 2.5 points less"),
+    ("tau.0.2.dominance_centroid", 24.0, 23.9, {"temperature": 0.2}, ""),
+    ("window.512.dominance_full_ft", 24.0, 50.0, {"window": 512}, ""),
+    ("window.512.dominance_full_ft", 24.0, 28.0, {"window": 512}, "within 5 points"),
+])  # fmt: skip
+def test_one_run_refutes_where_it_could_have_agreed(
+    results: Results, limits: Tolerances, claim: str, default: float, other: float,
+    more: dict[str, Any], doubt: str,
+) -> None:  # fmt: skip
+    joint = claim.endswith("full_ft")
+    name, regime = ("tuned", LONG) if joint else ("ablate", ROUTERS | FOR_ALL)
+    write_ablation(results.root, name, 0.0, default, regime=regime)
+    write_ablation(results.root, f"{name}_other", 0.0, other, regime=regime, against=[name], **more)
+    (known,) = (each for each in claims() if each.id == f"table9.{claim}")
+    found = decide(known, results, limits)
+    assert (found.verdict == Verdict.NOT_REPRODUCED) == (not doubt), found.why
+    assert doubt in found.why
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01])
+def test_runs_of_the_same_routers_must_agree(
+    results: Results, limits: Tolerances, rate: float
+) -> None:
+    regime = ROUTERS | FOR_ALL
+    write_ablation(results.root, "ablate", 0.0, 24.0, regime=regime)
+    write_ablation(results.root, "other", 0.0, 36.5, regime=regime, against=["ablate"],
+                   num_groups=4)  # fmt: skip
+    write_ablation(results.root, "again", 0.0, 36.5 if rate == 0.001 else 93.0,
+                   regime=regime | {"learning_rate": rate}, num_groups=4)  # fmt: skip
+    (claim,) = (each for each in claims() if each.id == "table9.k.4.dominance_centroid")
+    found = decide(claim, results, limits)
+    assert (found.verdict == Verdict.DIRECTION) == (rate == 0.001), found.why

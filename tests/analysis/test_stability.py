@@ -6,9 +6,12 @@ import pandas as pd
 
 from analysis import ablations
 from analysis.figures.groups import dominance
+from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules.ablations import with_value
+from analysis.rules.registry import Verdict, decide
 from analysis.rules.stability import PLAIN, trained
+from experiments.settings import Tolerances
 from tests.analysis.group_files import JOINT, write_ablation, write_cure
 
 LONG = {**JOINT, "steps": 4000}
@@ -67,3 +70,26 @@ def test_what_keeps_its_group_is_looked_at_while_the_rate_is_not_zero(results: R
     middle = trace[trace["step"] == 60].assign(step=45, agreement=0.5)
     pd.concat([trace, middle]).to_csv(path / "groups.csv", index=False)
     assert abs(trained(results, PLAIN, True, "agreement")["agreement"] - 0.75) < 0.01
+
+
+def test_movements_that_were_counted_anew_are_left_out(results: Results) -> None:
+    write_cure(results.root, "recluster", 20.0)
+    path = next(results.root.rglob("groups.csv"))
+    own = pd.read_csv(path)
+    again = own[own["step"] == 1].assign(step=30)
+    pd.concat([own, again]).to_csv(path, index=False)
+    (row,) = ablations.mitigations(results).to_dict("records")
+    assert pd.isna(row["drift"])
+    assert row["agreement"] > 0
+
+
+def test_what_moves_without_the_routers_too_is_not_theirs_to_stop(
+    results: Results, limits: Tolerances
+) -> None:
+    for mitigation in ("none", "sinkhorn", "stop_gradient"):
+        write_cure(results.root, mitigation, 20.0)
+    for name in ("sinkhorn", "stop-gradient-on-inputs"):
+        (claim,) = (each for each in claims() if each.id == f"table8.{name}.representation")
+        found = decide(claim, results, limits)
+        assert found.verdict == Verdict.INCONCLUSIVE
+        assert "the training of the weights" in found.why

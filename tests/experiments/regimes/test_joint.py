@@ -63,6 +63,9 @@ def test_a_killed_run_goes_on_with_its_trace(work: Any, tmp_path: Path) -> None:
         fitted(chosen, "both", tmp_path, after_step=[kill])
     again = fitted(chosen, "both", tmp_path)
     assert [each["step"] for each in again.trace[::2]] == [1, 2, 4]
+    whole = fitted(chosen, "both", tmp_path / "whole")
+    one, other = (pd.DataFrame(each.trace) for each in (again, whole))
+    pd.testing.assert_frame_equal(one, other, rtol=1e-4)  # movements since the first step, too
 
 
 def test_a_mitigation_of_another_balance_is_refused_by_field(work: Any, tmp_path: Path) -> None:
