@@ -17,6 +17,7 @@ PAGES = ("README.md", "docs/rivals.md", "docs/speed.md", "docs/train.md")
 FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
+LESS = re.compile("the same direction, but far less")
 WORDS = {  # of one row, and of several
     Verdict.REPRODUCED: ("holds", "hold"),
     Verdict.DIRECTION: ("agrees in direction at reduced scale",
@@ -46,13 +47,17 @@ def caveats(rows: list[claims.Row]) -> str:
     """How many verdicts rest on the same measurement, and how many wait for longer runs."""
     agree, differ = (measurements(rows, verdict)
                      for verdict in (Verdict.DIRECTION, Verdict.NOT_REPRODUCED))  # fmt: skip
-    short = sum(row["verdict"] == Verdict.INCONCLUSIVE and bool(SHORT.search(row["why"]))
-                for row in rows)  # fmt: skip
+    left = [row["why"] for row in rows if row["verdict"] == Verdict.INCONCLUSIVE]
+    short, less = (sum(bool(pattern.search(why)) for why in left) for pattern in (SHORT, LESS))
     told = ""
     if agree and differ:
         told = (f" The agreement rests on {agree} separate measurements, what is not reproduced on "
                 f"{differ}.")  # fmt: skip
-    return told + (f" For {short} of the inconclusive our training was too short." if short else "")
+    if short:
+        told += f" For {short} of the inconclusive our training was too short."
+    if less:
+        told += f" {less} have the paper's direction, at less than half its size."
+    return told
 
 
 def measurements(rows: list[claims.Row], verdict: Verdict) -> int:

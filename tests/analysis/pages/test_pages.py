@@ -140,6 +140,16 @@ def test_a_measurement_that_several_rows_repeat_counts_once():
     assert pages.measurements(rows, Verdict.NOT_REPRODUCED) == 0
 
 
+def test_what_the_inconclusive_rows_lack_is_counted():
+    row = {"verdict": Verdict.INCONCLUSIVE, "evidence": "a.csv", "ours": 1.0}
+    short, less = ("small here, too, after far fewer steps",
+                   "the same direction, but far less here")  # fmt: skip
+    told = pages.caveats([row | {"why": why} for why in (short, less, less, "zero")])
+    assert told == (" For 1 of the inconclusive our training was too short."
+                    " 2 have the paper's direction, at less than half its size.")  # fmt: skip
+    assert not pages.caveats([row | {"why": less, "verdict": Verdict.DIRECTION}])
+
+
 def test_other_kinds_of_text_stand_in_a_row_each(results):
     assert or_nothing(lambda: rivals.kinds(results)) == NOTHING
     how = {"reading": "kinds", "texts": "plays"}
