@@ -3,6 +3,8 @@ one setting beside what they change."""
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -137,4 +139,7 @@ def _budget(budget: str) -> str:
     try:
         return f"budget: {100 * float(budget):g}% of the distant pairs"
     except ValueError:
-        return "the method's own" if budget == "own" else budget
+        mask = re.fullmatch(r"k(\d+)\.\w+\.(\w+)", budget)
+        if mask is None:
+            return "the method's own" if budget == "own" else budget
+        return f"mask: {mask[1]} group{'s' * (mask[1] != '1')} per query, {mask[2]} balance"
