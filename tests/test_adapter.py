@@ -331,6 +331,8 @@ def process(rank: int, port: int, folder: Path) -> None:
         flat = FullyShardedDataParallel(trained(), use_orig_params=True, device_id=CPU)
         with pytest.raises(ValueError, match="holds the routers in pieces"):
             focus.save_adapter(flat, folder / "flat")
+        with FullyShardedDataParallel.summon_full_params(flat):
+            focus.save_adapter(flat, folder / str(rank) / "whole")
     finally:
         dist.destroy_process_group()
 
@@ -344,6 +346,8 @@ def test_a_sharded_model_is_saved_whole_and_once(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="spread over several processes"):
         loaded = focus.load_adapter(build("llama"), tmp_path / "0")
     assert torch.equal(logits(loaded), logits(trained()))
+    whole = focus.load_adapter(build("llama"), tmp_path / "0" / "whole")
+    assert torch.equal(logits(whole), logits(trained()))
 
 
 @pytest.mark.parametrize("folder", ["", None, 1])
