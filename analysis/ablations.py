@@ -115,13 +115,18 @@ def every_default(results: Results, trained: str) -> pd.DataFrame:
 
 
 def again(results: Results, cell: Cell) -> list[dict[str, Any]]:
-    """The same routers trained otherwise, for as many steps as the paper's: a row each, as of
-    :func:`every_default`."""
+    """The same training at other rates, where it has as many steps as the paper's: a row each, as
+    of :func:`every_default`."""
+    own = _but_rate(cell)
     alike = [other for other in results.cells.values()
-             if other.name != cell.name and other.steps and whole(other) == whole(cell)
-             and (other.model, way(other)) == (cell.model, way(cell))
+             if other.name != cell.name and other.steps and _but_rate(other) == own
              and not scope.fewer_steps(None, results, other.name)]  # fmt: skip
     return _shares(results, alike)
+
+
+def _but_rate(cell: Cell) -> tuple[Any, ...]:
+    regime = {**cell.regime, "learning_rate": None}
+    return cell.model, cell.texts, cell.start, regime, whole(cell)
 
 
 def _shares(results: Results, cells: list[Cell]) -> list[dict[str, Any]]:
@@ -217,7 +222,7 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
 def restarted(trace: pd.DataFrame) -> bool:
     """Whether movements were counted anew on the way, from another start than the first step."""
     later = trace[trace["step"] > trace["step"].min()]
-    return bool((later.groupby("step")["drift"].max() == 0).any())
+    return bool((later.groupby(["seed", "step"])["drift"].max() == 0).any())
 
 
 def at_end(trace: pd.DataFrame) -> pd.DataFrame:

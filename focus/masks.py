@@ -194,7 +194,7 @@ def refuse_packed(kwargs: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: positions do not rise from one real token to the next, or bounds of several
-            texts are given; or positions are given that leave out padding within a text.
+            texts are given; or any are, and there is padding within a text.
     """
     positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
     bounds = kwargs.get("cu_seq_lens_q")

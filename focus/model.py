@@ -105,9 +105,12 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
 
 def _warn_of_head(inner: PreTrainedModel) -> None:
     """Tells of a head that is no language model's, which is new as a rule."""
-    own = {id(p) for p in inner.get_decoder().parameters()}
+    decoder = inner.get_decoder()
+    if inner.get_output_embeddings() is not None or _around(inner, decoder):
+        return
+    own = {id(p) for p in decoder.parameters()}
     beside = [name for name, p in inner.named_parameters() if id(p) not in own]
-    if beside and inner.get_output_embeddings() is None:
+    if beside:
         warnings.warn(f"attach: freezes every weight, {', '.join(beside)} among them; to train a "
                       "new head, set its requires_grad_(True) now", stacklevel=4)  # fmt: skip
 

@@ -148,7 +148,8 @@ def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:
 
 def refuse_flat(routers: Iterable[Router]) -> None:
     """Refuses to read routers whose parameters FSDP's first version keeps in one flat piece."""
-    if any(router.centroids.dim() < 4 for router in routers):
+    own = [router._parameters.get("centroids") for router in routers]
+    if any(each is None or each.dim() < 4 for each in own):
         raise ValueError(
             "model: FullyShardedDataParallel holds the routers in pieces; save within "
             "FullyShardedDataParallel.summon_full_params(model), or shard by fully_shard "

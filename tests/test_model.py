@@ -400,3 +400,6 @@ def test_a_new_head_is_told_of() -> None:
     with pytest.warns(UserWarning, match=r"score\.weight among them"):
         focus.attach(model, CONFIG, seed=0)
     assert not model.score.weight.requires_grad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        focus.attach(tiny("tiny-llama"), CONFIG, seed=0)

@@ -11,13 +11,13 @@ from analysis import claims
 from analysis.pages import findings, headline, rivals
 from analysis.results import Results
 from analysis.rules import Verdict
+from analysis.rules.ablations import FAR_LESS
 from analysis.words import or_nothing
 
 PAGES = ("README.md", "docs/rivals.md", "docs/speed.md", "docs/train.md")
 FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
-LESS = re.compile("the same direction, but far less")
 WORDS = {  # of one row, and of several
     Verdict.REPRODUCED: ("holds", "hold"),
     Verdict.DIRECTION: ("agrees in direction at reduced scale",
@@ -48,7 +48,8 @@ def caveats(rows: list[claims.Row]) -> str:
     agree, differ = (measurements(rows, verdict)
                      for verdict in (Verdict.DIRECTION, Verdict.NOT_REPRODUCED))  # fmt: skip
     left = [row["why"] for row in rows if row["verdict"] == Verdict.INCONCLUSIVE]
-    short, less = (sum(bool(pattern.search(why)) for why in left) for pattern in (SHORT, LESS))
+    short = sum(bool(SHORT.search(why)) for why in left)
+    less = sum(FAR_LESS in why and not SHORT.search(why) for why in left)
     told = ""
     if agree and differ:
         told = (f" The agreement rests on {agree} separate measurements, what is not reproduced on "

@@ -24,6 +24,7 @@ from experiments.settings import Tolerances
 TRAINED = {"centroid_ppl": "centroids", "finetuned_ppl": "joint",
            "dominance_centroid": "centroids", "dominance_full_ft": "joint"}  # fmt: skip
 SMALL = ("small here, too", "small in the paper alone", "small here")
+FAR_LESS = "the same direction, but far less here"
 WHOLE = 768  # the paper's model dimension: its routing in all of it
 
 
@@ -147,7 +148,7 @@ def beside(ours: Mapping[str, float], theirs: float, limit: float, less: float, 
             open, one beside zero to bear it out.
     """
     verdict, said = _beside(ours["low"], ours["high"], theirs, limit, less, words)
-    if few and (verdict == Verdict.NOT_REPRODUCED or said == words[0]):
+    if few and (verdict == Verdict.NOT_REPRODUCED or said in (words[0], FAR_LESS)):
         return Verdict.INCONCLUSIVE, said + EARLY
     return verdict, said
 
@@ -171,7 +172,7 @@ def _beside(
         return Verdict.INCONCLUSIVE, "the interval includes zero"
     if (low > 0) == (theirs > 0):
         if far_less:
-            return Verdict.INCONCLUSIVE, "the same direction, but far less here"
+            return Verdict.INCONCLUSIVE, FAR_LESS
         return Verdict.DIRECTION, "the same direction"
     return Verdict.NOT_REPRODUCED, "the other direction"
 
@@ -185,7 +186,8 @@ def perfect(row: pd.Series) -> float:
     "table9.{parameter}.{value}.dominance_centroid",
     "table9.{parameter}.{value}.dominance_full_ft",
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
-    "of zero or wholly within the limit same_share; where it is small, one wholly beyond it",
+    "of zero or wholly within the limit same_share, unless its fall is out of reach; where it is "
+    "small, one wholly beyond it and not within it of the paper's; in runs that agree",
 )  # fmt: skip
 def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group, with one setting changed."""
@@ -203,7 +205,9 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     ours = {end: float(row[f"points_{end}"]) - even for end in ("low", "high")}
     theirs = paper - base - even
     verdict, why = beside(ours, theirs, limit, limits.much_less, few)
-    if not few and theirs - limit <= ours["low"] and ours["high"] <= theirs + limit:
+    near = theirs - limit <= ours["low"] and ours["high"] <= theirs + limit
+    far = ours["low"] if theirs < 0 else ours["high"]
+    if not few and near and (abs(theirs) <= limit or far / theirs >= limits.much_less):
         verdict, why = Verdict.DIRECTION, f"within {limit:g} points of it"
     if verdict != Verdict.INCONCLUSIVE and (doubt := doubts(results, row, theirs, verdict, limits)):
         verdict, why = Verdict.INCONCLUSIVE, f"{why}, but {doubt}"
@@ -214,19 +218,18 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
 
 def doubts(results: Results, row: pd.Series, theirs: float, verdict: Verdict,
            limits: Tolerances) -> str:  # fmt: skip
-    """Why the largest group of one run settles nothing, empty where it does: another run disagrees,
-    or, where it would refute, the paper's fall is out of reach or one small model is all there is.
-    """
-    cell = results.cells[row["cell"]]
-    for other in ablations.again(results, cell):
-        if abs(other["largest"] - row["largest"]) > limits.same_share:
-            return f"{other['largest']:.0f}% at a rate of {other['rate']:g}"
+    """Why the largest group of one run settles nothing, empty where it does: at another rate it, or
+    the default, has another; or, where it would refute, the paper's fall is out of reach."""
+    share = float(row["largest"])
+    sides = (("cell", share, ""), ("base", share - float(row["points"]), "the default has "))
+    for name, own, whose in sides:
+        for other in ablations.again(results, results.cells[row[name]]):
+            if abs(other["largest"] - own) > limits.same_share:
+                return f"{whose}{other['largest']:.0f}% at a rate of {other['rate']:g}"
     if verdict != Verdict.NOT_REPRODUCED:
         return ""
     default = ablations.whole(results.cells[row["base"]])["num_groups"]
-    room = float(row["largest"] - row["points"]) - 100 / default
+    room = share - float(row["points"]) - 100 / default
     if theirs < 0 and room < max(limits.same_share, -limits.much_less * theirs):
-        return f"groups of one size would be {room:.1f} points less than the default's"
-    if cell.model.startswith("small-"):
-        return "on one small model alone"
+        return f"the default is only {room:.1f} points above groups of one size"
     return ""

@@ -11,11 +11,21 @@ from analysis import answers, scope
 from analysis.cells import Cell
 from analysis.comparisons import best, quality
 from analysis.paper import Claim, theirs
-from analysis.results import Results, reading_of
+from analysis.results import Results
 from analysis.rows import columns, need, only, row_of
-from analysis.rules.ablations import beside, beside_paper, pretrained
+from analysis.rules.ablations import FAR_LESS, beside, beside_paper, pretrained
 from analysis.rules.answers import NAMES, known
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, judged, points, rule
+from analysis.rules.registry import (
+    EARLY,
+    Outcome,
+    Verdict,
+    changed,
+    facts,
+    interval,
+    judged,
+    points,
+    rule,
+)
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
@@ -55,6 +65,8 @@ def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outco
     gains, harm = row["high"] < 0, change > -limit
     if few and (row["low"] > 0 if ".focus" in claim.id else gains and harm):
         verdict, said = Verdict.INCONCLUSIVE, "too few steps to tell"
+    elif few and said == FAR_LESS:
+        said += EARLY
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
            f"paper {change:+.1%}: {said}")  # fmt: skip
     return Outcome(verdict, why + trained(results.cells[row["cell"]], claim), **interval(row),
@@ -120,8 +132,7 @@ def further(results: Results, before: str) -> Outcome:
         f"({found.low:+.3f} to {found.high:+.3f})"
     )
     if int(before):
-        plays = reading_of(results.run_of(own["evidence"])).get("documents")
-        why += f"; the questions follow pages of {plays} validation plays, not of test ones"
+        why += "; the questions follow pages of validation plays, not of test ones"
     known = facts(own, results, "questions") | columns(found, "ours")
     verdict = judged(-found.high, -found.low, 0.0)
     if verdict == Verdict.REPRODUCED and not mask["divergence"]:

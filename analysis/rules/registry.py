@@ -35,9 +35,9 @@ class Verdict(StrEnum):
 class Outcome:
     """What a rule says about one claim.
 
-    ours, low, high: our figure with its interval; unit: theirs, where it is not that of the paper's
-    figure; n: what the interval is over (documents, cases, repetitions). `same_setting` is the
-    only way to a plain "reproduced": the rule has checked that nothing was reduced.
+    ours, low, high: our figure with its interval; unit: of a change, where it is one; n: what the
+    interval is over (documents, cases, repetitions). `same_setting` is the only way to a plain
+    "reproduced": the rule has checked that nothing was reduced.
     """
 
     verdict: Verdict

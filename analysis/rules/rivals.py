@@ -74,14 +74,14 @@ def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     kept = "all" if row["budget"] == "own" else f"{row['distant_density']:.1%}"
     kept += " of the distant pairs"
     if entry == "table10":
-        kept = f"{keys:.0f} of {row['context']:,.0f} keys a query"
-    why = (f"{changed(row)} against full attention ({kept}), on an adapted model; the paper has "
+        kept = f"{keys:.0f} keys a query, in {row['context']:,.0f} tokens"
+    why = (f"{changed(row)} with {kept}, against full attention of an adapted model; the paper has "
            f"{change:+.1%} against pretrained: {said}")  # fmt: skip
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
 def measured(results: Results, entry: str, name: str) -> pd.Series:
-    """A rival on the common reading; of Table 10 with as few keys as there, where that was read."""
+    """A rival on the common reading; of Table 10 with as few keys as it can, where so read."""
     few = row_of(quality(results), experiment=f"{name}_few", base_role="adapted", condition="hard")
     if entry == "table10" and few is not None:
         return few

@@ -2,10 +2,10 @@
 tables of the paper print.
 
 What is blocked, and what collapses, is judged against a plain softmax trained alike: a mitigation
-blocks an escape where it leaves at most the share ``blocked`` of that movement. Two things the
-measures cannot tell. Hidden states move with frozen weights, too, since attention changes, and with
-trained ones whether the routers' gradient reaches them or not; and a mitigation that sets centroids
-itself moves them, whether they would have drifted or not.
+blocks an escape where it leaves at most the share ``blocked`` of that movement. Three things the
+measures cannot tell. Hidden states move with frozen weights, too, since attention changes; they
+move with trained ones whether the routers' gradient reaches them or not; and a mitigation that sets
+centroids itself moves them, whether they would have drifted or not.
 
 The paper names no learning rate, and the largest group depends on it and on the model. So every run
 of as many steps as the paper's is asked for the default's, and they decide only where they agree.
@@ -96,9 +96,11 @@ def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) ->
         return (f"with frozen weights they move by {frozen['shift'].max():.2f}, too, so the "
                 "measure cannot show them blocked")  # fmt: skip
     detached = row_of(known, name=DETACHED, weights=True)
-    if measure == "shift" and detached is not None and detached["shift"] > limit:
+    seen = detached is not None and min(row["shift"], detached["shift"]) > limit
+    if measure == "shift" and detached is not None and seen:
         return (f"they move by {detached['shift']:.2f} where no gradient of the routers reaches "
-                "them, too: what moves them is the training of the weights")  # fmt: skip
+                f"them{', too' * (row['name'] != DETACHED)}: what moves them is the training of "
+                "the weights")  # fmt: skip
     return ""
 
 
@@ -260,8 +262,9 @@ def of_default(claim: Claim, results: Results, limits: Tolerances, trained: str)
            f"steps; the paper, which names no rate, {paper:g}% (limit {limit:g})")  # fmt: skip
     if not within and not beyond:
         why += ": our runs do not agree"
-    if beyond and all(str(model).startswith("small-") for model in runs["model"]):
-        beyond, why = False, f"{why}: of one small model alone"
+    models = set(runs["model"])
+    if beyond and len(models) == 1 and models.pop().startswith("small-"):
+        beyond, why = False, f"{why}; all of one small model"
     ours = float(runs["largest"].iloc[0])
     return Outcome(told(within, beyond), why, ours, **facts(of_groups(runs.iloc[0]), results))
 

@@ -130,7 +130,8 @@ class Joint(Centroids):
         """The trace goes on."""
         super().on_load_checkpoint(checkpoint)
         self.trace = list(checkpoint["course"]["trace"])
-        for router, (first, former) in zip(self.routers, checkpoint["course"]["seen"], strict=True):
+        seen = checkpoint["course"].get("seen", [])  # none in files of before
+        for router, (first, former) in zip(self.routers, seen, strict=bool(seen)):
             if first is not None and former is not None:
                 self.first[router], self.former[router] = first, former
 
@@ -161,11 +162,12 @@ def state(regime: Joint, router: Router) -> dict[str, float | None]:
            "hidden": regime.seen.hidden[router].detach().clone()}  # fmt: skip
     first, former = regime.first.setdefault(router, now), regime.former.get(router)
     regime.former[router] = groups
+    kept = None if former is None else former.to(groups.device) == groups
     return {
         **balance_statistics(members),
         "alive": alive(members),
         "confidence": float(logits.softmax(-1).amax(-1).mean()),
-        "agreement": None if former is None else float((former == groups).float().mean()),
+        "agreement": None if kept is None else float(kept.float().mean()),
         "drift": change(first["centroids"], now["centroids"]),
         "shift": change(first["hidden"], now["hidden"]),
         "rank": rank(regime.seen.projected(router)),
@@ -179,6 +181,7 @@ def alive(members: Tensor) -> int:
 
 def change(before: Tensor, now: Tensor) -> float:
     """Norm of a change, of the norm before."""
+    before = before.to(now.device)  # a checkpoint's lie on the CPU
     return float((now - before).norm() / before.norm())
 
 

@@ -17,10 +17,12 @@ JOINT = {"name": "joint", "steps": 24, "context": 256, "weights": True, "mitigat
 
 def write_ablation(root: Path, block: str, change: float, largest: float, *,
                    against: Sequence[str] = ("pretrained",), wobble: float = 1e-4,
-                   regime: Any = ROUTERS, **fields: Any) -> None:  # fmt: skip
+                   regime: Any = ROUTERS, model: str = "smollm2-135m-instruct",
+                   **fields: Any) -> None:  # fmt: skip
     """One setting of the paper's setup: its loss under the training gate, and its groups."""
     method = DEFAULT | fields
-    known = {"method": method, "regime": regime, "against": against}
+    known: dict[str, Any] = {"method": method, "regime": regime, "against": against,
+                             "model": model}  # fmt: skip
     write_read(root, block, losses("soft", change=change, wobble=wobble), **known)
     write_groups(root, block, largest, wobble=1000 * wobble, **known)
 

@@ -100,7 +100,7 @@ def test_the_default_is_judged_by_every_run_of_all_steps(
 
 
 @pytest.mark.parametrize(("claim", "default", "other", "more", "doubt"), [
-    ("tau.0.2.dominance_centroid", 15.0, 14.9, {"temperature": 0.2}, "would be 2.5 points less"),
+    ("tau.0.2.dominance_centroid", 15.0, 14.9, {"temperature": 0.2}, "only 2.5 points above"),
     ("tau.0.2.dominance_centroid", 24.0, 23.9, {"temperature": 0.2}, ""),
     ("window.512.dominance_full_ft", 24.0, 50.0, {"window": 512}, ""),
     ("window.512.dominance_full_ft", 24.0, 28.0, {"window": 512}, "within 5 points"),
@@ -132,3 +132,32 @@ def test_runs_of_the_same_routers_must_agree(
     (claim,) = (each for each in claims() if each.id == "table9.k.4.dominance_centroid")
     found = decide(claim, results, limits)
     assert (found.verdict == Verdict.DIRECTION) == (rate == 0.001), found.why
+
+
+def test_a_default_whose_share_goes_by_the_rate_is_no_measure(
+    results: Results, limits: Tolerances
+) -> None:
+    write_ablation(results.root, "steady", 0.0, 24.0, regime=LONG)
+    write_ablation(results.root, "other", 0.0, 50.0, regime=LONG, against=["steady"],
+                   window=512)  # fmt: skip
+    (claim,) = (each for each in claims() if each.id == "table9.window.512.dominance_full_ft")
+    assert decide(claim, results, limits).verdict == Verdict.NOT_REPRODUCED
+    write_ablation(results.root, "again", 0.0, 56.0, regime=LONG | {"learning_rate": 0.01})
+    found = decide(claim, Results(results.base), limits)
+    assert found.verdict == Verdict.INCONCLUSIVE
+    assert "the default has 56% at a rate of 0.01" in found.why
+
+
+@pytest.mark.parametrize("model", ["smollm2-135m-instruct", "small-gpt2"])
+def test_one_small_model_refutes_no_default(
+    results: Results, limits: Tolerances, model: str
+) -> None:
+    write_ablation(results.root, "tuned", 0.0, 90.0, regime=JOINT)
+    write_ablation(results.root, "tuned_other", 0.0, 90.0, regime=JOINT, against=["tuned"],
+                   num_groups=16)  # fmt: skip
+    for name, rate in (("steady", 0.001), ("steady_rate", 0.01)):
+        write_ablation(results.root, name, 0.0, 60.0, regime=LONG | {"learning_rate": rate},
+                       model=model)  # fmt: skip
+    (claim,) = (each for each in claims() if each.id == "table9.k.8.dominance_full_ft")
+    found = decide(claim, results, limits)
+    assert (found.verdict == Verdict.NOT_REPRODUCED) == (model != "small-gpt2"), found.why
