@@ -106,10 +106,16 @@ def test_padding_between_the_turns_of_a_conversation() -> None:
     model, ids = attached("tiny-llama"), token_ids(2, 80)
     mask = torch.ones(2, 80, dtype=torch.long)
     mask[0, 30:41] = 0
+    with pytest.raises(ValueError, match="padding between real tokens"):
+        in_steps(model, ids, [30, 20, *[1] * 30], mask)
+    ids[0, :41] = ids[0, :41].roll(11)  # as the error says: before the text
+    mask[0, :41] = mask[0, :41].roll(11)
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     expected = forced(model, ids, attention_mask=mask, position_ids=positions)
     out = in_steps(model, ids, [30, 20, *[1] * 30], mask)
     assert torch.allclose(out[mask.bool()], expected[mask.bool()], atol=TOLERANCE)
+    alone = forced(model, ids[:1, 11:])
+    assert torch.allclose(expected[0, 11:], alone[0], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
