@@ -57,7 +57,7 @@ def caveats(rows: list[claims.Row]) -> str:
     if short:
         told += f" For {short} of the inconclusive our training was too short."
     if less:
-        told += f" {less} have the paper's direction, at less than half its size."
+        told += f" Another {less} have the paper's direction, at less than half its size."
     return told
 
 

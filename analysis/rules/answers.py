@@ -210,7 +210,7 @@ def by_task(results: Results, row: pd.Series) -> pd.DataFrame:
 
 
 def over_tasks(results: Results, row: pd.Series) -> str:
-    """Words with the interval over tasks, which stand for more: questions of one are alike."""
+    """Words with the interval over tasks: questions of one task are alike."""
     tasks = by_task(results, row)
     if len(tasks) < 2:
         return ""

@@ -96,8 +96,9 @@ def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) ->
         return (f"with frozen weights they move by {frozen['shift'].max():.2f}, too, so the "
                 "measure cannot show them blocked")  # fmt: skip
     detached = row_of(known, name=DETACHED, weights=True)
-    seen = detached is not None and min(row["shift"], detached["shift"]) > limit
-    if measure == "shift" and detached is not None and seen:
+    if measure == "shift" and detached is not None and min(
+        row["shift"], detached["shift"]
+    ) > limit:  # fmt: skip
         return (f"they move by {detached['shift']:.2f} where no gradient of the routers reaches "
                 f"them{', too' * (row['name'] != DETACHED)}: what moves them is the training of "
                 "the weights")  # fmt: skip

@@ -28,3 +28,12 @@ def test_what_lies_far_off_is_written_down(far):
 
 def test_what_lies_near_the_others_is_drawn():
     assert cut(0.05) == ((-100, 100), [])
+
+
+@pytest.mark.parametrize(("budget", "words"), [
+    ("0.125", "budget: 12.5% of the distant pairs"), ("own", "the method's own"),
+    ("k1.symmetric.causal", "mask: 1 group per query, causal balance"),
+    ("k2.multi_probe.sinkhorn", "mask: 2 groups per query, sinkhorn balance"),
+])  # fmt: skip
+def test_a_budget_has_words(budget: str, words: str) -> None:
+    assert equal._budget(budget) == words

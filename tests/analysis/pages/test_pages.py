@@ -147,7 +147,7 @@ def test_what_the_inconclusive_rows_lack_is_counted():
     both = f"{less}, after far fewer steps"
     told = pages.caveats([row | {"why": why} for why in (short, less, less, both, "zero")])
     assert told == (" For 2 of the inconclusive our training was too short."
-                    " 2 have the paper's direction, at less than half its size.")  # fmt: skip
+                    " Another 2 have the paper's direction, at less than half its size.")  # fmt: skip
     assert not pages.caveats([row | {"why": less, "verdict": Verdict.DIRECTION}])
 
 

@@ -117,6 +117,11 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("table7.gpt2-124m.k1.speedup", gpu(H200, {"K": 4, "heads": 12, "method": "ours",
                                                    "speedup": 3.8}),
          DIRECTION, gpu(H200, {"K": 4, "heads": 12, "method": "ours", "speedup": 2.0})),
+        ("table7.gpt2-124m.k1.speedup",  # the paper's own calls, where they were timed
+         gpu(H200, *({"K": 4, "heads": 12, "method": method, "speedup": speed}
+                     for method, speed in (("ours", 6.0), ("paper_k1", 3.8)))), DIRECTION,
+         gpu(H200, *({"K": 4, "heads": 12, "method": method, "speedup": speed}
+                     for method, speed in (("ours", 3.8), ("paper_k1", 2.0))))),
     ],
     "top2_bound": [
         ("audit.2", paper({2: 0.1}, {"density": 0.8}), ARITHMETIC, paper({2: 0.1}, TOP2)),
