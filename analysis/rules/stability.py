@@ -90,15 +90,15 @@ def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) ->
     """Why a measure says nothing of a mitigation; empty where it does."""
     if measure == "drift" and row["name"] in SETS_CENTROIDS:
         return "the mitigation sets the centroids itself, which this measure counts as drift"
+    if measure != "shift":
+        return ""
     known = only(ablations.mitigations(results), steps=row["steps"])
     frozen = only(known, name=[row["name"], PLAIN], weights=False)
-    if measure == "shift" and (frozen["shift_high"] > limit).any():
+    if (frozen["shift_high"] > limit).any():
         return (f"with frozen weights they move by {frozen['shift'].max():.2f}, too, so the "
                 "measure cannot show them blocked")  # fmt: skip
     detached = row_of(known, name=DETACHED, weights=True)
-    if measure == "shift" and detached is not None and min(
-        row["shift"], detached["shift"]
-    ) > limit:  # fmt: skip
+    if detached is not None and min(row["shift"], detached["shift"]) > limit:
         return (f"they move by {detached['shift']:.2f} where no gradient of the routers reaches "
                 f"them{', too' * (row['name'] != DETACHED)}: what moves them is the training of "
                 "the weights")  # fmt: skip

@@ -145,9 +145,11 @@ def test_what_the_inconclusive_rows_lack_is_counted():
     short, less = ("small here, too, after far fewer steps",
                    "the same direction, but far less here")  # fmt: skip
     both = f"{less}, after far fewer steps"
-    told = pages.caveats([row | {"why": why} for why in (short, less, less, both, "zero")])
-    assert told == (" For 2 of the inconclusive our training was too short."
-                    " Another 2 have the paper's direction, at less than half its size.")  # fmt: skip
+    rows = [row | {"why": why} for why in (short, less, less, both, "zero")]
+    assert pages.caveats(rows) == (
+        " For 2 of the inconclusive our training was too short."
+        " Another 2 have the paper's direction, at less than half its size."
+    )
     assert not pages.caveats([row | {"why": less, "verdict": Verdict.DIRECTION}])
 
 
