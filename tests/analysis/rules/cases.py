@@ -81,14 +81,12 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          paper({1: 0.02}, **GPT2)),
         ("table7.gpt2-124m.k2.delta", paper({2: -0.05}, **GPT2), DIRECTION,
          paper({2: 0.05}, **{**GPT2, "texts": "plays", "regime": TRAINED})),
-    ],
-    "one_group": [("ours.paper.k1", paper({1: 1.2}, with_sinks=0.02), DIRECTION, paper({1: 0.02}))],
-    "two_groups": [
-        ("ours.paper.k2", paper({2: 0.02}), DIRECTION, paper({2: 0.2}, with_sinks=0.01))
+        ("table7.mistral-7b.k1.ppl", paper({1: 1.2}, with_sinks=0.02), DIRECTION,
+         paper({1: 0.02})),  # another model stands in
     ],
     "retained": [
-        ("ours.paper.k2.pairs", paper({2: 0.1}, {"distant_density": 0.65}), DIRECTION,
-         paper({2: 0.1}, {"distant_density": 0.3})),
+        ("table7.mistral-7b.k2.pairs_retained", paper({2: 0.1}, {"distant_density": 0.75}),
+         DIRECTION, paper({2: 0.1}, {"distant_density": 0.3})),
         ("table7.gpt2-124m.k2.pairs_retained", paper({2: 0.1}, {"distant_density": 0.6}, **GPT2),
          DIRECTION, paper({2: 0.1}, {"distant_density": 0.95}, **GPT2)),
     ],
@@ -265,6 +263,10 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          tuned(0.03, texts="essays", steps=4000)),
         ("from_scratch.mistral-7b.ppl_focus", tuned(0.0, texts="articles", names=SCRATCH_NAMES),
          DIRECTION, tuned(0.1, texts="articles", names=SCRATCH_NAMES, steps=4000)),
+    ],
+    "alone": [
+        (f"{table}.focus.ppl", soft(-0.15, -0.15, TRAINED), DIRECTION, soft(0.05, 0.03, TRAINED))
+        for table in ("table1", "table10")
     ],
     "gains": [
         ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,

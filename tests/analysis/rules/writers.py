@@ -77,11 +77,13 @@ def dense(change: float, kept: float = 1.0) -> Writer:
     return paper({3: change, 4: change}, rows)
 
 
-def soft(hard: float) -> Writer:
+def soft(hard: float, gate: float = 0.0, regime: dict[str, Any] = ROUTERS) -> Writer:
+    """The paper's setup under its training gate and under the mask of two groups."""
+
     def write(results: Results) -> None:
         write_pretrained(results.root)
-        write_paper(results.root, {2: hard})
-        write_read(results.root, "paper", rows_of("soft", change=0.0), method=PAPER, regime=ROUTERS,
+        write_paper(results.root, {2: hard}, regime=regime)
+        write_read(results.root, "paper", rows_of("soft", change=gate), method=PAPER, regime=regime,
                    against=["pretrained"])  # fmt: skip
 
     return write
