@@ -106,12 +106,13 @@ def perplexity(rows: pd.DataFrame) -> float:
     return float(np.exp(rows["nll"].sum() / rows["tokens"].sum()))
 
 
-def best(results: Results, block: str) -> Cell:
-    """The cell of an experiment that costs least on validation documents, as it was trained."""
-    own = only(results.rows, experiment=block, condition=["full", "soft"])
+def best(results: Results, cells: Iterable[str]) -> Cell:
+    """Of these cells the one that costs least on validation documents, as it was trained."""
+    own = only(results.rows, cell=list(cells), condition=["full", "soft"])
     opened = {file: reading_of(results.run_of(file)).get("final") for file in set(own["evidence"])}
     own = need(own[~own["evidence"].map(opened).astype(bool)])
-    return results.cells[str(own.groupby("cell")["nll"].sum().idxmin())]
+    costs = own.groupby("cell")[["nll", "tokens"]].sum()  # a token: seeds may differ in number
+    return results.cells[str((costs["nll"] / costs["tokens"]).idxmin())]
 
 
 def against_full(frame: pd.DataFrame) -> pd.DataFrame:

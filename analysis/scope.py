@@ -57,8 +57,11 @@ def trained(results: Results, cell: Cell) -> int:
     if cell.regime.get("learning_rate", 1.0) < NO_RATE:
         steps = 0
     start = results.cells.get(cell.start or "")
-    same = start is not None and start.method.get("name") == name
-    return steps + (trained(results, start) if start is not None and same else 0)
+    if start is None or start.method.get("name") != name:
+        return steps
+    if cell.regime.get("name") == "lora" and start.regime.get("name") != "lora":
+        return steps  # of LoRA: the routers stay as they are
+    return steps + trained(results, start)
 
 
 def describe(results: Results, cell: Cell | None, evidence: str) -> str:

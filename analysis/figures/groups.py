@@ -160,7 +160,7 @@ def _panel(axis: Axes, results: Results, cells: Sequence[Cell]) -> None:
         look = style.nth(FIRST.index(mitigation))
         axis.plot(by_step.index, by_step["mean"], markersize=4, markevery=max(1, len(by_step) // 5),
                   label=ablations.NAMES[mitigation].replace("-", " "), **look)  # fmt: skip
-        wide = float(stats.t.ppf(0.975, layers - 1)) * by_step["sem"]
+        wide = float(stats.t.ppf((1 + results.confidence) / 2, layers - 1)) * by_step["sem"]
         below, above = by_step["mean"] - wide, (by_step["mean"] + wide).clip(upper=100)
         style.band(axis, below, above, look["color"])
     if cells:

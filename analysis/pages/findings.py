@@ -17,9 +17,9 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from analysis import claims, ladder, tables
-from analysis.comparisons import best
 from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
+from analysis.rules.table7 import paper_way
 from analysis.words import NONE
 
 SOURCE, FAILED = "findings.md.jinja", "failed.md.jinja"
@@ -120,7 +120,7 @@ def places(results: Results, row: Any) -> dict[str, Any]:
             K=8, k=1, heads=heads, hardware=need(results.gpu)[0]["hardware"]),
         "beside_fastest": lambda method, length: beside_fastest(row, results, method, length),
         "gate": lambda reading, condition="soft", budget="own": row(
-            "quality", cell=best(results, "paper_steps").name, reading=reading,
+            "quality", cell=paper_way(results, 2)["cell"], reading=reading,
             condition=condition, budget=budget, base_role="pretrained"),
         "tuned": lambda texts, condition="soft": row(
             "finetuning", weights="fine-tuned", steps=4000, method="focus", texts=texts,

@@ -80,8 +80,13 @@ def cell_of(claim: Claim, results: Results) -> Cell:
         return results.cells[paper_way(results, 2)["cell"]]
     if entry == "table3":
         read = {each.block for each in results.cells.values()}
-        return best(results, need([each for each in BLOCKS[method] if each in read])[-1])
+        return rate_of(results, need([each for each in BLOCKS[method] if each in read])[-1])
     return nearest(results, float(method.rsplit("lr", 1)[1]) * claim.setting["steps"])
+
+
+def rate_of(results: Results, block: str) -> Cell:
+    """The cell of a block at the rate that is best on validation documents."""
+    return best(results, [each.name for each in results.cells.values() if each.block == block])
 
 
 def trained(cell: Cell, claim: Claim) -> str:
@@ -122,7 +127,7 @@ ROUTED = "answers_paper"
       "answers are nearer")  # fmt: skip
 def further(results: Results, before: str) -> Outcome:
     """LoRA at its best rate against the paper's mask, by the same questions."""
-    cell = best(results, BLOCKS["lora-r4"][0])  # as few steps as the mask
+    cell = rate_of(results, BLOCKS["lora-r4"][0])  # as few steps as the mask
     found = answers.apart(results, cell.name, ROUTED, int(before))
     own, mask = (only(answers.distances(results), cell=name, before=int(before)).iloc[0]
                  for name in (cell.name, ROUTED))  # fmt: skip

@@ -51,9 +51,9 @@ def of_groups(row: pd.Series) -> dict[str, Any]:
 
 def known(row: Mapping[str, Any], results: Results, n: str = "layers") -> dict[str, Any]:
     """Evidence, command, n and scale."""
-    cell = results.cells[row["cell"]]
+    cell, seeds = results.cells[row["cell"]], results.run_of(row["evidence"])["seeds"]
     scale = (f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
-             f"{row['steps']} steps; seed 0")  # fmt: skip
+             f"{row['steps']} steps; seed {', '.join(map(str, seeds))}")  # fmt: skip
     return facts(row, results, n, scale)
 
 

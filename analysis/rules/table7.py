@@ -44,11 +44,18 @@ def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Se
         _few=[scope.fewer_steps(claim, results, c.name) for c in cells],
     )
     row = need(own[plain]).sort_values(["_other", "_gate", "_few"], kind="stable").iloc[0]
-    same = {name: row[name] for name in ("experiment", "model", "reading", "texts")}
-    rates = only(own, **same)
+    rates = only(own, **{name: row[name] for name in ("model", "reading", "texts")})
+    rates = rates[[alike(results, name, row["cell"]) for name in rates["cell"]]]
     if len(rates) == 1:
         return row
-    return need(row_of(rates, cell=best(results, row["experiment"]).name))
+    return need(row_of(rates, cell=best(results, rates["cell"]).name))
+
+
+def alike(results: Results, name: str, other: str) -> bool:
+    """Whether two cells differ in their learning rate at most."""
+    one, two = results.cells[name], results.cells[other]
+    apart = {k for k in one.regime | two.regime if one.regime.get(k) != two.regime.get(k)}
+    return one.method == two.method and apart <= {"learning_rate"}
 
 
 def of_all_steps(claim: Claim, results: Results) -> pd.Series | None:
