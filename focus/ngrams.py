@@ -10,6 +10,7 @@ Shape suffixes: B batch, T tokens, M queries, E keys of a query, N candidates.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -120,17 +121,11 @@ def _latest(numbers: Tensor, whole: Tensor, real: Tensor, count: int, window: in
 
 
 class NgramIndex:
-    """The token ids of a cache, and for each n-gram the keys that follow it, kept up to date.
-
-    A step then looks up a few words where :func:`keys_after_ngrams` would look through the whole
-    text; what it finds is the same. On a device other than the CPU, where asking for ids would wait
-    for it, and for many tokens at once, that function is what looks.
-    """
+    """The token ids of a cache, for what its next tokens meet."""
 
     def __init__(self) -> None:
         self.ids: Tensor | None = None  # (B, T)
         self.real: Tensor | None = None  # (B, T) bool; None: all are
-        self.rows: list[_Row] = []
 
     @property
     def seen(self) -> int:
@@ -139,42 +134,29 @@ class NgramIndex:
 
     def extend(self, ids_BM: Tensor, real_BM: Tensor | None, longest: int, count: int,
                window: int) -> Tensor:  # fmt: skip
-        """Appends tokens and finds what each of them meets, as :func:`keys_after_ngrams` of all
-        tokens so far."""
-        self._append(ids_BM, real_BM)
-        if self.ids is None:
-            raise RuntimeError("nothing was appended")
-        batch, queries = ids_BM.shape
-        if queries > FEW or ids_BM.device.type != "cpu" or self.seen <= window:
-            return keys_after_ngrams(self.ids, longest, count, window, queries, self.real)
-        if not self.rows or self.rows[0].longest < longest:
-            self.rows = [_Row(longest) for _ in range(batch)]
-        found = []
-        for b, row in enumerate(self.rows):
-            real = None if self.real is None else self.real[b, row.seen :].tolist()
-            row.extend(self.ids[b, row.seen :].tolist(), real)
-            ends = range(self.seen - queries, self.seen)
-            found.append([row.keys_after(end, longest, count, window) for end in ends])
-        return torch.tensor(found, device="cpu")
-
-    def _append(self, ids: Tensor, real: Tensor | None) -> None:
-        if real is not None or self.real is not None:
-            new = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-            before = new.new_ones(len(ids), self.seen) if self.real is None else self.real
+        """Appends tokens and finds what each of them meets: :func:`keys_after_ngrams` of all tokens
+        so far. A few on a CPU, where a look at an id waits for nothing, are looked up one by one.
+        """
+        if real_BM is not None or self.real is not None:
+            new = torch.ones_like(ids_BM, dtype=torch.bool) if real_BM is None else real_BM
+            before = new.new_ones(len(new), self.seen) if self.real is None else self.real
             self.real = torch.cat([before, new], 1)
-        self.ids = ids.clone() if self.ids is None else torch.cat([self.ids, ids], 1)
+        self.ids = ids_BM.clone() if self.ids is None else torch.cat([self.ids, ids_BM], 1)
+        queries = ids_BM.shape[1]
+        if queries > FEW or ids_BM.device.type != "cpu":
+            return keys_after_ngrams(self.ids, longest, count, window, queries, self.real)
+        real = [None] * len(ids_BM) if self.real is None else self.real.numpy()
+        ends = range(self.seen - queries, self.seen)
+        found = [[_of_word(*row, end, longest, count, window) for end in ends]
+                 for row in zip(self.ids.numpy(), real, strict=True)]  # fmt: skip
+        return torch.tensor(found, device="cpu")
 
     def crop(self, seen: int) -> None:
         """Forgets all but the first ``seen`` tokens."""
         if self.ids is None or seen >= self.seen:
             return
-        if seen == 0:
-            self.ids, self.real, self.rows = None, None, []
-            return
-        self.ids = self.ids[:, :seen]
-        self.real = None if self.real is None else self.real[:, :seen]
-        for row in self.rows:
-            row.crop(seen)
+        self.ids = self.ids[:, :seen] if seen else None
+        self.real = self.real[:, :seen] if seen and self.real is not None else None
 
     def select(self, index: Tensor) -> None:
         """Keeps the sequences named, in that order; one may be named several times."""
@@ -183,75 +165,22 @@ class NgramIndex:
         index = index.to(self.ids.device)
         self.ids = self.ids.index_select(0, index)
         self.real = None if self.real is None else self.real.index_select(0, index)
-        if self.rows:
-            held, named = self.rows, index.tolist()
-            self.rows = [held[b] if named.index(b) == at else held[b].copy()
-                         for at, b in enumerate(named)]  # fmt: skip
 
 
-class _Row:
-    """One sequence: of each n-gram the latest key after it, and of each key the one before."""
-
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
-        self.ids: list[int] = []
-        self.run: list[int] = []  # real tokens up to each, itself among them
-        self.latest: dict[tuple[int, ...], int] = {}
-        self.before: list[list[int]] = [[] for _ in range(longest)]
-
-    @property
-    def seen(self) -> int:
-        """Tokens so far."""
-        return len(self.ids)
-
-    def copy(self) -> _Row:
-        """One that goes on by itself."""
-        other = _Row(self.longest)
-        other.ids, other.run, other.latest = self.ids[:], self.run[:], self.latest.copy()
-        other.before = [each[:] for each in self.before]
-        return other
-
-    def extend(self, ids: list[int], real: list[bool] | None) -> None:
-        """Appends tokens."""
-        for at, token in enumerate(ids):
-            position = self.seen
-            is_real = real is None or real[at]
-            run = self.run[-1] if self.run else 0
-            for order, before in enumerate(self.before, 1):
-                if not is_real or run < order:
-                    before.append(NONE)
-                    continue
-                words = tuple(self.ids[position - order :])
-                before.append(self.latest.get(words, NONE))
-                self.latest[words] = position
-            self.ids.append(token)
-            self.run.append(run + 1 if is_real else 0)
-
-    def crop(self, seen: int) -> None:
-        """Forgets all but the first ``seen`` tokens."""
-        while self.seen > seen:
-            run, position = self.run.pop(), self.seen - 1
-            self.ids.pop()
-            for order, before in enumerate(self.before, 1):
-                former = before.pop()
-                if run <= order:  # no key after so many words
-                    continue
-                words = tuple(self.ids[position - order :])
-                if former == NONE:
-                    del self.latest[words]
-                else:
-                    self.latest[words] = former
-
-    def keys_after(self, end: int, longest: int, count: int, window: int) -> list[int]:
-        """What the token at ``end`` meets, ``count`` positions."""
-        found: dict[int, None] = {}
-        for order in range(min(longest, self.run[end]), 0, -1):
-            at = self.latest.get(tuple(self.ids[end + 1 - order : end + 1]), NONE)
-            while at > max(NONE, end - window):
-                at = self.before[order - 1][at]
-            for _ in range(count):
-                if at == NONE:
-                    break
-                found[at] = None
-                at = self.before[order - 1][at]
-        return [*found, *[NONE] * count][:count]
+def _of_word(ids: np.ndarray, real: np.ndarray | None, end: int, longest: int, count: int,
+             window: int) -> list[int]:  # fmt: skip
+    """What the token at ``end`` of one text (T) meets: the few places of its last token are looked
+    through, not the text again for each length."""
+    at = np.flatnonzero(ids[: max(0, end - window)] == ids[end]) + 1  # keys after its last token
+    found: list[int] = []
+    if real is not None:
+        at = at[real[at]]
+    for back in range(min(longest, end + 1)):
+        at = at[at > back]
+        at = at[ids[at - 1 - back] == ids[end - back]]
+        if real is not None:
+            at = at[real[at - 1 - back] & real[end - back]]
+        if not len(at):
+            break
+        found = [*at[: -count - 1 : -1].tolist(), *found]
+    return [*dict.fromkeys(found), *[NONE] * count][:count]

@@ -261,7 +261,6 @@ class TestIndex:
         assert torch.equal(torch.cat(steps, 1), keys_after_ngrams(ids, 3, 2, 10, 12))
         assert all(bool((step == -1).all()) for step in steps[:11])
         assert steps[11].tolist() == [[[1, -1]]]
-        assert index.rows[0].seen == 12
 
     def test_longer_ngrams_than_before_and_copies(self) -> None:
         ids = repeating() % 4
