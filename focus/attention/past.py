@@ -70,9 +70,11 @@ class Past:
         self.prompt = _owned(key), _owned(value), groups
         self.real, self.seen = None if real is None else real.clone(), key.shape[2]
 
-    def append(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None) -> None:
-        """Files tokens that follow, as :meth:`begin` takes them."""
-        start = self.make_room(key, groups, real)
+    def append(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None,
+               listed: bool = True) -> None:  # fmt: skip
+        """Files tokens that follow, as :meth:`begin` takes them; without ``listed`` new lists wait
+        for those after them."""
+        start = self.make_room(key, groups, real, listed)
         if self.real is not None:
             hidden = ~self.real[:, None, start:, None]
             # 0 * NaN is NaN: what stands in padding must not reach a real row.
@@ -88,7 +90,8 @@ class Past:
         bits[:, :, own] = pack(groups)
         self._list(groups, position)
 
-    def make_room(self, key: Tensor, groups: Tensor, real: Tensor | None) -> int:
+    def make_room(self, key: Tensor, groups: Tensor, real: Tensor | None,
+                  listed: bool = True) -> int:  # fmt: skip
         """Readies buffers for the tokens of :meth:`append` and counts them as seen, so that only
         their rows, bits and places in lists are left to fill in.
 
@@ -102,7 +105,7 @@ class Past:
             self._grow(key, groups, count)
         if self.lists is not None:
             self._lengthen(count)
-        elif start + count > self.rule.reach and self.bits is not None:
+        elif listed and start + count > self.rule.reach and self.bits is not None:
             self._make_lists(self.bits, groups.shape[3], count)
         self.seen += count
         if real is not None or self.real is not None:
@@ -129,7 +132,8 @@ class Past:
         prompt, real, seen = self.prompt, self.real, self.seen
         self.clear()
         try:
-            self.append(*prompt, real)
+            # Lists made now would have room for every token in each group.
+            self.append(*prompt, real, listed=False)
         except BaseException:
             self.clear()
             self.prompt, self.real, self.seen = prompt, real, seen

@@ -180,6 +180,15 @@ def test_no_key_is_kept_twice() -> None:
     assert past.rows.shape[2] < 1.25 * tokens + past_module.ROOM + 2
 
 
+def test_lists_have_room_for_the_longest_group_not_for_the_prompt() -> None:
+    case = Case(Rule(16, 4, None, 8, 1, 1), 600, batch=1, dtype=torch.float32)
+    past, prompt = Past(case.rule), slice(0, 599)
+    past.begin(case.key[:, :, prompt], case.value[:, :, prompt], case.key_groups[:, :, prompt],
+               None)  # fmt: skip
+    case.step(past, 599, 600)
+    assert past.lists.shape[3] < 1.25 * int(past.lengths.max()) + past_module.ROOM + 3
+
+
 def test_counts_outlive_the_step() -> None:
     case = Case(Rule(5, 2, None, 4, 1, 1), batch=1)
     past = Past(case.rule)
