@@ -80,7 +80,7 @@ def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: 
     Args:
         base_model: the model that the adapter was trained on.
         folder: what :func:`save_adapter` wrote, the id of a repository on the Hugging Face hub, or
-            a :class:`focus.FocusAdapter`. Adapters of earlier versions load with a warning.
+            a :class:`focus.FocusAdapter`.
         name: of the adapter on this model.
         revision: of the repository.
         check_base: refuse a model of the same shape with other weights.
@@ -111,8 +111,6 @@ def load_adapter(base_model: AnyModel, folder: str | Path | FocusAdapter, name: 
     routers = routers_of(found.config, layers, found.tensors)
     if check_base:
         _check_weights(found, inner)
-    for note in found.notes:
-        warnings.warn(note, stacklevel=2)
     adapter = Adapter(found.config, routers)
     if state is None:
         state = attached(attach(base_model, found.config, seed=0))
@@ -191,9 +189,6 @@ def _vocabulary(model: PreTrainedModel) -> int:
 
 def _check_sizes(adapter: FocusAdapter, here: Mapping[str, Any]) -> None:
     saved = dict(adapter.base)
-    if isinstance(saved.get("key_heads"), int):  # format 1: of the first layer, for all
-        saved["key_heads"] = [saved["key_heads"]] * len(here["key_heads"])
-        saved.setdefault("query_heads", here["query_heads"])
     if isinstance(saved.get("routed_layers"), list):
         saved["number of routed layers"] = len(saved["routed_layers"])
         here = {"number of routed layers": len(here["routed_layers"]), **here}

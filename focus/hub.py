@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelHubMixin, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from focus import former
 from focus.card import is_hub_id, model_card
 from focus.config import FocusConfig
 from focus.version import __version__
@@ -26,6 +25,7 @@ from focus.version import __version__
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 CARD_FILE = "README.md"
+MODEL_CONFIG_FILE = "config.json"  # an adapter of format 1 had its own there
 # Where an adapter goes in a folder that is a model's or another library's.
 SUBFOLDER = "focus"
 FORMAT = 2
@@ -42,15 +42,13 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         tensors: ``layers.<index>.<name>`` -> parameters and potentials, on the CPU.
         base: facts of the base model: ``base_model_name_or_path``, ``revision``, sizes and
             ``fingerprint`` (None where there was none to take).
-        notes: what a reader should know, of an adapter in an earlier format.
     """
 
     def __init__(self, config: FocusConfig, tensors: Mapping[str, Tensor],
-                 base: Mapping[str, Any], notes: tuple[str, ...] = ()) -> None:  # fmt: skip
+                 base: Mapping[str, Any]) -> None:  # fmt: skip
         self.config = config
         self.tensors = dict(tensors)
         self.base = dict(base)
-        self.notes = notes
 
     def save_pretrained(self, save_directory: str | Path, *, push_to_hub: bool = False,
                         repo_id: str | None = None, card: Any = None,
@@ -148,13 +146,12 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
 
         Args:
             pretrained_model_name_or_path: a folder of :meth:`save_pretrained` (also a model's, with
-                the adapter in its subfolder ``focus``) or of an earlier version; else the id of a
-                repository on the hub.
+                the adapter in its subfolder ``focus``), else the id of a repository on the hub.
             force_download, token, cache_dir, local_files_only, revision: as of huggingface_hub.
             model_kwargs: none are known.
 
         Raises:
-            ValueError: there is no adapter, it cannot be reached, or it is damaged.
+            ValueError: there is no adapter, it cannot be reached, is damaged, or of another format.
         """
         if model_kwargs:
             raise ValueError(f"{next(iter(model_kwargs))}: no argument of FocusAdapter")
@@ -168,8 +165,7 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         for place in (own_folder(folder), folder, folder / SUBFOLDER):
             if (place / CONFIG_FILE).is_file() and _is_ours(place / CONFIG_FILE):
                 return cls._read(place)
-        if (folder / former.CONFIG_FILE).is_file() and (folder / former.WEIGHTS_FILE).is_file():
-            return cls._read_former(folder)
+        _refuse_former(folder)
         raise ValueError(
             f"{folder}: no {CONFIG_FILE} of Focus; give a folder written by focus.save_adapter"
         )
@@ -178,29 +174,32 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
     def _read(cls, folder: Path) -> FocusAdapter:
         path = folder / CONFIG_FILE
         found = _read_json(path)
-        _check_description(path, found, FORMAT)
+        _check_description(path, found)
         keys = ("base_model_name_or_path", "revision")
         base = {**{key: found.get(key) for key in keys}, **found["base"]}
-        config = _in_file(path, lambda: FocusConfig.from_dict(found["focus"]))
+        try:
+            config = FocusConfig.from_dict(found["focus"])
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}: {error}") from error
         return cls(config, _read_weights(folder / WEIGHTS_FILE), base)
-
-    @classmethod
-    def _read_former(cls, folder: Path) -> FocusAdapter:
-        path = folder / former.CONFIG_FILE
-        found = _read_json(path)
-        _check_description(path, found, former.FORMAT)
-        config, notes = _in_file(path, lambda: former.config_of(found["focus"]))
-        tensors = former.tensors_of(_read_weights(folder / former.WEIGHTS_FILE), config)
-        first = f"{folder}: an adapter of format {former.FORMAT}; focus.save_adapter renews it"
-        return cls(config, tensors, found["base"], (first, *notes))
 
 
 def own_folder(folder: Path) -> Path:
     """Where an adapter's files go: the folder, or its subfolder where it is somebody else's."""
-    config = folder / former.CONFIG_FILE
+    config = folder / MODEL_CONFIG_FILE
     models = config.is_file() and "model_type" in _read_json(config)
     foreign = (folder / CONFIG_FILE).is_file() and not _is_ours(folder / CONFIG_FILE)
     return folder / SUBFOLDER if models or foreign else folder
+
+
+def _refuse_former(folder: Path) -> None:
+    path = folder / MODEL_CONFIG_FILE
+    found = _read_json(path) if path.is_file() else {}
+    if "focus" in found:
+        raise ValueError(
+            f"{path}: an adapter of format {found.get('format')!r}, which this version of Focus "
+            "cannot read; train it again, or save it again with a version that can"
+        )
 
 
 def _forget(folder: Path) -> None:
@@ -222,13 +221,6 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
-def _in_file(path: Path, read: Any) -> Any:
-    try:
-        return read()
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
@@ -239,10 +231,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _check_description(path: Path, found: Mapping[str, Any], wanted: int) -> None:
-    if found.get("format") != wanted:
+def _check_description(path: Path, found: Mapping[str, Any]) -> None:
+    if found.get("format") != FORMAT:
         raise ValueError(
-            f"{path}: not a Focus adapter of format {wanted} (format = {found.get('format')!r}); "
+            f"{path}: not a Focus adapter of format {FORMAT} (format = {found.get('format')!r}); "
             "save it again, with this version of Focus"
         )
     for name in ("focus", "base"):
@@ -265,19 +257,12 @@ def _download(name: str, options: Mapping[str, Any]) -> Path:
     """The folder of a repository's files in the local cache."""
     if not is_hub_id(name):
         raise ValueError(f"{name}: no such folder, and no id of a repository on the hub")
-    errors: list[Exception] = []
-    files = ((CONFIG_FILE, WEIGHTS_FILE), (former.CONFIG_FILE, former.WEIGHTS_FILE))
-    for config, weights in files:
-        try:
-            hf_hub_download(name, weights, **options)
-            return Path(hf_hub_download(name, config, **options)).parent
-        except EntryNotFoundError as error:  # not in this format, or not in the cache
-            errors.append(error)
-        except (HfHubHTTPError, HFValidationError, OSError) as error:
-            errors.append(error)
-            break
-    raise ValueError(
-        f"{name}: no such folder, and no Focus adapter could be fetched from the hub "
-        f"({type(errors[0]).__name__}: {errors[0]}); check the id and the connection, or give a "
-        "folder written by focus.save_adapter"
-    ) from errors[0]
+    try:
+        hf_hub_download(name, WEIGHTS_FILE, **options)
+        return Path(hf_hub_download(name, CONFIG_FILE, **options)).parent
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ValueError(
+            f"{name}: no such folder, and no Focus adapter could be fetched from the hub "
+            f"({type(error).__name__}: {error}); check the id and the connection, or give a "
+            "folder written by focus.save_adapter"
+        ) from error

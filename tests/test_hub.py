@@ -1,4 +1,4 @@
-"""Adapters without a model, on the hub, in the former format; model cards."""
+"""Adapters without a model, on the hub, in formats that are gone; model cards."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import HfApi
-from huggingface_hub.errors import EntryNotFoundError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import save_file
 
 import focus
 from focus import FocusConfig
@@ -20,7 +18,7 @@ from focus.adapter import describe
 from focus.card import model_card
 from focus.hub import FocusAdapter
 from focus.state import attached
-from tests.models import build, tiny, token_ids
+from tests.models import build
 from tests.test_adapter import ADAPTER, CONFIG, WEIGHTS, logits, trained
 
 FILES = sorted(["README.md", ADAPTER, WEIGHTS])
@@ -79,18 +77,6 @@ def test_an_id_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.equal(logits(loaded), logits(model))
 
 
-def test_a_repository_in_the_former_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    former(tmp_path)
-
-    def download(repo_id: str, filename: str, **options: Any) -> str:
-        if not (tmp_path / filename).exists():
-            raise EntryNotFoundError(filename)
-        return str(tmp_path / filename)
-
-    monkeypatch.setattr("focus.hub.hf_hub_download", download)
-    assert FocusAdapter.from_pretrained("org/name").config.routers == "key_head"
-
-
 def test_without_a_connection_the_error_says_so() -> None:
     with pytest.raises(ValueError, match=r"(?s)org/name: no such folder, and.*connection"):
         focus.load_adapter(build("llama"), "org/name")
@@ -98,113 +84,17 @@ def test_without_a_connection_the_error_says_so() -> None:
         focus.load_adapter(build("llama"), "results/a/b")
 
 
-# The former format
-
-FORMER = {
-    "num_groups": 4, "top_k": 2, "window": 16, "routing_dim": 16, "temperature": 0.1,
-    "balance": "causal", "sinkhorn_iterations": 10, "gate": "log", "gate_steepness": 8.0,
-    "gate_probes": 1, "gate_keys": "soft", "sinks": 4, "probe": "symmetric", "routers": "kv_head",
-    "sides": "two", "balanced_sides": "both", "similarity": "cosine", "potentials": "frozen",
-    "lag_tokens": 1024, "lag_stride": 256, "training_balance": "sinkhorn", "ngram": 0,
-    "ngram_keys": 4,
-}  # fmt: skip
-
-
-def former(folder: Path, tensors: dict[str, Tensor] | None = None, **changes: Any) -> None:
-    """The files as they were written before: potentials were in units of scores / temperature."""
-    if tensors is None:
-        tensors = describe(trained()).tensors
-        for name in tensors:
-            if name.endswith("potentials"):
-                tensors[name] = tensors[name] / 0.1
+def test_an_adapter_of_format_1_is_refused_by_name(tmp_path: Path) -> None:
+    """Its files were ``config.json`` and ``adapter.safetensors``."""
+    adapter = describe(trained())
+    save_file(adapter.tensors, tmp_path / "adapter.safetensors")
     base = {"model_type": "llama", "hidden_size": 64, "key_heads": 2, "routed_layers": [0, 1]}
-    description = {"format": 1, "focus": {**FORMER, **changes}, "base": base}
-    save_file(tensors, folder / "adapter.safetensors")
-    (folder / "config.json").write_text(json.dumps(description))
-
-
-def test_a_former_adapter_loads_with_a_note(tmp_path: Path) -> None:
-    former(tmp_path)
-    with pytest.warns(UserWarning, match="format 1") as notes:
-        loaded = focus.load_adapter(build("llama"), tmp_path)
-    assert any("cannot be compared" in str(note.message) for note in notes)
-    assert attached(loaded).config == CONFIG
-    torch.testing.assert_close(logits(loaded), logits(trained()), rtol=1e-5, atol=1e-5)
-    again = focus.save_adapter(loaded, tmp_path)
-    assert again == tmp_path
-    assert FocusAdapter.from_pretrained(tmp_path).notes == ()
-
-
-def test_an_adapter_that_the_former_version_trained_and_saved_routes_as_it_did() -> None:
-    """The files in tests/former are of that version, with the memberships of one forward pass."""
-    folder = Path(__file__).parent / "former"
-    with pytest.warns(UserWarning, match="format 1"):
-        model = focus.load_adapter(tiny("tiny-llama"), folder)
-    expected = load_file(folder / "memberships.safetensors")
-
-    def agreement() -> float:
-        with torch.no_grad():
-            model(token_ids(1, 60, seed=9), use_cache=False)
-        found = focus.memberships(model)
-        same = [expected[f"{i}.key"] == layer.of_keys for i, layer in found.items()]
-        same += [expected[f"{i}.query"] == layer.query for i, layer in found.items()]
-        return float(torch.cat([each.flatten() for each in same]).float().mean())
-
-    assert agreement() > 0.999
-    for router in attached(model).routers.values():
-        router.potentials.div_(0.3)  # as if they were still in the former unit
-    assert agreement() < 0.99
-
-
-@pytest.mark.parametrize(
-    ("fields", "routers"),
-    [
-        ({"routers": "layer", "sides": "one"}, "layer"),
-        ({"routers": "layer", "sides": "one", "similarity": "dot"}, "paper"),
-        ({}, "key_head"),
-        ({"sides": "query_heads", "balanced_sides": "keys"}, "query_head"),
-    ],
-)
-def test_former_fields_are_mapped(tmp_path: Path, fields: dict[str, Any], routers: str) -> None:
-    former(tmp_path, {"layers.0.centroids": torch.zeros(1)}, **fields)
-    assert FocusAdapter.from_pretrained(tmp_path).config == CONFIG.replace(routers=routers)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        ({"similarity": "dot"}, "similarity = 'dot'"),
-        ({"routers": "layer"}, "routers = 'layer', sides = 'two'"),
-        ({"balanced_sides": "keys"}, "balanced_sides = 'keys'"),
-        ({"potentials": "lagged"}, "potentials = 'lagged'"),
-        ({"colour": 1}, "colour: unknown field"),
-        ({"gate": "odd"}, "gate"),
-    ],
-)
-def test_what_is_gone_is_refused_by_name(
-    tmp_path: Path, fields: dict[str, Any], match: str
-) -> None:
-    former(tmp_path, {"layers.0.centroids": torch.zeros(1)}, **fields)
-    with pytest.raises(ValueError, match=match):
-        FocusAdapter.from_pretrained(tmp_path)
-
-
-def test_what_only_training_read_is_noted_where_it_changes(tmp_path: Path) -> None:
-    tensors = {"layers.0.centroids": torch.zeros(1)}
-    former(tmp_path, tensors, gate="sparse_log", training_balance="causal", lag_tokens=5)
-    notes = FocusAdapter.from_pretrained(tmp_path).notes[1:]
-    assert [note.split(" = ")[0] for note in notes] == [
-        "trained with gate", "trained with training_balance"
-    ]  # fmt: skip
-    recipe = {"probe": "multi_probe", "gate_keys": "hard", "gate_probes": 2}
-    former(tmp_path, tensors, **recipe)
-    assert FocusAdapter.from_pretrained(tmp_path).notes[1:] == ()
-
-
-def test_a_former_adapter_of_another_model(tmp_path: Path) -> None:
-    former(tmp_path)
-    with pytest.raises(ValueError, match="model_type = 'llama', this one has 'qwen2'"):
-        focus.load_adapter(build("qwen2"), tmp_path)
+    description = {"format": 1, "focus": {"num_groups": 4, "sides": "two"}, "base": base}
+    (tmp_path / "config.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=r"config\.json: an adapter of format 1.*train it again"):
+        focus.load_adapter(build("llama"), tmp_path)
+    assert adapter.write(tmp_path) == tmp_path  # saved again
+    assert FocusAdapter.from_pretrained(tmp_path).config == CONFIG
 
 
 # Cards
