@@ -186,19 +186,25 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
 
 def own_folder(folder: Path) -> Path:
     """Where an adapter's files go: the folder, or its subfolder where it is somebody else's."""
-    config = folder / MODEL_CONFIG_FILE
-    models = config.is_file() and "model_type" in _read_json(config)
+    models = "model_type" in _model_config(folder)
     foreign = (folder / CONFIG_FILE).is_file() and not _is_ours(folder / CONFIG_FILE)
     return folder / SUBFOLDER if models or foreign else folder
 
 
-def _refuse_former(folder: Path) -> None:
+def _model_config(folder: Path) -> dict[str, Any]:
+    """What a folder's ``config.json`` holds; nothing where it is no JSON object, so no model's."""
     path = folder / MODEL_CONFIG_FILE
-    found = _read_json(path) if path.is_file() else {}
+    with suppress(ValueError):
+        return _read_json(path) if path.is_file() else {}
+    return {}
+
+
+def _refuse_former(folder: Path) -> None:
+    found = _model_config(folder)
     if "focus" in found:
         raise ValueError(
-            f"{path}: an adapter of format {found.get('format')!r}, which this version of Focus "
-            "cannot read; train it again, or save it again with a version that can"
+            f"{folder / MODEL_CONFIG_FILE}: an adapter of format {found.get('format')!r}, which "
+            "this version of Focus cannot read; train it again, or save it again with one that can"
         )
 
 

@@ -97,6 +97,16 @@ def test_an_adapter_of_format_1_is_refused_by_name(tmp_path: Path) -> None:
     assert FocusAdapter.from_pretrained(tmp_path).config == CONFIG
 
 
+@pytest.mark.parametrize("text", ["[1]", "{"])
+def test_a_config_that_is_neither_a_models_nor_an_adapters(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=f"no {ADAPTER} of Focus"):
+        FocusAdapter.from_pretrained(tmp_path)
+    assert describe(trained()).write(tmp_path) == tmp_path
+    assert (tmp_path / "config.json").read_text() == text
+    assert FocusAdapter.from_pretrained(tmp_path).config == CONFIG
+
+
 # Cards
 
 
