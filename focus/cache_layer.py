@@ -16,10 +16,8 @@ from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.call import running
-from focus.config import FocusConfig
 from focus.ngrams import NgramIndex
 from focus.routing import Prepared, Router
-from focus.unrouted import Unrouted
 
 CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"
 OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {CURE}"
@@ -42,19 +40,15 @@ class FocusCacheLayer(CacheLayerMixin):
         self.record_past = bool(getattr(replaced, "record_past", False))
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._ready: Prepared | None = None
-        self.unrouted: Unrouted | None = None
 
     @property
     def seen(self) -> int:
         """Tokens so far."""
-        holder = self.past if self.unrouted is None else self.unrouted
-        return 0 if holder is None else holder.seen
+        return 0 if self.past is None else self.past.seen
 
     @property
     def batch(self) -> int:
         """Sequences."""
-        if self.unrouted is not None:
-            return len(self.unrouted.key)
         return 0 if self.past is None else self.past.batch
 
     @property
@@ -73,9 +67,7 @@ class FocusCacheLayer(CacheLayerMixin):
         return self._ordered()[1]
 
     def _ordered(self) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        if self.unrouted is not None:
-            return self.unrouted.key, self.unrouted.value
-        return (None, None) if self.past is None else self.past.ordered()
+        return self.past.ordered() if self.past is not None and self.past.seen else (None, None)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any,
                **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -100,25 +92,10 @@ class FocusCacheLayer(CacheLayerMixin):
                 self._ready = router.prepared()
         return self._ready
 
-    def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor,
-              real: Tensor | None) -> None:  # fmt: skip
+    def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor | None,
+              real: Tensor | None, hidden: Tensor | None = None) -> None:  # fmt: skip
         """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`."""
-        self._continued(rule).begin(key, value, key_groups, real)
-
-    def begin_unrouted(self, rule: Rule, hidden: Tensor, key: Tensor, value: Tensor) -> None:
-        """Likewise, where the window holds all of them: see :class:`Unrouted`."""
-        self.check(rule)
-        self.past, self._ready, self.unrouted = None, None, Unrouted(rule, hidden, key, value)
-
-    def catch_up(self, router: Router, config: FocusConfig) -> None:
-        """Finds the groups of the tokens so far, where that was put off."""
-        held = self.unrouted
-        if held is None:
-            return
-        found = router(held.hidden, mask=config, ready=self.ready(router))
-        past = Past(held.rule)
-        past.begin(held.key, held.value, found.of_keys, None)
-        self.past, self.unrouted = past, None
+        self._continued(rule).begin(key, value, key_groups, real, hidden)
 
     def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
                key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
@@ -143,10 +120,10 @@ class FocusCacheLayer(CacheLayerMixin):
         Raises:
             ValueError: they were.
         """
-        holder = self.past if self.unrouted is None else self.unrouted
-        if holder is None or not holder.seen or holder.rule == rule:
+        past = self.past
+        if past is None or not past.seen or past.rule == rule:
             return
-        before, now = holder.rule.of_keys, rule.of_keys
+        before, now = past.rule.of_keys, rule.of_keys
         if before == now:
             return
         both = zip(rule._fields, before, now, strict=True)
@@ -242,24 +219,16 @@ class FocusCacheLayer(CacheLayerMixin):
                 f"tokens_to_remove: must be negative or 0, got {tokens_to_remove}; give minus the "
                 "number of tokens to remove"
             )
-        left = max(0, self.seen + tokens_to_remove)
-        if self.unrouted is not None and left:
-            self.unrouted.crop(left)
-        elif self.unrouted is not None:
-            self.unrouted = None
-        elif self.past is not None and tokens_to_remove:
+        if self.past is not None and tokens_to_remove:
             self.past.crop(-tokens_to_remove)
         if self.ngrams is not None:
             self.ngrams.crop(self.seen)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Puts the sequences in another order (beam search)."""
-        if self.seen == 0:
+        if self.past is None or self.past.seen == 0:
             return
-        if self.unrouted is not None:
-            self.unrouted.select(beam_idx)
-        elif self.past is not None:
-            self.past.select(beam_idx)
+        self.past.select(beam_idx)
         if self.ngrams is not None:
             self.ngrams.select(beam_idx)
 
@@ -276,7 +245,7 @@ class FocusCacheLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.past = self.ngrams = self._ready = self.unrouted = None
+        self.past = self.ngrams = self._ready = None
 
     def offload(self) -> None:
         """Refused: see :func:`focus.cache.adopt`."""

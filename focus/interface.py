@@ -34,7 +34,6 @@ from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
-from focus.unrouted import Unrouted
 
 
 class Inputs(NamedTuple):
@@ -198,8 +197,8 @@ def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     cache, tokens = layer.cache, x.query.shape[2]
     if cache is not None:
         _further_keys(x, layer, None)
-        cache.begin_unrouted(_rule(x, layer.call.settings.config, router), layer.hidden, x.key,
-                             x.value)  # fmt: skip
+        rule = _rule(x, layer.call.settings.config, router)
+        cache.begin(rule, x.key, x.value, None, None, layer.hidden)
     _record_whole(x, layer, router, tokens * (tokens + 1) // 2)
     return scaled_dot_product_attention(
         x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
@@ -219,19 +218,20 @@ def _record_whole(x: Inputs, layer: LayerCall, router: Router, pairs: int) -> No
 def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask of new tokens over a cache: (B, H, M, D)."""
     cache, config = layer.cache, layer.call.settings.config
-    if cache is None:
+    if cache is None or cache.past is None:
         raise RuntimeError("there is no cache to continue from")
     _refuse_to_continue(x, layer)
     rule = _rule(x, config, router)
     cache.check(rule)
-    real = cache.new_real(x.real)
-    held = cache.unrouted
-    if held is not None and real is None and _goes_on(x, layer, held):
+    past, real = cache.past, cache.new_real(x.real)
+    if past.hidden and real is None and _goes_on(x, layer, past):
         _further_keys(x, layer, None)
-        _record_whole(x, layer, router, held.seen + 1)
-        return held.attend(x.query, layer.hidden, x.key, x.value, x.scale)
-    cache.catch_up(router, config)
-    found = _route(layer, router, None, cache.ready(router))
+        _record_whole(x, layer, router, past.seen + 1)
+        return past.extend(x.query, layer.hidden, x.key, x.value, x.scale)
+    ready = cache.ready(router)
+    if past.hidden:
+        past.route(router(torch.cat(past.hidden, 1), mask=config, ready=ready).of_keys)
+    found = _route(layer, router, None, ready)
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
@@ -240,10 +240,10 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     return out
 
 
-def _goes_on(x: Inputs, layer: LayerCall, held: Unrouted) -> bool:
+def _goes_on(x: Inputs, layer: LayerCall, past: Past) -> bool:
     """Whether the window holds a new token and all before it, too."""
-    plain = x.query.shape[2] == 1 and x.key.dtype == held.key.dtype and _no_gradient(x)
-    return plain and _window_holds(x, layer, held.seen + 1)
+    plain = x.query.shape[2] == 1 and x.key.dtype == past.dtype and _no_gradient(x)
+    return plain and _window_holds(x, layer, past.seen + 1)
 
 
 def _route(layer: LayerCall, router: Router, real: Tensor | None,

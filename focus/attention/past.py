@@ -5,15 +5,20 @@ itself is one run of memory. Each token's groups are kept as bits, and each grou
 of positions; both are filed when a token comes, so a step sorts nothing and copies no key but its
 own. Sinks and padding are in no list: every query reads the ones and none the others.
 
-Shape suffixes: B batch, Hk key heads, R routings (1 or Hk), T tokens seen, M new tokens, N rows of
-a buffer, D head dimension, K groups, W words of 64 bits, L positions a list, S sinks.
+While the window holds all tokens nobody asks for their groups, and every query sees every key:
+torch's own attention is all it takes, as in the pretrained model. Their hidden states are kept, and
+once the window leaves a token behind, one call routes them all.
+
+Shape suffixes: B batch, H query heads, Hk key heads, R routings (1 or Hk), T tokens seen, M new
+tokens, N rows of a buffer, D head dimension, E model dimension, K groups, W words of 64 bits, L
+positions a list, S sinks.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from focus.attention.bits import pack, unpack
 from focus.attention.pages import in_large_pages
@@ -40,7 +45,8 @@ class Past:
         self.seen = 0
         self.first = 0  # position of the buffers' first row; what was before it is dropped
         self.real: Tensor | None = None  # (B, seen) bool; None while every token is real
-        self.prompt: tuple[Tensor, Tensor, Tensor] | None = None  # key, value, groups, unfiled
+        self.prompt: tuple[Tensor, Tensor, Tensor | None] | None = None  # unfiled: see begin
+        self.hidden: list[Tensor] = []  # (B, M, E) each, of a prompt that has no groups yet
         self.rows: Tensor | None = None  # (B, Hk, N, 2, D)
         self.bits: Tensor | None = None  # (B, R, N, W) int64
         self.sinks: Tensor | None = None  # (B, S) int64, -1 where there are fewer
@@ -63,12 +69,31 @@ class Past:
     def _some(self) -> Tensor | None:
         return self.rows if self.prompt is None else self.prompt[0]
 
-    def begin(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None) -> None:
+    def begin(self, key: Tensor, value: Tensor, groups: Tensor | None, real: Tensor | None,
+              hidden: Tensor | None = None) -> None:  # fmt: skip
         """Takes the first tokens: key, value (B, Hk, M, D), groups (B, R, M, K) bool as keys, real
-        (B, M) bool or None. They are filed when others follow."""
+        (B, M) bool or None. They are filed when others follow. Where groups are put off, hidden
+        (B, M, E) takes their place until :meth:`route`."""
         self.clear()
         self.prompt = _owned(key), _owned(value), groups
+        if hidden is not None:  # the model may use it again
+            self.hidden = [hidden.detach().clone()]
         self.real, self.seen = None if real is None else real.clone(), key.shape[2]
+
+    def extend(self, query: Tensor, hidden: Tensor, key: Tensor, value: Tensor,
+               scale: float) -> Tensor:  # fmt: skip
+        """Appends one token whose groups are put off, too, and attends from its query (B, H, 1, D)
+        to all so far; where it fails, they are as before."""
+        before = self.ordered()
+        keys, values = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        out = scaled_dot_product_attention(query, keys, values, scale=scale, enable_gqa=True)
+        self.hidden.append(hidden.clone())
+        self.prompt, self.seen = (keys, values, None), keys.shape[2]
+        return out
+
+    def route(self, groups: Tensor) -> None:
+        """Brings the groups that were put off, (B, R, T, K) of all tokens so far."""
+        self.prompt, self.hidden = (*self.ordered(), groups), []
 
     def append(self, key: Tensor, value: Tensor, groups: Tensor, real: Tensor | None,
                listed: bool = True) -> None:  # fmt: skip
@@ -130,10 +155,13 @@ class Past:
         if self.prompt is None:
             return
         prompt, real, seen = self.prompt, self.real, self.seen
+        key, value, groups = prompt
+        if groups is None:
+            raise RuntimeError("the groups of the first tokens were put off, and not brought since")
         self.clear()
         try:
             # Lists made now would have room for every token in each group.
-            self.append(*prompt, real, listed=False)
+            self.append(key, value, groups, real, listed=False)
         except BaseException:
             self.clear()
             self.prompt, self.real, self.seen = prompt, real, seen
@@ -228,6 +256,11 @@ class Past:
                 "dropped and cannot come back; call cache.activate_past_recording() before the "
                 "tokens that may be cropped"
             )
+        if self.hidden:
+            key, value = self.ordered()
+            self.prompt, self.seen = (key[:, :, :left], value[:, :, :left], None), left
+            self.hidden = [torch.cat(self.hidden, 1)[:, :left]]
+            return
         self._file_prompt()
         self._cut(left)
         if self.lists is not None and self.lengths is not None:
@@ -249,11 +282,20 @@ class Past:
 
     def select(self, index: Tensor) -> None:
         """Keeps the sequences named, in that order; one may be named several times."""
+        if self.hidden:
+            held = (*self.ordered(), torch.cat(self.hidden, 1))
+            key, value, hidden = (_rows(each, index) for each in held)
+            self.prompt, self.hidden = (key, value, None), [hidden]
+            return
         self._file_prompt()
         for name in ("real", "rows", "bits", "sinks", "lists", "lengths"):
             held = getattr(self, name)
             if held is not None:
-                setattr(self, name, held.index_select(0, index.to(held.device)))
+                setattr(self, name, _rows(held, index))
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    return tensor.index_select(0, index.to(tensor.device))
 
 
 def _owned(tensor: Tensor) -> Tensor:
