@@ -29,9 +29,10 @@ def focus_attention(
 ) -> Tensor:
     """Exact attention under the hard mask (method: "two standard FlashAttention calls").
 
-    ``backend="auto"``: where every pair is kept, torch's own causal attention; else the compiled
-    kernel on CPU and Triton's in half precision on CUDA (variable-length FlashAttention where there
-    is no Triton); and stripes of rows wherever these cannot compute the call.
+    ``backend="auto"``: where every pair is kept, torch's own causal attention (not in code that
+    torch.compile traces); else the compiled kernel on CPU and Triton's in half precision on CUDA
+    (variable-length FlashAttention where there is no Triton); and stripes of rows wherever these
+    cannot compute the call.
 
     Args:
         query: (B, H, T, D) floating point. Under autocast all three are cast to its dtype.

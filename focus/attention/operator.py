@@ -26,7 +26,6 @@ from focus.attention.native import call as native
 from focus.attention.train import cuda
 from focus.attention.triton import call as triton
 
-FLASH = 1  # torch's number of its flash attention
 NATIVE = {"native": native.AUTO, "native:lists": native.LISTS, "native:dense": native.DENSE}
 TRITON = {"triton": None, "triton:lists": False, "triton:dense": True}
 ON_GPU = {"triton": triton.refusal, "varlen": varlen.refusal}  # the first that can
@@ -145,8 +144,6 @@ def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
             return triton.forward(x, TRITON[path])
         if not x.on_cpu:  # Triton's kernels settle by themselves
             x = settle(x)
-        if path == "full":
-            return _full(x)
         if path == "stripes":
             return stripes.forward(x)
         return varlen.forward(x, path)
@@ -165,10 +162,6 @@ def _backward(
     path, x, spans = _path(x, backend)
     if path == "native":
         return native.backward(grad, x, out, lse, spans, NATIVE.get(backend, native.AUTO))
-    if path == "full":
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, x.query, x.key, x.value, out, lse, 0.0, True, scale=x.scale
-        )
     if path in TRITON:  # its out and lse are all that any backward pass asks for
         short = triton.is_short(x, TRITON[path], backward=True)
         if short and cuda.able(x.query, x.membership):
@@ -182,10 +175,6 @@ def _backward(
 def _path(x: Inputs, backend: str) -> tuple[str, Inputs, Any]:
     """The path (``auto``: see :func:`focus.focus_attention`), its inputs (memberships brought to
     one form where it wants that) and its spans."""
-    if backend == "auto" and _may_keep_all(x):
-        checked = check_contents(x)
-        if keeps_all(checked) and _flash(checked):
-            return "full", checked, None
     if backend == "auto" or backend in NATIVE:
         why = native.refusal(x)
         spans = None if why else native.real_spans(x.query, x.real)
@@ -216,19 +205,3 @@ def _may_keep_all(x: Inputs) -> bool:
     tokens, groups = x.membership.shape[2:]
     last = [each[0, 0, -1] for each in (x.membership, x.key_membership)]
     return max(x.window, x.sinks) >= tokens or sum(int(each.sum()) for each in last) > groups
-
-
-def _flash(x: Inputs) -> bool:
-    """Whether torch's own attention takes its flash kernel here, whose log-sum-exp can be had."""
-    chosen = torch._fused_sdp_choice(
-        x.query, x.key, x.value, None, 0.0, True, scale=x.scale, enable_gqa=True
-    )
-    return bool(chosen == FLASH)
-
-
-def _full(x: Inputs) -> tuple[Tensor, Tensor]:
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        x.query, x.key, x.value, 0.0, True, scale=x.scale
-    )
-    # Heads beside each other, as every path leaves them and models use them next.
-    return out.transpose(1, 2).contiguous().transpose(1, 2), lse.contiguous()

@@ -14,10 +14,11 @@ from torch.utils.checkpoint import checkpoint
 from focus.attention import focus_attention
 from tests.attention.cases import Case, draw, needs_kernel, relative_error, with_gradients
 
+KEEPS_ALL = Case(40, 4, 3)
 CASES = [
     Case(40, 4, 1, sinks=2),
     Case(40, 4, 2, 1, batch=2, padding="left", routers="kv_head", extra=2),
-    Case(40, 4, 3),  # every pair is kept
+    KEEPS_ALL,
     Case(40, 4, 2, heads=6, routers="query_head", dtype=torch.bfloat16),
     Case(30, 4, 1, dtype=torch.float64),
 ]
@@ -58,8 +59,10 @@ def test_compiled_code_gives_the_same(case: Case, backend: str) -> None:
 
     compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
     plain = with_gradients(call, tensors, **options)
+    # Where every pair is kept, plain code makes torch's own call, which compiled code does not.
+    tolerance = 1e-6 if case == KEEPS_ALL else 0.0
     for one, other in zip(with_gradients(compiled, tensors, **options), plain, strict=True):
-        assert torch.equal(one, other)
+        assert relative_error(one, other) <= tolerance
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
