@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from focus import dense_attention
+from focus.attention.dense import attend, pairs_kept
 from focus.gates import GATES, gated_assignments, gated_attention
 from focus.groups import Assignments, top_k_groups
 
@@ -122,10 +123,16 @@ def test_what_leaves_nothing_distant_is_full_attention(gate: str, same: dict[str
     assert torch.allclose(gated_attention(*drawn, groups, **rule(gate, **changes)), full)
 
 
-def hard(drawn: list[Tensor], groups: Assignments, **more: Any) -> Tensor:
+def hard(drawn: list[Tensor], groups: Assignments, limit: int | None = None,
+         **more: Any) -> Tensor:  # fmt: skip
+    queries, keys = top_k_groups(groups.query, 2), top_k_groups(groups.key, 1)
+    if limit is not None:
+        position = torch.arange(75)
+        band = position[:, None] - position < limit
+        kept = pairs_kept(queries, keys, WINDOW, SINKS) & band
+        return attend(*drawn, 16**-0.5, kept=kept)
     return dense_attention(
-        *drawn, top_k_groups(groups.query, 2), key_membership=top_k_groups(groups.key, 1),
-        window=WINDOW, sinks=SINKS, **more,
+        *drawn, queries, key_membership=keys, window=WINDOW, sinks=SINKS, **more
     )  # fmt: skip
 
 
@@ -139,12 +146,9 @@ def test_log_gate_tends_to_the_hard_mask() -> None:
     assert torch.allclose(soft, wanted, atol=1e-9)
 
 
-BAND = (torch.arange(75)[:, None] - torch.arange(75) < 30)[None, None]
-
-
 @pytest.mark.parametrize(("how", "dense"), [
     ({}, {}),
-    ({"limit": 30}, {"pair_mask": BAND}),
+    ({"limit": 30}, {"limit": 30}),
     ({"limit": 75}, {}),
     ({"softcap": 2.0}, {"softcap": 2.0}),
     ({"scale": 0.7}, {"scale": 0.7}),

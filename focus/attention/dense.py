@@ -75,7 +75,6 @@ def dense_attention(
     key_membership: Tensor | None = None,
     extra_keys: Tensor | None = None,
     softcap: float | None = None,
-    pair_mask: Tensor | None = None,
 ) -> Tensor:
     """Masked attention by the definition, in the inputs' own precision (float64 included).
 
@@ -83,8 +82,6 @@ def dense_attention(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
             extra_keys: as of :func:`focus.focus_attention`.
         softcap: logits become ``softcap * tanh(logit / softcap)`` (Gemma-2), before the mask.
-        pair_mask: (B or 1, 1, T, T) bool, pairs that a model's own mask allows (a sliding window,
-            say); kept pairs are those that both masks keep.
 
     Returns:
         (B, H, T, D); rows of padding queries are zero.
@@ -97,20 +94,7 @@ def dense_attention(
         extra_keys,
     )  # fmt: skip
     kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real, x.extra)
-    if pair_mask is not None:
-        kept = kept & _of_pairs(pair_mask, x)
     return attend(x.query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
-
-
-def _of_pairs(mask: Tensor, x: Inputs) -> Tensor:
-    (batch, _, tokens, _), kind = x.query.shape, getattr(mask, "dtype", type(mask).__name__)
-    shape = tuple(getattr(mask, "shape", ()))
-    if kind != torch.bool or shape not in ((1, 1, tokens, tokens), (batch, 1, tokens, tokens)):
-        raise ValueError(
-            f"pair_mask: must be bool of shape ({batch} or 1, 1, {tokens}, {tokens}), True where "
-            f"the model's own mask allows a pair; got {kind} {shape}"
-        )
-    return mask.to(x.query.device)
 
 
 def validate(*arguments: Any, **named: Any) -> Inputs:

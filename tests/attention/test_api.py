@@ -212,14 +212,3 @@ def test_where_every_pair_is_kept_the_bits_are_torchs() -> None:
     for out in (own, full):
         out.backward(torch.ones_like(out))
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(*leaves, strict=True))
-
-
-@pytest.mark.parametrize("mask", [
-    np.ones((1, 1, 60, 60), dtype=bool), torch.ones(1, 1, 60, 60), torch.ones(60, 60).bool(),
-    torch.ones(3, 1, 60, 60).bool(),
-])  # fmt: skip
-def test_the_models_own_mask_must_be_one(mask: Any) -> None:
-    query, key, value = (torch.randn(2, heads, 60, 8) for heads in (4, 2, 2))
-    groups = torch.ones(2, 60, 1, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"pair_mask: must be bool of shape \(2 or 1, 1, 60, 60\)"):
-        dense_attention(query, key, value, groups, window=8, pair_mask=mask)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from focus import dense_attention
+from focus.attention.dense import attend, pairs_kept
 from focus.attention.train import blocks, kernel, operator
 from focus.attention.train.blocks import ROWS
 from focus.attention.train.operator import masked_attention
@@ -85,11 +85,9 @@ def test_masked_attention_is_the_definition(
         real[0, :40] = real[1, 100:110] = False
     found = masked_attention(query, key, value, own, others, window=20, sinks=2, scale=0.3,
                              real=real, limit=limit, softcap=softcap, further=further)  # fmt: skip
-    band = (position[:, None] - position < (limit or tokens))[None, None]
-    wanted = dense_attention(
-        query, key, value, own, key_membership=others, window=20, sinks=2, scale=0.3,
-        key_padding_mask=real, softcap=softcap, extra_keys=further, pair_mask=band,
-    )  # fmt: skip
+    band = position[:, None] - position < (limit or tokens)
+    kept = pairs_kept(own, others, 20, 2, real, further) & band
+    wanted = attend(query, key, value, 0.3, kept=kept, softcap=softcap)
     slope, tensors = torch.randn(found.shape, generator=generator).double(), (query, key, value)
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
     for one, other in zip(torch.autograd.grad(found, tensors, slope),
