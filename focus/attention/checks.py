@@ -126,18 +126,21 @@ def check_finite(x: Inputs) -> None:
     if not x.on_cpu:
         return
     for name, tensor in (("query", x.query), ("key", x.key), ("value", x.value)):
-        # A sum reads the tensor once and allocates nothing of its size; only when it fails are
-        # padding positions, which may hold anything, told apart.
-        if math.isfinite(tensor.detach().sum().item()):
-            continue
-        finite_BT = torch.isfinite(tensor.detach()).all(-1).all(1)
-        if x.real is not None:
-            finite_BT = finite_BT | ~x.real
-        if not bool(finite_BT.all()):
+        if not is_finite(tensor, x.real):
             raise ValueError(
                 f"{name}: holds NaN or infinity at a real token; find where it arises before "
                 "attention (a learning rate too high, or an overflow in half precision)"
             )
+
+
+def is_finite(tensor: Tensor, real: Tensor | None) -> bool:
+    """Whether no real token (B, T) of a tensor (B, H, T, D) holds NaN or infinity."""
+    # A sum reads the tensor once and allocates nothing of its size; only when it fails are padding
+    # positions, which may hold anything, told apart.
+    if math.isfinite(tensor.detach().sum().item()):
+        return True
+    finite_BT = torch.isfinite(tensor.detach()).all(-1).all(1)
+    return bool((finite_BT if real is None else finite_BT | ~real).all())
 
 
 def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,13 +10,12 @@ tokens, D head dimension, K groups, E further keys of a query.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from focus.attention.checks import cleared
+from focus.attention.checks import is_finite
 from focus.attention.gathered import gathered, masked, most_keys
 from focus.attention.native import step
 from focus.attention.past import Past
@@ -114,8 +113,9 @@ def _anywhere(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, k
               softcap: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As :func:`focus.attention.native.step.attend`, by torch's own operations."""
     query, key, value = query.detach(), key.detach(), value.detach()
-    if query.device.type == "cpu":  # asking a device would wait for it; NaN comes out there
-        _check_finite((query, key, value), real)
+    on_cpu = query.device.type == "cpu"  # asking a device would wait for it; NaN comes out there
+    if on_cpu and not all(is_finite(each, real) for each in (query, key, value)):
+        raise ValueError(step.REFUSED)
     past.append(key, value, key_groups, real)
     few = query.shape[2] * most_keys(query_groups, extra, past) <= past.seen
     way = gathered if few or query.shape[2] == 1 else masked
@@ -145,9 +145,3 @@ def _check(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
             f"past_key_values: {', '.join(sorted(dtypes))} together; a cache goes on in "
             "the dtype it was begun in, the same for queries, keys and values"
         )
-
-
-def _check_finite(tensors: tuple[Tensor, ...], real: Tensor | None) -> None:
-    for each in tensors:
-        if not math.isfinite(float(cleared(each, real).abs().amax())):
-            raise ValueError(step.REFUSED)
