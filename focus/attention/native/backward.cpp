@@ -12,11 +12,11 @@ static void reserve(Backward &c) {
         const Unit &unit = c.keys_of(i / p.key_heads, i % p.key_heads);
         const size_t near = (size_t)up(unit.tokens + 1, PANEL) * p.dim, far = (size_t)unit.slots * p.dim + 1;
         KeySide side = {};
-        side.near_keys = c.take(near), side.near_values = c.take(near);
-        if (p.bfloat16) side.near_rows = c.take(near);
+        side.keys.near_panels = c.take(near), side.values.near_panels = c.take(near);
+        if (p.bfloat16) side.keys.near_rows = c.take(near);
         if (c.far)
-            for (float **each : {&side.far_keys, &side.far_values, &side.far_rows, &side.far_d_keys,
-                                 &side.far_d_values})
+            for (float **each : {&side.keys.far_panels, &side.keys.far_rows, &side.values.far_panels,
+                                 &side.far_d_keys, &side.far_d_values})
                 *each = c.take(far);
         c.sides.push_back(side);
     }
@@ -112,15 +112,16 @@ static void run_cell(const Backward &c, const Cell &cell, float *scratch) {
     const int shared = p.heads / p.key_heads, first = cell.key_head * shared;
     GradKeys keys;
     if (cell.group < 0) {
-        keys = {side.near_keys, side.near_values, side.near_rows, p.dim, words_at(unit.key_words[0], 0),
-                words_at(unit.key_words[1], 0), c.head_rows(c.g.d_key, cell.b, cell.key_head, p.key_heads),
+        keys = {side.keys.near_panels, side.values.near_panels, side.keys.near_rows, p.dim,
+                words_at(unit.key_words[0], 0), words_at(unit.key_words[1], 0),
+                c.head_rows(c.g.d_key, cell.b, cell.key_head, p.key_heads),
                 c.head_rows(c.g.d_value, cell.b, cell.key_head, p.key_heads)};
         if (!keys.rows)
             keys.rows = (const float *)row_of(p.key, p.key_strides, cell.b, cell.key_head, unit.start, 4),
             keys.stride = p.key_strides[2];
     } else {
         const ptrdiff_t slot = unit.key_offset[cell.group], at = slot * p.dim;
-        keys = {side.far_keys + at, side.far_values + at, side.far_rows + at, p.dim,
+        keys = {side.keys.far_panels + at, side.values.far_panels + at, side.keys.far_rows + at, p.dim,
                 words_at(unit.slot_words[0], slot), words_at(unit.slot_words[1], slot),
                 side.far_d_keys + at, side.far_d_values + at};
     }
@@ -130,26 +131,15 @@ static void run_cell(const Backward &c, const Cell &cell, float *scratch) {
 
 // ----------------------------------------------------------------------------- before and after
 
-static void pack(const Backward &c, int which, int panel) {
+static void prepare(const Backward &c, int which, int panel) {
     const Problem &p = c.p;
-    const int b = which / p.key_heads, head = which % p.key_heads, first = panel * PANEL;
-    const Unit &unit = c.keys_of(b, head);
     const KeySide &side = c.sides[which];
-    const ptrdiff_t at = (ptrdiff_t)first * p.dim;
-    if (first < unit.tokens) {
-        const int count = unit.tokens - first;
-        pack_rows(p, p.key, p.key_strides, b, head, unit.start, NULL, first, count, side.near_keys + at,
-                  side.near_rows ? side.near_rows + at : NULL);
-        pack_rows(p, p.value, p.value_strides, b, head, unit.start, NULL, first, count, side.near_values + at, NULL);
-    }
-    if (c.far && first < unit.slots) {
-        const int *slots = unit.key_at.data() + first;
-        pack_rows(p, p.key, p.key_strides, b, head, unit.start, slots, 0, PANEL, side.far_keys + at,
-                  side.far_rows + at);
-        pack_rows(p, p.value, p.value_strides, b, head, unit.start, slots, 0, PANEL, side.far_values + at, NULL);
-        memset(side.far_d_keys + at, 0, PANEL * p.dim * sizeof(float));
-        memset(side.far_d_values + at, 0, PANEL * p.dim * sizeof(float));
-    }
+    pack(c, p.key, p.key_strides, which, panel, side.keys);
+    pack(c, p.value, p.value_strides, which, panel, side.values);
+    const int first = panel * PANEL, size = PANEL * p.dim * sizeof(float);
+    if (!c.far || first >= c.keys_of(which / p.key_heads, which % p.key_heads).slots) return;
+    memset(side.far_d_keys + (ptrdiff_t)first * p.dim, 0, size);
+    memset(side.far_d_values + (ptrdiff_t)first * p.dim, 0, size);
 }
 
 static void sum_rows(const Backward &c, int b, int head, int first) {  // delta: grad . out
@@ -199,7 +189,8 @@ static int run(const Backward &c) {
         float *scratch = room<float>(scratch_size);
         failed |= !scratch;
 #pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t i = 0; i < (int64_t)pairs * panels; i++) pack(c, (int)(i / panels), (int)(i % panels));
+        for (int64_t i = 0; i < (int64_t)pairs * panels; i++)
+            prepare(c, (int)(i / panels), (int)(i % panels));
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < (int64_t)p.batch * p.heads * tiles; i++)
             sum_rows(c, (int)(i / tiles / p.heads), (int)(i / tiles % p.heads), (int)(i % tiles) * GRAD_TILE);

@@ -11,10 +11,10 @@ extern "C" struct GradProblem {
     float *d_query, *d_key, *d_value;  // zero; contiguous (batch, heads or key heads, tokens, dim)
 };
 
-// One key head of one sequence, as the tiles read it; near_rows is null where the tensor serves.
+// One key head of one sequence, and the gradients of its lists.
 struct KeySide {
-    float *near_keys, *near_values, *near_rows;
-    float *far_keys, *far_values, *far_rows, *far_d_keys, *far_d_values;
+    Packed keys, values;
+    float *far_d_keys, *far_d_values;
 };
 
 struct Backward : Call {

@@ -9,11 +9,6 @@
 #include "rows.h"
 #include "tile.h"
 
-// A key head of a sequence as the tiles read it; near_values is null where the tensor serves.
-struct Panels {
-    float *near_keys, *near_values, *far_keys, *far_values;
-};
-
 struct Item {
     int b, head, group, first;  // some queries of a list
 };
@@ -21,7 +16,7 @@ struct Item {
 // sums, most and norm are the running softmax between the phases.
 struct Forward : Call {
     using Call::Call;
-    std::vector<Panels> panels;            // by (sequence, key head)
+    std::vector<Packed> keys, values;       // by (sequence, key head): in panels, and as rows
     std::vector<std::vector<Item>> rounds;  // a query's groups come one after the other
     float *sums = nullptr, *most = nullptr, *norm = nullptr;
 
@@ -70,7 +65,7 @@ static void run_far(const Forward &c, const Item &item, float *scratch) {
     const Problem &p = c.p;
     const int b = item.b;
     const Unit &unit = c.unit_of(b, item.head);
-    const Panels &panels = c.panels[b * p.key_heads + c.key_head_of(item.head)];
+    const int which = b * p.key_heads + c.key_head_of(item.head);
     const ptrdiff_t slot = unit.key_offset[item.group], at = slot * p.dim;
     const int rows = min_of(TILE, unit.query_offset[item.group + 1] - item.first);
     const uint64_t earlier = ((uint64_t)1 << item.group) - 1;
@@ -84,7 +79,7 @@ static void run_far(const Forward &c, const Item &item, float *scratch) {
         tile.low[i] = first ? 0 : min_of(unit.sinks, tile.high[i]);
     }
     pad(tile, rows);
-    const Keys keys = {panels.far_keys + at, panels.far_values + at, p.dim,
+    const Keys keys = {c.keys[which].far_panels + at, c.values[which].far_rows + at, p.dim,
                        words_at(unit.slot_words[0], slot), words_at(unit.slot_words[1], slot)};
     c.repeats ? attend<FIRST>(tile, keys, rows) : attend<RANGE>(tile, keys, rows);
     for (int i = 0; i < rows; i++) {
@@ -125,7 +120,7 @@ static bool run_near(const Forward &c, int b, int head, int first, float *scratc
     const Problem &p = c.p;
     const Unit &unit = c.unit_of(b, head);
     const int rows = min_of(TILE, unit.tokens - first);
-    const Panels &panels = c.panels[b * p.key_heads + c.key_head_of(head)];
+    const int which = b * p.key_heads + c.key_head_of(head);
     float bad = 0;
     Tile tile = new_tile(p, scratch);
     for (int i = 0; i < rows; i++) {
@@ -134,8 +129,8 @@ static bool run_near(const Forward &c, int b, int head, int first, float *scratc
         tile.low[i] = c.mode == DENSE ? 0 : max_of(0, t - c.window + 1), tile.high[i] = t + 1;
     }
     pad(tile, rows);
-    Keys keys = {panels.near_keys, panels.near_values, p.dim, words_at(unit.key_words[0], 0),
-                 words_at(unit.key_words[1], 0)};
+    Keys keys = {c.keys[which].near_panels, c.values[which].near_rows, p.dim,
+                 words_at(unit.key_words[0], 0), words_at(unit.key_words[1], 0)};
     if (!keys.values)
         keys.values = (const float *)row_of(p.value, p.value_strides, b, c.key_head_of(head),
                                             unit.start, 4),
@@ -184,38 +179,16 @@ static void reserve(Forward &c) {
         const Unit &unit = c.keys_of(i / p.key_heads, i % p.key_heads);
         const size_t near = (size_t)up(unit.tokens + 1, PANEL) * p.dim;
         const size_t far = (size_t)unit.slots * p.dim + 1;
-        Panels panels = {};
-        panels.near_keys = c.take(near);
-        if (p.bfloat16) panels.near_values = c.take(near);
-        if (c.far) panels.far_keys = c.take(far), panels.far_values = c.take(far);
-        c.panels.push_back(panels);
+        Packed keys = {}, values = {};
+        keys.near_panels = c.take(near);
+        if (p.bfloat16) values.near_rows = c.take(near);
+        if (c.far) keys.far_panels = c.take(far), values.far_rows = c.take(far);
+        c.keys.push_back(keys), c.values.push_back(values);
     }
     if (!c.far) return;
     const size_t rows = (size_t)p.batch * p.heads * p.tokens;
     c.most = c.take(rows), c.norm = c.take(rows);
     if (p.bfloat16) c.sums = c.take(rows * p.dim);
-}
-
-// Packs a panel of a key head's tokens, and of its lists; false where a token is not finite.
-static bool pack(const Forward &c, int which, int panel) {
-    const Problem &p = c.p;
-    const int b = which / p.key_heads, head = which % p.key_heads, first = panel * PANEL;
-    const Unit &unit = c.keys_of(b, head);
-    const Panels &to = c.panels[which];
-    const ptrdiff_t at = (ptrdiff_t)first * p.dim;
-    float bad = 0;
-    if (first < unit.tokens) {
-        const int count = unit.tokens - first;
-        bad += pack_rows(p, p.key, p.key_strides, b, head, unit.start, NULL, first, count, to.near_keys + at, NULL);
-        bad += pack_rows(p, p.value, p.value_strides, b, head, unit.start, NULL, first, count, NULL,
-                         to.near_values ? to.near_values + at : NULL);
-    }
-    if (c.far && first < unit.slots) {
-        const int *slots = unit.key_at.data() + first;
-        pack_rows(p, p.key, p.key_strides, b, head, unit.start, slots, 0, PANEL, to.far_keys + at, NULL);
-        pack_rows(p, p.value, p.value_strides, b, head, unit.start, slots, 0, PANEL, NULL, to.far_values + at);
-    }
-    return bad == 0;
 }
 
 static int run(Forward &c) {
@@ -231,7 +204,11 @@ static int run(Forward &c) {
         float *scratch = room<float>(scratch_size);
         if (!scratch) bad |= 2;
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < packed; i++) bad |= !pack(c, (int)(i / panels), (int)(i % panels));
+        for (int64_t i = 0; i < packed; i++) {
+            const int which = (int)(i / panels), panel = (int)(i % panels);
+            bad |= !pack(c, p.key, p.key_strides, which, panel, c.keys[which]);
+            bad |= !pack(c, p.value, p.value_strides, which, panel, c.values[which]);
+        }
         for (const std::vector<Item> &round : c.rounds) {
 #pragma omp for schedule(dynamic, 1)
             for (int i = 0; i < (int)round.size(); i++)

@@ -40,3 +40,26 @@ static float pack_rows(const Problem &p, const void *base, const int64_t *stride
     }
     return bad;
 }
+
+// A key head's rows of one tensor as the tiles read them: its tokens' and those of its lists, as they
+// are and in panels; null where a pass reads no such thing, or the tensor serves.
+struct Packed {
+    float *near_panels, *near_rows, *far_panels, *far_rows;
+};
+
+// Packs a panel of tokens, and one of the lists; false where a token is not finite.
+static bool pack(const Call &c, const void *base, const int64_t *strides, int which, int panel,
+                 const Packed &to) {
+    const Problem &p = c.p;
+    const int b = which / p.key_heads, head = which % p.key_heads, first = panel * PANEL;
+    const Unit &unit = c.keys_of(b, head);
+    const auto at = [&](float *rows) { return rows ? rows + (ptrdiff_t)first * p.dim : NULL; };
+    float bad = 0;
+    if (first < unit.tokens)
+        bad = pack_rows(p, base, strides, b, head, unit.start, NULL, first, unit.tokens - first,
+                        at(to.near_panels), at(to.near_rows));
+    if (c.far && first < unit.slots)
+        pack_rows(p, base, strides, b, head, unit.start, unit.key_at.data() + first, 0, PANEL,
+                  at(to.far_panels), at(to.far_rows));
+    return bad == 0;
+}
