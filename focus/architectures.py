@@ -171,17 +171,17 @@ def _heads(module: nn.Module, projection: str, names: tuple[str, ...]) -> int | 
     return next((value for value in found if isinstance(value, int)), None)
 
 
-def probe(model: PreTrainedModel) -> None:
+def probe(model: PreTrainedModel, layers: list[AttentionLayer]) -> None:
     """Runs a few tokens through the model and checks what its attention modules hand over.
 
-    Each of :func:`attention_layers` must call the interface once, with query (B, H, T, D) and key
-    and value (B, Hk, T, D) of the head counts found, and pass on a keyword that it knows nothing
-    of. The model and the random state are left as they were; one on the meta device is not run.
+    Each of its :func:`attention_layers` must call the interface once, with query (B, H, T, D) and
+    key and value (B, Hk, T, D) of the head counts found, and pass on a keyword that it knows
+    nothing of. The model and the random state are left as they were; one on the meta device is not
+    run.
 
     Raises:
         ValueError: a module does otherwise.
     """
-    layers = attention_layers(model)
     if without_weights(model):
         return
     token = object()

@@ -68,7 +68,7 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     refuse_routers(inner)
     layers = attention_layers(inner)
     refuse_sharded(layers)
-    probe(inner)
+    probe(inner, layers)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     first = Adapter(config, new_routers(config, layers, generator))
     state = FocusState(config, inner)

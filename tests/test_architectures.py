@@ -13,12 +13,17 @@ from transformers import AttentionInterface, BartConfig, BartForCausalLM, PreTra
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import focus
-from focus.architectures import attention_layers, probe
+from focus import architectures
+from focus.architectures import attention_layers
 from focus.call import running
 from tests.models import SUPPORTED, UNSUPPORTED, build, tiny, token_ids
 
 LOCAL = {"gemma2": [0], "gemma3": [0, 1, 2, 3, 4], "gemma3-vision": [0, 1, 2, 3, 4],
          "gemma4": [0, 2]}  # fmt: skip
+
+
+def probe(model: PreTrainedModel) -> None:
+    architectures.probe(model, attention_layers(model))
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
