@@ -1,4 +1,5 @@
-"""What only the paper does (arXiv 2604.03260), as definitions: selectable, not made fast.
+"""The paper's gate (arXiv 2604.03260) by its definition. On CUDA in half precision a kernel does it
+(:mod:`focus.attention.triton.gated`).
 
 Shape suffixes: C queries of a block, N their keys; what stands before them is broadcast.
 """

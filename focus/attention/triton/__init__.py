@@ -1,2 +1,3 @@
-"""Attention under the hard mask on CUDA by two Triton kernels: near pairs and sinks, then each
-group's own (``kernels``), over lists of its keys and queries (``lists``)."""
+"""Triton's kernels on CUDA: attention under the hard mask over a whole sequence (``kernels``, of
+long texts over ``lists``) and in a decoding step (``decoding``), the training gates (``gated``),
+and memberships (``memberships``)."""

@@ -1,4 +1,4 @@
-"""What the second kernel reads: keys of each group side by side, and queries of each in blocks.
+"""What the kernel ``distant`` reads: each group's keys side by side, and its queries in blocks.
 
 A query in several groups is in a list of each; the kernel takes its first group in a first pass,
 its second in another ..., so that it stands once in each.
