@@ -70,6 +70,9 @@ def line(made: Environment, text: str) -> str:
     try:
         return made.from_string(text).render()
     except Missing:
+        if not text.startswith(MARK):
+            title, _, _ = text.partition("** ")
+            return f"{title}** {NONE} not measured."
         first, *_, last = text.removeprefix(MARK).split(" | ")
         return f"{MARK}{first} | {NONE} not measured | {last}"
 
