@@ -18,29 +18,30 @@ PAGES = ("README.md", "docs/rivals.md", "docs/speed.md", "docs/train.md")
 FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
-WORDS = {  # of one row, and of several
-    Verdict.REPRODUCED: ("holds", "hold"),
-    Verdict.DIRECTION: ("agrees in direction at reduced scale",
-                        "agree in direction at reduced scale"),
-    Verdict.NOT_REPRODUCED: ("is not reproduced", "are not reproduced"),
-    Verdict.CONTRADICTS: ("contradicts the paper itself", "contradict the paper itself"),
-    Verdict.ARITHMETIC: ("holds by arithmetic (no evidence)", "hold by arithmetic (no evidence)"),
-    Verdict.INCONCLUSIVE: ("is inconclusive", "are inconclusive"),
-    Verdict.NOT_RUN: ("was not run", "were not run"),
-}  # fmt: skip
+WORDS = {
+    Verdict.REPRODUCED: "hold",
+    Verdict.DIRECTION: "agree in direction, at reduced scale",
+    Verdict.NOT_REPRODUCED: "not reproduced",
+    Verdict.CONTRADICTS: "contradict the paper itself",
+    Verdict.ARITHMETIC: "hold by arithmetic (no evidence)",
+    Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.NOT_RUN: "not run",
+}
 MEASURED = re.compile(r"[+-][\d.]+(%| points) \([^)]*\)")  # the first change in a row's words
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 
 
 def ledger(rows: list[claims.Row]) -> str:
-    """How many of the paper's figures have each verdict, and how many statements of ours."""
+    """How many rows have each verdict, by where they come from."""
     papers = [row for row in rows if row["source"] not in (OURS, AUDIT)]
-    told = [f"- Of the paper's {len(papers)} figures in the [ledger](results/claims.md) "
-            f"{counted(papers)}.{caveats(papers)}"]  # fmt: skip
-    for source, what in ((AUDIT, "doubts about the paper"), (OURS, "statements that we added")):
-        own = [row for row in rows if row["source"] == source]
-        told.append(f"- Of {len(own)} {what} {counted(own)}.")
-    return "\n".join(told)
+    doubts, ours = ([row for row in rows if row["source"] == source] for source in (AUDIT, OURS))
+    named = {"the paper's figures": papers, "doubts about the paper": doubts, "our additions": ours}
+    lines = [["", *named], ["---", *["---:"] * len(named)]]
+    for verdict, words in WORDS.items():
+        lines.append([words, *(str(claims.totals(own)[verdict]) for own in named.values())])
+    lines.append(["all", *(str(len(own)) for own in named.values())])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join(filter(None, [table, caveats(papers)]))
 
 
 def caveats(rows: list[claims.Row]) -> str:
@@ -52,13 +53,13 @@ def caveats(rows: list[claims.Row]) -> str:
     less = sum(FAR_LESS in why and not SHORT.search(why) for why in left)
     told = ""
     if agree and differ:
-        told = (f" The agreement rests on {agree} separate measurements, what is not reproduced on "
+        told = (f"The agreement rests on {agree} separate measurements, what is not reproduced on "
                 f"{differ}.")  # fmt: skip
     if short:
         told += f" For {short} of the inconclusive our training was too short."
     if less:
         told += f" Another {less} have the paper's direction, at less than half its size."
-    return told
+    return told.strip()
 
 
 def measurements(rows: list[claims.Row], verdict: Verdict) -> int:
@@ -66,13 +67,6 @@ def measurements(rows: list[claims.Row], verdict: Verdict) -> int:
     return len({(row["evidence"],
                  found[0] if (found := MEASURED.search(row["why"])) else row["ours"])
                 for row in rows if row["verdict"] == verdict})  # fmt: skip
-
-
-def counted(rows: list[claims.Row]) -> str:
-    """Numbers of rows by verdict."""
-    told = [f"{count} {WORDS[verdict][count > 1]}"
-            for verdict, count in claims.totals(rows).items() if count]  # fmt: skip
-    return " and ".join([", ".join(told[:-1]), *told[-1:]] if len(told) > 1 else told)
 
 
 def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
@@ -85,13 +79,13 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "gpu": lambda: headline.on_gpu(results),
         "rounds": lambda: headline.rounds(results),
         "budgets": lambda: headline.budgets(results),
-        "best": lambda: rivals.best(results),
+        "best": lambda: findings.told(results, "best"),
         "question": lambda: rivals.question(results),
         "rivals": lambda: rivals.beside(results),
         "shares": lambda: rivals.shares(results),
         "kinds": lambda: rivals.kinds(results),
         "sharing": lambda: rivals.sharing(results),
-        "failed": lambda: findings.failed(results),
+        "failed": lambda: findings.told(results, "failed"),
         "ledger": lambda: ledger(rows),
     }
 

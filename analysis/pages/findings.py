@@ -1,4 +1,4 @@
-"""docs/findings.md, and what did not work: sentences stand in templates beside this file, their
+"""docs/findings.md, and lines of README: sentences stand in templates beside this file, their
 figures come from result files.
 
 A sentence that says which way a figure goes asks for it by a filter that refuses the other way
@@ -22,7 +22,7 @@ from analysis.rows import Missing, ends_of, need, only
 from analysis.rules.table7 import paper_way
 from analysis.words import NONE
 
-SOURCE, FAILED = "findings.md.jinja", "failed.md.jinja"
+SOURCE = "findings.md.jinja"
 MINUS = "\N{MINUS SIGN}"
 MARK = "| "  # of a line of a table: what is claimed, what was seen, where to look
 NAMES = {
@@ -43,10 +43,10 @@ def page(results: Results, rows: list[claims.Row]) -> str:
     return "\n".join(line(made, text) for text in source(SOURCE).split("\n"))
 
 
-def failed(results: Results) -> str:
-    """What did not work, for another page; a line without its results is left out."""
+def told(results: Results, name: str) -> str:
+    """The lines of another template, for another page; one without its results is left out."""
     made, told = environment(results, []), []
-    for text in source(FAILED).splitlines():
+    for text in source(f"{name}.md.jinja").splitlines():
         with suppress(Missing):
             told.append(made.from_string(text).render())
     return "\n".join(need(told))

@@ -14,9 +14,7 @@ from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
 from analysis.words import NONE, markdown, percent, pointed
 
-LEFT_OUT = ("longer", "longer_heavy", "heavy", "masked")  # of the page that has the best alone
 WORST = 0.12  # what costs more stands in the table of results/tables alone
-BEST = 8
 # Those that were read at several budgets.
 SHARES = ("longer_allocated", "allocated", "heavy", "quest", "ours", "moba", "trained_seer",
           "streaming")  # fmt: skip
@@ -28,13 +26,6 @@ def shown(results: Results) -> pd.DataFrame:
     """Rivals and ours at the recipe's own budget, the best first."""
     own = only(rivals.rows(results), budget=rivals.BUDGET).sort_values("change")
     return own.drop_duplicates("role")  # of a rival's variants the best
-
-
-def best(results: Results) -> str:
-    """The best that are no oracles: what each costs and loses."""
-    own = shown(results)
-    oracles = [role for role, about in rivals.ABOUT.items() if about.every]
-    return compared(results, own[~own["role"].isin([*oracles, *LEFT_OUT])].head(BEST))
 
 
 def beside(results: Results) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -107,15 +108,16 @@ def test_rivals_and_ours_stand_in_one_table(read):
     assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) | 1, 1 |")
 
 
-def test_the_best_leave_oracles_out(read):
+def test_sparq_is_called_the_best_as_long_as_it_is(read):
     beside = {"reading": "rivals", "against": ["adapted"]}
-    write_adapted(read.root, reading="rivals")
-    write_masks(read.root, "recipe", {0.125: 0.0}, regime=ROUTERS, **beside)
-    write_masks(read.root, "csa", {0.125: -0.09}, method={"name": "csa"}, **beside)
-    write_masks(read.root, "sparq", {0.125: -0.05}, method={"name": "sparq"}, **beside)
-    lines = rivals.best(Results(read.base)).splitlines()[2:]
-    assert [line.split(" | ")[0] for line in lines] == ["| SparQ", "| ours (recipe)"]
-    assert all(line.endswith(f") | {NONE} | 1, {NONE} |") for line in lines)
+    write_adapted(read.root, 0.0, reading="rivals")
+    write_masks(read.root, "longer_allocated", {0.125: 0.05}, regime=ROUTERS, **beside)
+    for cost, told in ((0.02, 2), (0.07, 0)):
+        write_masks(read.root, "sparq", {0.125: cost}, method={"name": "sparq"}, **beside)
+        with nullcontext() if told else pytest.raises(ValueError, match="findings"):
+            lines = findings.told(Results(read.base), "best").splitlines()
+            assert len(lines) == told
+            assert lines[0].startswith("- **SparQ is best**: +2.0% (")
 
 
 def test_methods_at_several_budgets_tell_what_they_kept(results):
@@ -147,7 +149,7 @@ def test_what_the_inconclusive_rows_lack_is_counted():
     both = f"{less}, after far fewer steps"
     rows = [row | {"why": why} for why in (short, less, less, both, "zero")]
     assert pages.caveats(rows) == (
-        " For 2 of the inconclusive our training was too short."
+        "For 2 of the inconclusive our training was too short."
         " Another 2 have the paper's direction, at less than half its size."
     )
     assert not pages.caveats([row | {"why": less, "verdict": Verdict.DIRECTION}])
@@ -177,11 +179,11 @@ def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
 
 
 def test_what_failed_is_told_as_far_as_there_are_files(results):
-    assert or_nothing(lambda: findings.failed(results)) == NOTHING
+    assert or_nothing(lambda: findings.told(results, "failed")) == NOTHING
     write_adapted(results.root)
     write_masks(results.root, "recipe", {0.25: 0.1}, regime=ROUTERS)
     write_masks(results.root, "window", {0.25: 0.0}, method={"name": "window"})
-    (told,) = findings.failed(Results(results.base)).splitlines()
+    (told,) = findings.told(Results(results.base), "failed").splitlines()
     assert told.startswith("- **More groups, not calibrated.** At 25% of the distant pairs our")
 
 
@@ -246,7 +248,9 @@ def test_only_what_is_between_markers_changes(read, limits):
     new = pages.rendered(text, read, rows)
     assert "former" not in new
     papers = sum(row["source"] not in ("ours", "Audit") for row in rows)
-    assert new.startswith(f"# A\n<!-- ledger -->\n- Of the paper's {papers} figures")
+    assert new.startswith("# A\n<!-- ledger -->\n|  | the paper's figures |")
+    (every,) = (line for line in new.splitlines() if line.startswith("| all |"))
+    assert every.startswith(f"| all | {papers} |")
     assert "`kept`" in new
     assert pages.rendered(new, read, rows) == new
 
