@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -108,16 +107,19 @@ def test_rivals_and_ours_stand_in_one_table(read):
     assert lines[4].endswith("points (\N{MINUS SIGN}50.0 to \N{MINUS SIGN}50.0) | 1, 1 |")
 
 
-def test_sparq_is_called_the_best_as_long_as_it_is(read):
+@pytest.mark.parametrize("cost", [0.02, 0.07])
+def test_sparq_is_called_the_best_as_long_as_it_is(results, cost):
     beside = {"reading": "rivals", "against": ["adapted"]}
-    write_adapted(read.root, 0.0, reading="rivals")
-    write_masks(read.root, "longer_allocated", {0.125: 0.05}, regime=ROUTERS, **beside)
-    for cost, told in ((0.02, 2), (0.07, 0)):
-        write_masks(read.root, "sparq", {0.125: cost}, method={"name": "sparq"}, **beside)
-        with nullcontext() if told else pytest.raises(ValueError, match="findings"):
-            lines = findings.told(Results(read.base), "best").splitlines()
-            assert len(lines) == told
-            assert lines[0].startswith("- **SparQ is best**: +2.0% (")
+    write_adapted(results.root, 0.0, reading="rivals")
+    write_masks(results.root, "longer_allocated", {0.125: 0.05}, regime=ROUTERS, **beside)
+    write_masks(results.root, "sparq", {0.125: cost}, method={"name": "sparq"}, **beside)
+    if cost > 0.05:
+        with pytest.raises(ValueError, match="costs no more than sparq"):
+            findings.told(Results(results.base), "best")
+        return
+    best, ours = findings.told(Results(results.base), "best").splitlines()
+    assert best.startswith("- **SparQ is best**: +2.0% (")
+    assert ours.startswith("- **Ours, calibrated, 3x steps**: +5.0% (")
 
 
 def test_methods_at_several_budgets_tell_what_they_kept(results):
