@@ -3,7 +3,7 @@
 `python -m experiments.stages.data EXPERIMENT` fetches the sources, makes the texts that are not
 there as they should be, and writes data/ready/<experiment>/train.json and read.json: fingerprints
 of the contents that training and reading see. Of prefill and continuation it makes the data alone,
-and of experiments that they time, where these are not trained yet.
+and of experiments that they time, where these are not trained yet; other measurements need none.
 
 It is a stage by experiment since DVC cannot tell which texts an experiment needs: blocks of
 params.yaml inherit from one another. Training depends on the fingerprints, so a change of the
@@ -37,7 +37,7 @@ MADE = "made.json"  # beside the sides of a text: what it was made from
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 1 and what to do where something cannot be had."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="an experiment of params.yaml, or prefill or continuation")
+    parser.add_argument("name", help="an experiment of params.yaml, or a measurement")
     name = parser.parse_args(arguments).name
     try:
         prepare(name, settings.load())
@@ -53,13 +53,16 @@ def prepare(name: str, chosen: Settings) -> None:
     Raises:
         ValueError: a source cannot be had, or a text cannot be made.
     """
-    if name in plans.MEASUREMENTS:
+    if name in plans.WHOLE:
         plan = getattr(chosen, name)
         bring([plan.model], chosen)
         make([plan.texts], chosen)
         for cell in map(chosen.cell, plan.experiments):
             if not trained.is_trained(cell, cell.seeds[0], chosen, results(chosen)):
                 prepare(cell.block, chosen)
+        return
+    if name in plans.MEASUREMENTS:
+        print(f"data: {name}: needs no model and no texts")
         return
     wanted = plans.of_data(name, chosen)
     named = [*wanted["models"], *wanted["benchmarks"]]
