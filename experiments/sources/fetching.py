@@ -117,13 +117,18 @@ def _from_hub(source: Source, part: Path, allow_unpinned: bool) -> None:
                                      allow_patterns=list(source.files))  # fmt: skip
     except Exception as error:
         raise SourceError(
-            f"{source.name}: {source.repo} is not to be had from the hub ({type(error).__name__}: "
-            f"{str(error).splitlines()[0]}). On a machine that reaches it, set FOCUS_HUB=1 (and "
-            f"log in, for gated models); without, put its files into $FOCUS_DATA/{source.name}"
+            f"{source.name}: {source.repo} is not to be had from the hub ({_first_line(error)}). "
+            "On a machine that reaches it, set FOCUS_HUB=1 (and log in, for gated models); "
+            f"without, put its files into $FOCUS_DATA/{source.name}"
         ) from error
     link_or_copy(Path(snapshot), part)
     if not any(part.iterdir()):
         raise SourceError(f"{source.name}: {source.repo} has none of {', '.join(source.files)}")
+
+
+def _first_line(error: Exception) -> str:
+    """An error's kind and the first line of its message, where it has one."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
 def convert_gguf(folder: Path) -> None:
