@@ -164,6 +164,22 @@ BAD_CELLS = [
         "budgets[0]: method quest needs blocks of at most window = 128 tokens, not 256",
     ),
     ({"method": {"name": "window"}}, "regime.name: centroids trains routers; method window has"),
+    *(
+        (
+            {"method": {"name": method}, "regime": {"name": regime, "steps": 2}},
+            f"regime.name: {regime} trains routers; method {method} has none",
+        )
+        for method in ("window", "full")
+        for regime in ("joint", "scratch_joint")
+    ),
+    *(
+        (
+            {"method": {"name": method}, "regime": None, "budgets": budgets, "readings": [kind]},
+            f"readings: {kind} is of kind {kind}, for method focus alone",
+        )
+        for method, budgets in (("full", []), ("window", [0.5]), ("quest", [0.5]))
+        for kind in ("groups", "contents", "information")
+    ),
 ]
 
 
