@@ -103,12 +103,16 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Of several runs that train the same, which two that start from it do, one at a time: the
-    others then find it trained. The processes of one run come in together."""
+    others then find it trained. The processes of one run come in together.
+
+    The lock lies beside the folder and stays: with one that is removed, a run that waits for it and
+    one that comes later would both go in.
+    """
     if not record.first_process():
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
