@@ -50,7 +50,7 @@ def documents(name: str, side: str, model: str, chosen: Settings,
             choice can be made on them.
 
     Raises:
-        ValueError: the side may not be opened, or the corpus stage has not written it.
+        ValueError: the side may not be opened, or the stage `data` has not written it.
     """
     _refuse(name, side, chosen, opened_by)
     path = side_file(name, side)
@@ -79,10 +79,11 @@ def _refuse(name: str, side: str, chosen: Settings, opened_by: Windows | None) -
 
 
 def side_file(name: str, side: str) -> Path:
-    """The file of a side; ValueError where the corpus stage has not written it."""
+    """The file of a side; ValueError where the stage `data` has not written it."""
     path = ROOT / name / f"{side}.jsonl"
     if not path.is_file():
-        raise ValueError(f"{path} is missing: run `python -m experiments.stages.corpus {name}`")
+        raise ValueError(f"{path} is missing: run `python -m experiments.stages.data` with an "
+                         f"experiment that uses texts.{name}")  # fmt: skip
     return path
 
 

@@ -57,7 +57,7 @@ class Streamed:
 
     @classmethod
     def of(cls, name: str, model: str, chosen: Settings) -> Streamed:
-        """As the corpus stage has listed it.
+        """As the stage `data` has listed it.
 
         Raises:
             ValueError: the stage has not, or a shard is not what it was then.
@@ -69,8 +69,8 @@ class Streamed:
         for row in rows:
             path = folder / row["shard"]
             if not path.is_file() or path.stat().st_size != row["bytes"]:
-                raise ValueError(f"{path}: is not the shard that texts.{name} lists: run `python "
-                                 f"-m experiments.stages.corpus {name}` again")  # fmt: skip
+                raise ValueError(f"{path}: is not the shard that texts.{name} lists; delete "
+                                 f"{corpus.ROOT / name} and run stage `data` again")  # fmt: skip
         with np.load(corpus.ROOT / name / corpus.HELD_OUT, allow_pickle=False) as arrays:
             held_out = HeldOut(**arrays)
         return cls(name, folder, tuple(row["shard"] for row in rows), held_out, how.max_overlap,
