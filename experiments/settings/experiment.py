@@ -76,12 +76,12 @@ class Training(Frozen):
         gradient_clip: largest gradient norm.
         checkpoint_every: steps between checkpoints: what a killed run loses at most.
         validate_every: steps between losses on validation windows (0: none).
-        copies: share of windows in which a passage comes twice, far apart.
         strategy, precision: of the Lightning trainer; ``nodes``: machines; ``devices``: of each.
         checkpoint_activations: computes activations again in the backward pass, to save memory.
     """
 
     LATER = ("nodes",)
+    FORMER = (("copies", 0.0),)
 
     steps: Count
     batch_size: Count = 1
@@ -93,7 +93,6 @@ class Training(Frozen):
     gradient_clip: Annotated[float, Field(gt=0)] = 1.0
     checkpoint_every: Count = 10
     validate_every: Size = 0
-    copies: Annotated[float, Field(ge=0, le=1)] = 0.0
     strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
     devices: Count = 1
     nodes: Count = 1
@@ -121,17 +120,17 @@ class Centroids(Training):
             the last (null: it stays).
         hard_from: share of the steps after which the forward pass is that of the hard mask (null:
             never); those steps take ``hard_top_ks`` groups a query in turn.
-        loss: ``next_token``, or ``distil``: divergence from the frozen model's predictions.
         shuffled: gates of another text's routing: a control that trains as many numbers without
             routing by content.
     """
+
+    FORMER = (*Training.FORMER, ("loss", "next_token"))
 
     name: Literal["centroids"] = "centroids"
     steps: Size  # 0: routers as they are
     temperature_start: Annotated[float, Field(gt=0)] | None = None
     hard_from: Annotated[float, Field(ge=0, lt=1)] | None = None
     hard_top_ks: Distinct[Count] = (1, 2, 4)
-    loss: Literal["next_token", "distil"] = "next_token"
     shuffled: bool = False
 
     @property

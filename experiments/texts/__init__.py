@@ -17,5 +17,4 @@ from experiments.texts.windows import (
     training_documents,
     training_windows,
     windows,
-    with_copy,
 )

@@ -36,7 +36,6 @@ from experiments.texts import corpus, shards
 from experiments.texts.documents import side_file
 from experiments.texts.overlap import HeldOut
 from experiments.texts.training import TrainingData
-from experiments.texts.windows import with_copy
 
 
 @dataclass(frozen=True)
@@ -172,14 +171,13 @@ class WindowStream(Dataset):
     no place leads to, is found by reading again what comes before it; the first of a lane is kept.
 
     Args:
-        context, count, seed, copies: as of :class:`experiments.texts.windows.WindowSequence`.
+        context, count, seed: as of :class:`experiments.texts.windows.WindowSequence`.
         lanes: windows of a batch.
     """
 
-    def __init__(self, source: Streamed, lanes: int, context: int, count: int, seed: int,
-                 copies: float = 0.0) -> None:  # fmt: skip
+    def __init__(self, source: Streamed, lanes: int, context: int, count: int, seed: int) -> None:
         self.source, self.lanes, self.context = source, lanes, context
-        self.count, self.seed, self.copies = count, seed, copies
+        self.count, self.seed = count, seed
         self._open: dict[int, Lane] = {}
         self._first: dict[int, Tensor] = {}  # regimes look at it again and again
 
@@ -187,10 +185,7 @@ class WindowStream(Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        ids = self._window(index % self.lanes, index // self.lanes)
-        if int((index + 1) * self.copies) > int(index * self.copies):
-            ids = with_copy(ids, torch.Generator().manual_seed(self.seed * 1_000_003 + index))
-        return {"input_ids": ids}
+        return {"input_ids": self._window(index % self.lanes, index // self.lanes)}
 
     def _window(self, number: int, taken: int) -> Tensor:
         if taken == 0 and number in self._first:
@@ -237,7 +232,7 @@ class StreamedData(TrainingData):
         how = self.cell.regime
         source = Streamed.of(self.cell.texts, self.cell.model, self.chosen)
         count = how.steps * how.accumulate * how.batch_size
-        return WindowStream(source, how.batch_size, how.context, count, self.seed, how.copies)
+        return WindowStream(source, how.batch_size, how.context, count, self.seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Places of all lanes; every process must call it."""
