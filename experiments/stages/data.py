@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import imports, plans, settings, sources, texts, trained
-from experiments.record import results, write_json
+from experiments.record import read_json, results, write_json
 from experiments.settings import Settings
 from experiments.sources.catalogue import TINY
 from experiments.sources.files import sha256
@@ -95,7 +95,7 @@ def make(names: Iterable[str], chosen: Settings) -> None:
             "sources": {block["source"]: stamp(block["source"]) for block in every.values()},
         }  # fmt: skip
         path = corpus.ROOT / name / MADE
-        if known(path) != made or not whole(path.parent):
+        if read_json(path) != made or not whole(path.parent):
             print(f"data: {name}: making", flush=True)
             corpus.build(name, chosen)
             write_json(path, made)
@@ -109,17 +109,9 @@ def refuse_without_config(model: str) -> None:
                          f"$FOCUS_DATA/{model}")  # fmt: skip
 
 
-def known(path: Path) -> Any:
-    """What a JSON file says; None: there is none that can be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def whole(folder: Path) -> bool:
     """Whether a text's sides are as they were made."""
-    manifest = known(folder / "texts.json") or {"sides": {}}
+    manifest = read_json(folder / "texts.json") or {"sides": {}}
     written = {side: told["sha256"] for side, told in manifest["sides"].items()}
     there = {side: sha256(folder / f"{side}.jsonl") for side in texts.SIDES
              if (folder / f"{side}.jsonl").is_file()}  # fmt: skip

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -101,10 +100,7 @@ def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[st
 
 def finished(path: Path) -> list[dict[str, Any]] | None:
     """Rows of a part that an earlier process finished; None: there are none that can be read."""
-    try:
-        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    found: list[dict[str, Any]] | None = (record.read_json(path) or {}).get("rows")
     return found
 
 
