@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import imports, plans, settings, sources, texts, trained
+from experiments.command import reported
 from experiments.record import read_json, results, write_json
 from experiments.settings import Settings
 from experiments.sources.catalogue import TINY
@@ -34,17 +35,12 @@ CODE = tuple(
 MADE = "made.json"  # beside the sides of a text: what it was made from
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and what to do where something cannot be had."""
+@reported("data")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="an experiment of params.yaml, or a measurement")
-    name = parser.parse_args(arguments).name
-    try:
-        prepare(name, settings.load())
-    except ValueError as error:
-        print(f"data: {name}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    prepare(parser.parse_args(arguments).name, settings.load())
 
 
 def prepare(name: str, chosen: Settings) -> None:

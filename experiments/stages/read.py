@@ -21,6 +21,7 @@ import torch
 from rich.progress import track
 
 from experiments import imports, plans, readings, record, settings, statistics, texts, trained
+from experiments.command import reported
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
 from experiments.settings import Experiment, Settings, Windows
@@ -29,20 +30,16 @@ from experiments.sources.files import digest, sha256
 CHECKPOINTS, ROWS = Path("checkpoints/read"), "rows.csv"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and the reason where a reading cannot be done."""
+@reported("read")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     parser = argparse.ArgumentParser(prog="python -m experiments.stages.read", description=__doc__)
     parser.add_argument("experiment")
     parser.add_argument("--reading", help="this one alone")
     options = parser.parse_args(arguments)
-    try:
-        chosen = settings.load()
-        torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
-        read(options.experiment, chosen, options.reading)
-    except ValueError as error:
-        print(f"read: {error}", file=sys.stderr)
-        return 1
-    return 0
+    chosen = settings.load()
+    torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
+    read(options.experiment, chosen, options.reading)
 
 
 def read(block: str, chosen: Settings, only: str | None = None) -> None:
