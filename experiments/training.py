@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments import imports, plans, record, regimes, trained
+from experiments import imports, plans, record, registry, trained
 from experiments.record import Run
 from experiments.regimes.base import Regime
 from experiments.regimes.fitting import fit, refuse
@@ -83,7 +83,8 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
             print(f"train: {cell.name}, seed {seed}: is trained")
             return
         with Run(folder, known, [seed], cell.dtype) as run:
-            regime = regimes.find(cell.regime.name)(cell, seed, chosen, results)
+            kind: type[Regime] = registry.find("regime", cell.regime.name)
+            regime = kind(cell, seed, chosen, results)
             checkpoint = place / trained.fingerprint(known, inputs)
             data = streaming.data_of(cell, seed, chosen)
             resumed = fit(regime, data, checkpoint)

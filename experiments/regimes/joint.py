@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import mitigations, trained
+from experiments import registry, trained
 from experiments.methods.base import Method
 from experiments.mitigations.seen import Seen, gathered
 from experiments.record import first_process, write_text
@@ -56,7 +56,7 @@ class Joint(Centroids):
         model = super().prepared(model)
         self.routers, self.trace = routers(model), []  # type: tuple[list[Router], list[Any]]
         self.seen = Seen(self.routers)
-        chosen = mitigations.find(self.settings.mitigation)
+        chosen = registry.find("mitigation", self.settings.mitigation)
         self._refuse(chosen.BALANCE)
         self.after_backward: list[Callable[[Joint], None]] = []
         warnings.filterwarnings("ignore", ".*routers are in evaluation mode.*")  # as some want it

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from experiments import mitigations
+from experiments import registry
 from experiments.settings.schema import (
     Count,
     Distinct,
@@ -158,8 +158,8 @@ class Joint(Centroids):
     @field_validator("mitigation")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in mitigations.names():
-            raise ValueError(f"must be one of {mitigations.names()}")
+        if name not in (known := registry.names("mitigation")):
+            raise ValueError(f"must be one of {known}")
         return name
 
     @property

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from experiments import registry
 from experiments.settings.blocks import (
     Calibration,
     Fetching,
@@ -270,12 +271,11 @@ def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
 
 
 def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
-    from experiments import methods  # methods are built from settings
-    from experiments.methods.base import Method
+    from experiments.methods.base import Method  # methods are built from settings
     from experiments.methods.focus import FOUND
     from experiments.selection.learned import Learned
 
-    kind = methods.find(cell.method.name, f"{path}.method.name")
+    kind = registry.find("method", cell.method.name, f"{path}.method.name")
     own = parse_block(kind.Settings, cell.method.fields, f"{path}.method")
     if isinstance(cell.regime, Centroids) and cell.method.name != "focus":
         raise ValueError(f"{path}.regime.name: {cell.regime.name} trains routers; method "

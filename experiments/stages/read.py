@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from rich.progress import track
 
-from experiments import imports, plans, readings, record, settings, statistics, texts, trained
+from experiments import imports, plans, record, registry, settings, statistics, texts, trained
 from experiments.command import reported
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
@@ -88,7 +88,8 @@ def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[st
     cell, mark = subject.cell, marks[f"{subject.cell.name}.{subject.seed}"]
     folder = CHECKPOINTS / subject.chosen.scale / cell.name / name / f"seed{subject.seed}-{mark}"
     label = f"read {cell.name} {name} seed {subject.seed}"
-    for part, made in track(list(readings.parts(subject)), label):
+    kind = registry.find("reading", subject.reading.kind)
+    for part, made in track(list(kind.parts(subject, subject.reading)), label):
         path = folder / f"{hashlib.sha256(part.encode()).hexdigest()[:16]}.json"
         if finished(path) is None:
             write_json(path, {"part": part, "rows": made()})
