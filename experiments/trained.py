@@ -64,7 +64,7 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
     results = record.results(chosen) if results is None else results
     starts = before(cell, seed, chosen)
     own = [(cell, seed)] if trained and cell.trains else []
-    whole = cell.regime.name in ("full", "scratch") and not trained
+    whole = cell.trains and cell.regime.all_weights and not trained
     wanted = models.resolve_dtype("float32" if whole else cell.dtype)
     # LoRA is merged into float32 weights, and the sum rounded once.
     merges = any(each.regime.name == "lora" for each, _ in [*starts, *own])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -78,10 +78,12 @@ class Training(Frozen):
         validate_every: steps between losses on validation windows (0: none).
         strategy, precision: of the Lightning trainer; ``nodes``: machines; ``devices``: of each.
         checkpoint_activations: computes activations again in the backward pass, to save memory.
+        all_weights: whether all of the model's own weights are trained; no field.
     """
 
     LATER = ("nodes",)
     FORMER = (("copies", 0.0),)
+    all_weights: ClassVar[bool] = False
 
     steps: Count
     batch_size: Count = 1
@@ -133,11 +135,6 @@ class Centroids(Training):
     hard_top_ks: Distinct[Count] = (1, 2, 4)
     shuffled: bool = False
 
-    @property
-    def all_weights(self) -> bool:
-        """Whether all weights of the model are trained beside them."""
-        return False
-
 
 class Joint(Centroids):
     """Routers, and with them all weights, while a mitigation keeps groups of one size.
@@ -163,7 +160,7 @@ class Joint(Centroids):
         return name
 
     @property
-    def all_weights(self) -> bool:
+    def all_weights(self) -> bool:  # type: ignore[override]
         """As the settings say."""
         return self.weights
 
@@ -194,13 +191,15 @@ class Distil(Training):
 class Full(Training):
     """All weights."""
 
+    all_weights = True
+
     name: Literal["full"] = "full"
 
 
-class Scratch(Training):
+class Scratch(Full):
     """All weights, from random ones."""
 
-    name: Literal["scratch"] = "scratch"
+    name: Literal["scratch"] = "scratch"  # type: ignore[assignment]
 
 
 class Nothing(Frozen):
