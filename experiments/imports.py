@@ -20,8 +20,8 @@ SUFFIXES = (".py", ".cpp", ".h")
 # number of a result.
 APART = (
     "experiments.settings", "experiments.plans", "experiments.imports", "experiments.record",
-    "experiments.sources", "experiments.texts.corpus", "experiments.texts.cleaning",
-    "experiments.texts.overlap",
+    "experiments.command", "experiments.sources", "experiments.texts.corpus",
+    "experiments.texts.cleaning", "experiments.texts.overlap",
 )  # fmt: skip
 KEPT = ("experiments.sources.models",)  # of those
 SAME = Path(__file__).with_name("same.yaml")

@@ -17,8 +17,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -150,22 +150,35 @@ def first_process() -> bool:
 
 def of(folder: str | Path) -> dict[str, Any] | None:
     """What a folder's run.json says; None: there is none, or it is no finished run's."""
-    try:
-        found = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    found = read_json(Path(folder) / "run.json")
     return found if isinstance(found, dict) else None
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: a reader, or a killed run, never sees half of it."""
+def read_json(path: Path) -> Any:
+    """What a JSON file says; None: there is none that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Writes a file whole or not at all: a reader, or a killed run, never sees half of it. What the
+    block writes to the path that it is given takes the file's place when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(text, encoding="utf-8")
+        yield part
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text whole or not at all."""
+    with written(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -1,29 +1,36 @@
-"""Registries: packages in which a file is an entry, found by its name."""
+"""Registries: packages in which a file is an entry, found by its name.
+
+A kind of entry is named in the singular, and its package in the plural: ``method``, ``regime``,
+``mitigation``, ``reading``.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from types import ModuleType
+from typing import Any
 
 
-def names(package: ModuleType) -> list[str]:
+def names(kind: str) -> list[str]:
     """Names of all entries: modules of the package that are not among its ``HELPERS``."""
+    package = importlib.import_module(f"experiments.{kind}s")
     found = [module.name for module in pkgutil.iter_modules(package.__path__)]
     return [name for name in found if name not in package.HELPERS]
 
 
-def find(package: ModuleType, name: str, what: str, path: str) -> ModuleType:
-    """The module of that name.
+def find(kind: str, name: str, path: str = "") -> Any:
+    """The entry of that name: the class that a file calls ``METHOD`` or ``REGIME``; of other kinds
+    the module.
 
     Args:
-        what: an entry is called in the error.
-        path: of the setting that names it.
+        path: of the setting that names it; usually the kind's ``name``.
 
     Raises:
         ValueError: there is none; the message lists those that there are.
     """
-    known = names(package)
+    known = names(kind)
     if name not in known:
-        raise ValueError(f"{path}: {name!r} is no {what}; there are {', '.join(known)}")
-    return importlib.import_module(f"{package.__name__}.{name}")
+        where = path or f"{kind}.name"
+        raise ValueError(f"{where}: {name!r} is no {kind}; there are {', '.join(known)}")
+    module = importlib.import_module(f"experiments.{kind}s.{name}")
+    return getattr(module, kind.upper(), module)

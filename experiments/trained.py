@@ -6,18 +6,21 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import focus
-from experiments import methods, record, regimes, texts
+from experiments import record, registry, texts
 from experiments.methods.base import Method, built
 from experiments.regimes.tensors import cast
 from experiments.settings import Experiment, Settings
 from experiments.sources import catalogue, models
 from experiments.sources.files import STAMP, sha256
+
+if TYPE_CHECKING:
+    from experiments.regimes.base import Regime
 
 HARMLESS = ("checkpoint_every",)  # fields of a regime that change nothing about its result
 
@@ -61,7 +64,7 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
     results = record.results(chosen) if results is None else results
     starts = before(cell, seed, chosen)
     own = [(cell, seed)] if trained and cell.trains else []
-    whole = cell.regime.name in ("full", "scratch") and not trained
+    whole = cell.trains and cell.regime.all_weights and not trained
     wanted = models.resolve_dtype("float32" if whole else cell.dtype)
     # LoRA is merged into float32 weights, and the sum rounded once.
     merges = any(each.regime.name == "lora" for each, _ in [*starts, *own])
@@ -69,11 +72,11 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
                            device="cpu" if sharded else None)  # fmt: skip
     for each, its_seed in starts:
         model = _loaded(model, each, its_seed, chosen, results)
-    kind = methods.find(cell.method.name)
+    kind: type[Method] = registry.find("method", cell.method.name)
     if "focus_state" in model.__dict__ and not kind.takes_routers:
         focus.detach(model)  # another method starts from the model, not from its routers
     if cell.trains:
-        model = regimes.find(cell.regime.name).original(model, seed)
+        model = registry.find("regime", cell.regime.name).original(model, seed)
     method = built(kind, cell.method.fields, seed)
     method.install(model)
     for each, its_seed in own:
@@ -143,7 +146,8 @@ def settings_of(cell: Experiment, seed: int, chosen: Settings) -> dict[str, Any]
 
 def calibrates(cell: Experiment) -> bool:
     """Whether the cell's method needs training windows although it trains nothing."""
-    return methods.find(cell.method.name).calibrate is not Method.calibrate
+    kind: type[Method] = registry.find("method", cell.method.name)
+    return kind.calibrate is not Method.calibrate
 
 
 def is_trained(cell: Experiment, seed: int, chosen: Settings, results: Path) -> bool:
@@ -207,8 +211,9 @@ def _there(cell: Experiment, seed: int, chosen: Settings, results: Path) -> Path
 def _loaded(model: PreTrainedModel, cell: Experiment, seed: int, chosen: Settings,
             results: Path) -> PreTrainedModel:  # fmt: skip
     place = _there(cell, seed, chosen, results)
+    regime: type[Regime] = registry.find("regime", cell.regime.name)
     try:
-        return regimes.find(cell.regime.name).load(model, place)
+        return regime.load(model, place)
     except (SafetensorError, OSError) as error:
         raise ValueError(
             f"{place}: cannot be read ({error}); delete this folder, and run "

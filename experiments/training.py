@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments import imports, plans, record, regimes, trained
+from experiments import imports, plans, record, registry, trained
 from experiments.record import Run
 from experiments.regimes.base import Regime
 from experiments.regimes.fitting import fit, refuse
@@ -83,7 +83,8 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
             print(f"train: {cell.name}, seed {seed}: is trained")
             return
         with Run(folder, known, [seed], cell.dtype) as run:
-            regime = regimes.find(cell.regime.name)(cell, seed, chosen, results)
+            kind: type[Regime] = registry.find("regime", cell.regime.name)
+            regime = kind(cell, seed, chosen, results)
             checkpoint = place / trained.fingerprint(known, inputs)
             data = streaming.data_of(cell, seed, chosen)
             resumed = fit(regime, data, checkpoint)
@@ -103,12 +104,16 @@ def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoint
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Of several runs that train the same, which two that start from it do, one at a time: the
-    others then find it trained. The processes of one run come in together."""
+    others then find it trained. The processes of one run come in together.
+
+    The lock lies beside the folder and stays: with one that is removed, a run that waits for it and
+    one that comes later would both go in.
+    """
     if not record.first_process():
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

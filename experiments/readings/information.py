@@ -21,7 +21,8 @@ from experiments.settings import Information
 from experiments.texts import speech
 
 CLASSES = 8  # equal spans of places, and of ranks
-LETTERS = string.ascii_letters  # of groups, so that no reader takes them for a number
+# Of groups, so that no reader takes them for a number; 336 more are of the extended Latin alphabet.
+LETTERS = string.ascii_letters + "".join(map(chr, range(0x100, 0x250)))
 
 
 def parts(subject: Subject, reading: Information) -> Iterator[Part]:

@@ -80,6 +80,11 @@ class Regime(pl.LightningModule):
         """Modules that are sharded apart from their layers: of another number format."""
         return ()
 
+    def rates(self) -> list[dict[str, Any]]:
+        """Groups of what is trained, each with its highest rate."""
+        wanted = [p for p in self.parameters() if p.requires_grad]
+        return [{"params": wanted, "lr": self.settings.learning_rate}]
+
     def save(self, folder: Path) -> None:
         """Writes what was trained, in bfloat16; every process must call it."""
         raise NotImplementedError
@@ -115,8 +120,7 @@ class Regime(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW with a linear warm-up and a cosine down to zero."""
         how = self.settings
-        wanted = [p for p in self.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(wanted, lr=how.learning_rate, weight_decay=how.weight_decay)
+        optimizer = torch.optim.AdamW(self.rates(), weight_decay=how.weight_decay)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warmup_cosine(step, how.warmup_steps, how.steps)
         )

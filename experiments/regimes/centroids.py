@@ -60,12 +60,14 @@ class Centroids(Regime):
         return ROUTER in buffer
 
     def loss(self, ids: Tensor, index: int) -> Tensor:
-        """Next-token loss, or divergence from the model without routers."""
-        with self.method.training(self.model, self.global_step, self.settings):
-            if self.settings.shuffled:
-                with routed_by(self.model, self._former(index)):
-                    return LOSSES[self.settings.loss](self.model, ids)
-            return LOSSES[self.settings.loss](self.model, ids)
+        """As ever, or under the routing of the batch before."""
+        if not self.settings.shuffled:
+            return super().loss(ids, index)
+        with (
+            self.method.training(self.model, self.global_step, self.settings),
+            routed_by(self.model, self._former(index)),
+        ):
+            return next_token_loss(self.model, ids)
 
     def _former(self, index: int) -> Tensor:
         """This process's windows (B, T) of the batch before; before the first, of the last."""
@@ -135,15 +137,4 @@ def routed_by(model: nn.Module, ids: Tensor) -> Iterator[None]:
             handle.remove()
 
 
-def distillation_loss(model: nn.Module, ids: Tensor) -> Tensor:
-    """KL divergence, nats a token, of predictions for (B, T) from those of the model without
-    routers."""
-    with torch.no_grad(), focus.mode(model, "full"):
-        wanted = model(input_ids=ids, use_cache=False).logits.flatten(0, 1).float()
-    found = model(input_ids=ids, use_cache=False).logits.flatten(0, 1).float()
-    kl = torch.nn.functional.kl_div
-    return kl(found.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
-
-
-LOSSES = {"next_token": next_token_loss, "distil": distillation_loss}
 REGIME = Centroids

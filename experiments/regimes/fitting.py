@@ -16,6 +16,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import ModelCheckpoint, TQDMProgressBar
 from pytorch_lightning.strategies import ModelParallelStrategy
 
+from experiments.record import written
 from experiments.regimes.base import Regime
 from experiments.settings import Experiment, Training
 
@@ -139,14 +140,8 @@ class Whole(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any,
                         storage_options: Any = None) -> None:  # fmt: skip
         """Writes beside the place, and renames."""
-        target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with written(Path(path)) as part:
             torch.save(checkpoint, part)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def latest(folder: Path) -> str | None:

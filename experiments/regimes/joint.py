@@ -17,12 +17,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import mitigations, trained
-from experiments.methods.base import Method
+from experiments import registry
 from experiments.mitigations.seen import Seen, gathered
 from experiments.record import first_process, write_text
 from experiments.regimes import full
-from experiments.regimes.base import warmup_cosine
 from experiments.regimes.centroids import Centroids, routers
 from experiments.regimes.tensors import ROUTER, reshard, save_bfloat16
 from experiments.settings import Joint as JointSettings
@@ -44,19 +42,12 @@ class Joint(Centroids):
 
     settings: JointSettings
 
-    def begin(self) -> tuple[PreTrainedModel, Method]:
-        """In float32 where weights are trained, whatever they are read in: small updates are lost
-        on others."""
-        cell = self.cell.model_copy(update={"dtype": "float32"} if self.settings.weights else {})
-        return trained.begin(cell, self.seed, self.chosen, self.results,
-                             sharded=self.device_mesh is not None)  # fmt: skip
-
     def prepared(self, model: PreTrainedModel) -> PreTrainedModel:
         """Routers in training mode, the mitigation installed; weights that require gradients."""
         model = super().prepared(model)
         self.routers, self.trace = routers(model), []  # type: tuple[list[Router], list[Any]]
         self.seen = Seen(self.routers)
-        chosen = mitigations.find(self.settings.mitigation)
+        chosen = registry.find("mitigation", self.settings.mitigation)
         self._refuse(chosen.BALANCE)
         self.after_backward: list[Callable[[Joint], None]] = []
         warnings.filterwarnings("ignore", ".*routers are in evaluation mode.*")  # as some want it
@@ -78,22 +69,14 @@ class Joint(Centroids):
             raise ValueError(f"{path}.routers: must be layer or paper, which have one set of "
                              f"groups a layer, got {config.routers}")  # fmt: skip
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        """AdamW as ever, with a rate of their own for the weights."""
-        how = self.settings
+    def rates(self) -> list[dict[str, Any]]:
+        """The weights have a rate of their own."""
         wanted = [(n, p) for n, p in self.named_parameters() if p.requires_grad]
         routed = [p for n, p in wanted if ROUTER in f".{n}"]
         weights = [p for n, p in wanted if ROUTER not in f".{n}"]
-        parts = [{"params": routed, "lr": how.learning_rate},
-                 {"params": weights, "lr": how.weights_rate}]  # fmt: skip
-        optimizer = torch.optim.AdamW(
-            [each for each in parts if each["params"]], weight_decay=how.weight_decay
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: warmup_cosine(step, how.warmup_steps, how.steps)
-        )
-        return {"optimizer": optimizer,
-                "lr_scheduler": {"scheduler": schedule, "interval": "step"}}  # fmt: skip
+        parts = [{"params": routed, "lr": self.settings.learning_rate},
+                 {"params": weights, "lr": self.settings.weights_rate}]  # fmt: skip
+        return [each for each in parts if each["params"]]
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """As ever; what was seen is the forward pass's."""

@@ -228,28 +228,7 @@ class Intervals(Frozen):
 
 
 class Tolerances(Frozen):
-    """Limits of the ledger's rules. They stand here before a run, so that no verdict is fitted.
-
-    Attributes:
-        identity_nats: greatest difference of loss a token that still counts as the same model.
-        far_worse: relative rise of perplexity from which on hard top-1 counts as far worse.
-        same_ppl: relative difference within which a perplexity of the same model, text and steps as
-            the paper's counts as reproduced, and a mask's as near the full model's.
-        density_points: percentage points within which a share of retained pairs agrees.
-        cosine: least cosine similarity that counts as 1.0000.
-        subtraction_cosine: greatest distance from the paper's cosine of merging by subtraction.
-        speedup: relative difference within which a speed-up on the paper's hardware is reproduced.
-        leak_share: share of earlier assignments that may change before it counts as a leak.
-        copied: share of the full model's gain from having read a passage before, from which on a
-            mask counts as one that copies.
-        same_score: points within which a benchmark's score counts as unchanged.
-        same_share: percentage points within which the share of tokens in the largest group agrees,
-            and a setting counts as one that hardly changes it.
-        collapsed: percent of the tokens in one group from which on groups have collapsed.
-        blocked: of a movement under a plain softmax, what may be left where it counts as blocked.
-        much_less: share of a change in the paper, short of which one of ours is not that change.
-        rounding: relative difference between exact arithmetic and a figure printed to few digits.
-    """
+    """Limits of the ledger's rules; params.yaml says beside each what it is."""
 
     identity_nats: Limit
     far_worse: Limit

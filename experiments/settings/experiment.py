@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from experiments import mitigations
+from experiments import registry
 from experiments.settings.schema import (
     Count,
     Distinct,
@@ -76,12 +76,14 @@ class Training(Frozen):
         gradient_clip: largest gradient norm.
         checkpoint_every: steps between checkpoints: what a killed run loses at most.
         validate_every: steps between losses on validation windows (0: none).
-        copies: share of windows in which a passage comes twice, far apart.
         strategy, precision: of the Lightning trainer; ``nodes``: machines; ``devices``: of each.
         checkpoint_activations: computes activations again in the backward pass, to save memory.
+        all_weights: whether all of the model's own weights are trained; no field.
     """
 
     LATER = ("nodes",)
+    FORMER = (("copies", 0.0),)
+    all_weights: ClassVar[bool] = False
 
     steps: Count
     batch_size: Count = 1
@@ -93,7 +95,6 @@ class Training(Frozen):
     gradient_clip: Annotated[float, Field(gt=0)] = 1.0
     checkpoint_every: Count = 10
     validate_every: Size = 0
-    copies: Annotated[float, Field(ge=0, le=1)] = 0.0
     strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
     devices: Count = 1
     nodes: Count = 1
@@ -121,23 +122,18 @@ class Centroids(Training):
             the last (null: it stays).
         hard_from: share of the steps after which the forward pass is that of the hard mask (null:
             never); those steps take ``hard_top_ks`` groups a query in turn.
-        loss: ``next_token``, or ``distil``: divergence from the frozen model's predictions.
         shuffled: gates of another text's routing: a control that trains as many numbers without
             routing by content.
     """
+
+    FORMER = (*Training.FORMER, ("loss", "next_token"))
 
     name: Literal["centroids"] = "centroids"
     steps: Size  # 0: routers as they are
     temperature_start: Annotated[float, Field(gt=0)] | None = None
     hard_from: Annotated[float, Field(ge=0, lt=1)] | None = None
     hard_top_ks: Distinct[Count] = (1, 2, 4)
-    loss: Literal["next_token", "distil"] = "next_token"
     shuffled: bool = False
-
-    @property
-    def all_weights(self) -> bool:
-        """Whether all weights of the model are trained beside them."""
-        return False
 
 
 class Joint(Centroids):
@@ -159,12 +155,12 @@ class Joint(Centroids):
     @field_validator("mitigation")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in mitigations.names():
-            raise ValueError(f"must be one of {mitigations.names()}")
+        if name not in (known := registry.names("mitigation")):
+            raise ValueError(f"must be one of {known}")
         return name
 
     @property
-    def all_weights(self) -> bool:
+    def all_weights(self) -> bool:  # type: ignore[override]
         """As the settings say."""
         return self.weights
 
@@ -195,13 +191,15 @@ class Distil(Training):
 class Full(Training):
     """All weights."""
 
+    all_weights = True
+
     name: Literal["full"] = "full"
 
 
-class Scratch(Training):
+class Scratch(Full):
     """All weights, from random ones."""
 
-    name: Literal["scratch"] = "scratch"
+    name: Literal["scratch"] = "scratch"  # type: ignore[assignment]
 
 
 class Nothing(Frozen):

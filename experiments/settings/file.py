@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from experiments import registry
 from experiments.settings.blocks import (
     Calibration,
     Fetching,
@@ -19,7 +20,7 @@ from experiments.settings.blocks import (
     Texts,
     Tolerances,
 )
-from experiments.settings.experiment import Experiment
+from experiments.settings.experiment import Centroids, Experiment
 from experiments.settings.measurements import (
     Continuation,
     Decode,
@@ -37,6 +38,7 @@ FILE = Path("params.yaml")
 OVERLAYS = Path("scales")
 DEFAULT = "laptop"
 SCALES = ("smoke", "laptop", "gpu", "cluster")
+OF_GROUPS = ("leak", "groups", "contents", "information")  # kinds of reading
 Cells = Mapping[str, Experiment]
 
 
@@ -264,20 +266,19 @@ def _check_readings(path: str, cell: Experiment, settings: Settings) -> None:
             raise ValueError(f"readings.{name}.questions: there are {len(QUESTIONS)} of them")
         if known := {"benchmarks": TASKS, "ruler": LONG}.get(kind):
             _known(f"readings.{name}.tasks", settings.readings[name].tasks, known)
-        if kind == "leak" and cell.method.name != "focus":
+        if kind in OF_GROUPS and cell.method.name != "focus":
             raise ValueError(f"{path}.readings: {name} is of kind {kind}, for method focus alone")
 
 
 def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
-    from experiments import methods  # methods are built from settings
-    from experiments.methods.base import Method
+    from experiments.methods.base import Method  # methods are built from settings
     from experiments.methods.focus import FOUND
     from experiments.selection.learned import Learned
 
-    kind = methods.find(cell.method.name, f"{path}.method.name")
+    kind = registry.find("method", cell.method.name, f"{path}.method.name")
     own = parse_block(kind.Settings, cell.method.fields, f"{path}.method")
-    if cell.regime.name == "centroids" and cell.method.name != "focus":
-        raise ValueError(f"{path}.regime.name: centroids trains routers; method "
+    if isinstance(cell.regime, Centroids) and cell.method.name != "focus":
+        raise ValueError(f"{path}.regime.name: {cell.regime.name} trains routers; method "
                          f"{cell.method.name} has none")  # fmt: skip
     if cell.regime.name == "distil" and not issubclass(kind, Learned):
         raise ValueError(f"{path}.regime.name: distil trains networks that choose keys; method "

@@ -36,10 +36,13 @@ class Frozen(BaseModel):
     Attributes:
         LATER: fields that came after there were results. Where they have their default they stand
             in no record, so that what was made without them still counts as made so.
+        FORMER: fields that are no more, with the one value that results have of them: every record
+            still has it, so that what was made with them still counts.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     LATER: ClassVar[tuple[str, ...]] = ()
+    FORMER: ClassVar[tuple[tuple[str, Any], ...]] = ()
 
     def plain(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
@@ -48,8 +51,9 @@ class Frozen(BaseModel):
     @model_serializer(mode="wrap")
     def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         usual = {name: type(self).model_fields[name].default for name in self.LATER}
-        return {name: value for name, value in dump(self).items()
-                if name not in usual or value != usual[name]}  # fmt: skip
+        own = {name: value for name, value in dump(self).items()
+               if name not in usual or value != usual[name]}  # fmt: skip
+        return own | dict(self.FORMER)
 
 
 def once(values: Sequence[Item]) -> Sequence[Item]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from experiments.record import read_json
 from experiments.sources.catalogue import ROOT, TINY, Source, find, override, sources
 from experiments.sources.files import (
     STAMP,
@@ -31,7 +32,7 @@ def fetch(source: Source, allow_unpinned: bool = False) -> Path:
     """
     target = ROOT / source.name
     identity = _identity(source)
-    if _stamp(target) == identity or _given_once(source, target):
+    if read_json(target / STAMP) == identity or _given_once(source, target):
         _say(source, "is there")
         return target
     ROOT.mkdir(parents=True, exist_ok=True)
@@ -89,16 +90,9 @@ def _identity(source: Source) -> dict[str, Any]:
 
 def _given_once(source: Source, target: Path) -> bool:
     """Whether it was taken from FOCUS_DATA before, and nothing else can bring it."""
-    stamp = _stamp(target)
+    stamp = read_json(target / STAMP)
     given = isinstance(stamp, dict) and stamp.get("from") == "FOCUS_DATA"
     return given and source.kind == "folder" and override(source.name) is None
-
-
-def _stamp(target: Path) -> Any:
-    try:
-        return json.loads((target / STAMP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def _from_hub(source: Source, part: Path, allow_unpinned: bool) -> None:
@@ -117,13 +111,18 @@ def _from_hub(source: Source, part: Path, allow_unpinned: bool) -> None:
                                      allow_patterns=list(source.files))  # fmt: skip
     except Exception as error:
         raise SourceError(
-            f"{source.name}: {source.repo} is not to be had from the hub ({type(error).__name__}: "
-            f"{str(error).splitlines()[0]}). On a machine that reaches it, set FOCUS_HUB=1 (and "
-            f"log in, for gated models); without, put its files into $FOCUS_DATA/{source.name}"
+            f"{source.name}: {source.repo} is not to be had from the hub ({_first_line(error)}). "
+            "On a machine that reaches it, set FOCUS_HUB=1 (and log in, for gated models); "
+            f"without, put its files into $FOCUS_DATA/{source.name}"
         ) from error
     link_or_copy(Path(snapshot), part)
     if not any(part.iterdir()):
         raise SourceError(f"{source.name}: {source.repo} has none of {', '.join(source.files)}")
+
+
+def _first_line(error: Exception) -> str:
+    """An error's kind and the first line of its message, where it has one."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
 def convert_gguf(folder: Path) -> None:

@@ -13,6 +13,7 @@ Shapes: T tokens of the context.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -21,21 +22,11 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from experiments import plans, settings
+from experiments.command import measure
 from experiments.kernels import whole
-from experiments.record import Run, results
+from experiments.record import Run
 from experiments.settings import Settings
 from focus.cache import FocusCache
-
-
-def main() -> None:
-    """Command line of the stage."""
-    chosen = settings.load()
-    torch.set_num_threads(chosen.threads)
-    own = plans.measurement("continuation", chosen)
-    folder = results(chosen) / "continuation"
-    with Run(folder, own, [chosen.seed], chosen.continuation.dtype) as run:
-        continuation(run, chosen)
 
 
 @torch.no_grad()
@@ -104,4 +95,4 @@ def generate(model: PreTrainedModel, ids: Tensor, cache: Cache, count: int) -> T
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(measure("continuation", continuation))

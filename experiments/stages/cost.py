@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from experiments import settings
+from experiments.command import reported
 from experiments.costs import shapes
 from experiments.costs.estimate import Hardware, estimate
 from experiments.settings import SCALES
@@ -31,23 +32,19 @@ PARTS = {"weights": "weights and routers", "gathered": "gathered layers", "gradi
          "total": "together"}  # fmt: skip
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and what is known, where a model, scale or experiment is not."""
+@reported("cost")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     options = _parser().parse_args(arguments)
     hardware = Hardware(options.gibibytes, options.tflops, options.share)
-    try:
-        if options.all:
-            write(options.experiment, hardware)
-            return 0
-        if options.model is None:
-            raise ValueError(f"model: name one of {', '.join(shapes.names())}, or give --all")
-        chosen = settings.load(scale=options.scale)
-        row = estimate(options.model, chosen, options.experiment, hardware)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
+    if options.all:
+        write(options.experiment, hardware)
+        return
+    if options.model is None:
+        raise ValueError(f"model: name one of {', '.join(shapes.names())}, or give --all")
+    chosen = settings.load(scale=options.scale)
+    row = estimate(options.model, chosen, options.experiment, hardware)
     print("\n".join(described(row, hardware)))
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 `python -m experiments.stages.data EXPERIMENT` fetches the sources, makes the texts that are not
 there as they should be, and writes data/ready/<experiment>/train.json and read.json: fingerprints
 of the contents that training and reading see. Of prefill and continuation it makes the data alone,
-and of experiments that they time, where these are not trained yet.
+and of experiments that they time, where these are not trained yet; other measurements need none.
 
 It is a stage by experiment since DVC cannot tell which texts an experiment needs: blocks of
 params.yaml inherit from one another. Training depends on the fingerprints, so a change of the
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import imports, plans, settings, sources, texts, trained
-from experiments.record import results, write_json
+from experiments.command import reported
+from experiments.record import read_json, results, write_json
 from experiments.settings import Settings
 from experiments.sources.catalogue import TINY
 from experiments.sources.files import sha256
@@ -34,17 +35,12 @@ CODE = tuple(
 MADE = "made.json"  # beside the sides of a text: what it was made from
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and what to do where something cannot be had."""
+@reported("data")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="an experiment of params.yaml, or prefill or continuation")
-    name = parser.parse_args(arguments).name
-    try:
-        prepare(name, settings.load())
-    except ValueError as error:
-        print(f"data: {name}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    parser.add_argument("name", help="an experiment of params.yaml, or a measurement")
+    prepare(parser.parse_args(arguments).name, settings.load())
 
 
 def prepare(name: str, chosen: Settings) -> None:
@@ -53,13 +49,16 @@ def prepare(name: str, chosen: Settings) -> None:
     Raises:
         ValueError: a source cannot be had, or a text cannot be made.
     """
-    if name in plans.MEASUREMENTS:
+    if name in plans.WHOLE:
         plan = getattr(chosen, name)
         bring([plan.model], chosen)
         make([plan.texts], chosen)
         for cell in map(chosen.cell, plan.experiments):
             if not trained.is_trained(cell, cell.seeds[0], chosen, results(chosen)):
                 prepare(cell.block, chosen)
+        return
+    if name in plans.MEASUREMENTS:
+        print(f"data: {name}: needs no model and no texts")
         return
     wanted = plans.of_data(name, chosen)
     named = [*wanted["models"], *wanted["benchmarks"]]
@@ -92,7 +91,7 @@ def make(names: Iterable[str], chosen: Settings) -> None:
             "sources": {block["source"]: stamp(block["source"]) for block in every.values()},
         }  # fmt: skip
         path = corpus.ROOT / name / MADE
-        if known(path) != made or not whole(path.parent):
+        if read_json(path) != made or not whole(path.parent):
             print(f"data: {name}: making", flush=True)
             corpus.build(name, chosen)
             write_json(path, made)
@@ -106,17 +105,9 @@ def refuse_without_config(model: str) -> None:
                          f"$FOCUS_DATA/{model}")  # fmt: skip
 
 
-def known(path: Path) -> Any:
-    """What a JSON file says; None: there is none that can be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def whole(folder: Path) -> bool:
     """Whether a text's sides are as they were made."""
-    manifest = known(folder / "texts.json") or {"sides": {}}
+    manifest = read_json(folder / "texts.json") or {"sides": {}}
     written = {side: told["sha256"] for side, told in manifest["sides"].items()}
     there = {side: sha256(folder / f"{side}.jsonl") for side in texts.SIDES
              if (folder / f"{side}.jsonl").is_file()}  # fmt: skip

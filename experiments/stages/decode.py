@@ -9,24 +9,16 @@ keys and values. `bound` is full attention's bytes over those that a method has 
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 
 import pandas as pd
 import torch
 
-from experiments import plans, settings
+from experiments.command import measure
 from experiments.kernels import stepping
-from experiments.record import Run, results
+from experiments.record import Run
 from experiments.settings import Settings
-
-
-def main() -> None:
-    """Command line of the stage."""
-    chosen = settings.load()
-    torch.set_num_threads(chosen.threads)
-    own = plans.measurement("decode", chosen)
-    with Run(results(chosen) / "decode", own, [chosen.seed]) as run:
-        decode(run, chosen)
 
 
 @torch.no_grad()
@@ -67,4 +59,4 @@ def note_metrics(run: Run, table: pd.DataFrame) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(measure("decode", decode))

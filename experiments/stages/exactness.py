@@ -14,6 +14,7 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +24,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments import plans, settings
+from experiments.command import measure
 from experiments.kernels.synthetic import cosine, draw_membership, draw_tensors, relative_error
-from experiments.record import Run, results
+from experiments.record import Run
 from experiments.settings import Exactness, Settings
 from focus import dense_attention, focus_attention
 from focus.attention import operator
@@ -46,15 +47,6 @@ class Case:
     sinks: int
     tokens: int
     kind: str
-
-
-def main() -> None:
-    """Command line of the stage."""
-    chosen = settings.load()
-    torch.set_num_threads(chosen.threads)
-    own = plans.measurement("exactness", chosen)
-    with Run(results(chosen) / "exactness", own, [chosen.seed]) as run:
-        exactness(run, chosen)
 
 
 def exactness(run: Run, chosen: Settings) -> None:
@@ -216,4 +208,4 @@ def _combine(branches: list[tuple[_Branch, float]]) -> Tensor:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(measure("exactness", exactness))

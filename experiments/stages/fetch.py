@@ -9,26 +9,23 @@ import argparse
 import sys
 
 from experiments import settings, sources
+from experiments.command import reported
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Fetches; exit status 1 and what to do where a source cannot be had."""
+@reported("fetch")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of sources.yaml, or folders of FOCUS_DATA")
     names = parser.parse_args(arguments).names
-    try:
-        chosen, listed = settings.load(), sources.sources()
-        for name in names:
-            source = sources.find(name, listed)
-            sources.fetch(source, allow_unpinned=chosen.fetch.allow_unpinned)
-    except ValueError as error:
-        print(f"fetch: {error}", file=sys.stderr)
-        return 1
+    chosen, listed = settings.load(), sources.sources()
+    for name in names:
+        source = sources.find(name, listed)
+        sources.fetch(source, allow_unpinned=chosen.fetch.allow_unpinned)
     for source in () if names else listed.values():
         where = f"{source.package} {source.version}" if source.package else source.repo
         pinned = "" if source.pinned else " (not pinned)"
         print(f"{source.name:26} {source.role:10} {where}{pinned}: {source.what}")
-    return 0
 
 
 if __name__ == "__main__":

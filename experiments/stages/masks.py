@@ -9,27 +9,19 @@ the search for n-grams are not timed here: stage prefill has them.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pandas as pd
 import torch
 
-from experiments import plans, settings
+from experiments.command import measure
 from experiments.kernels import masks
 from experiments.kernels.masks import Masked
 from experiments.kernels.synthetic import draw_tensors
 from experiments.kernels.timing import compared, once
-from experiments.record import Run, results
+from experiments.record import Run
 from experiments.settings import Masks, Settings
-
-
-def main() -> None:
-    """Command line of the stage."""
-    chosen = settings.load()
-    torch.set_num_threads(chosen.threads)
-    own = plans.measurement("masks", chosen)
-    with Run(results(chosen) / "masks", own, [chosen.seed], chosen.masks.dtype) as run:
-        time_masks(run, chosen)
 
 
 @torch.no_grad()
@@ -73,4 +65,4 @@ def row(plan: Masks, each: Masked, full: Masked, device: torch.device) -> dict[s
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(measure("masks", time_masks))

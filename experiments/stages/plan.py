@@ -16,22 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from experiments import plans, settings
+from experiments.command import reported
 from experiments.record import write_text
 from experiments.settings import Settings
 
 FOLDER = Path("data/plan")
 
 
-def main() -> int:
-    """Exit status 1 and the field's name where params.yaml is wrong."""
-    try:
-        chosen = settings.load()
-    except ValueError as error:
-        print(f"params.yaml: {error}", file=sys.stderr)
-        return 1
-    for name, values in planned(chosen).items():
+@reported("params.yaml")
+def main() -> None:
+    """The command line of the stage."""
+    for name, values in planned(settings.load()).items():
         write_text(FOLDER / name, json.dumps(values, indent=1, sort_keys=True) + "\n")
-    return 0
 
 
 def planned(chosen: Settings) -> dict[str, dict[str, Any]]:

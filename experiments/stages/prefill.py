@@ -11,6 +11,7 @@ metrics.json.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from statistics import fmean, median
 from typing import Any
@@ -21,22 +22,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import focus
-from experiments import plans, settings
+from experiments.command import measure
 from experiments.kernels import whole
 from experiments.methods.attending import attending
-from experiments.record import Run, results
+from experiments.record import Run
 from experiments.settings import Settings
 
 OUTSIDE = "all but attention"
-
-
-def main() -> None:
-    """Command line of the stage."""
-    chosen = settings.load()
-    torch.set_num_threads(chosen.threads)
-    own = plans.measurement("prefill", chosen)
-    with Run(results(chosen) / "prefill", own, [chosen.seed], chosen.prefill.dtype) as run:
-        prefill(run, chosen)
 
 
 @torch.no_grad()
@@ -103,4 +95,4 @@ def _queries(module: nn.Module, query: Tensor, *_: Any, **__: Any) -> tuple[Tens
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(measure("prefill", prefill))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +20,8 @@ import pandas as pd
 import torch
 from rich.progress import track
 
-from experiments import imports, plans, readings, record, settings, statistics, texts, trained
+from experiments import imports, plans, record, registry, settings, statistics, texts, trained
+from experiments.command import reported
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
 from experiments.settings import Experiment, Settings, Windows
@@ -30,20 +30,16 @@ from experiments.sources.files import digest, sha256
 CHECKPOINTS, ROWS = Path("checkpoints/read"), "rows.csv"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and the reason where a reading cannot be done."""
+@reported("read")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     parser = argparse.ArgumentParser(prog="python -m experiments.stages.read", description=__doc__)
     parser.add_argument("experiment")
     parser.add_argument("--reading", help="this one alone")
     options = parser.parse_args(arguments)
-    try:
-        chosen = settings.load()
-        torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
-        read(options.experiment, chosen, options.reading)
-    except ValueError as error:
-        print(f"read: {error}", file=sys.stderr)
-        return 1
-    return 0
+    chosen = settings.load()
+    torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
+    read(options.experiment, chosen, options.reading)
 
 
 def read(block: str, chosen: Settings, only: str | None = None) -> None:
@@ -92,7 +88,8 @@ def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[st
     cell, mark = subject.cell, marks[f"{subject.cell.name}.{subject.seed}"]
     folder = CHECKPOINTS / subject.chosen.scale / cell.name / name / f"seed{subject.seed}-{mark}"
     label = f"read {cell.name} {name} seed {subject.seed}"
-    for part, made in track(list(readings.parts(subject)), label):
+    kind = registry.find("reading", subject.reading.kind)
+    for part, made in track(list(kind.parts(subject, subject.reading)), label):
         path = folder / f"{hashlib.sha256(part.encode()).hexdigest()[:16]}.json"
         if finished(path) is None:
             write_json(path, {"part": part, "rows": made()})
@@ -101,10 +98,7 @@ def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[st
 
 def finished(path: Path) -> list[dict[str, Any]] | None:
     """Rows of a part that an earlier process finished; None: there are none that can be read."""
-    try:
-        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    found: list[dict[str, Any]] | None = (record.read_json(path) or {}).get("rows")
     return found
 
 

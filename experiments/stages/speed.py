@@ -10,25 +10,17 @@ kept pairs set.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pandas as pd
 import torch
 
-from experiments import plans, settings
+from experiments.command import measure
 from experiments.kernels import timing
 from experiments.kernels.timing import Routed, Shape
-from experiments.record import Run, results
+from experiments.record import Run
 from experiments.settings import Settings, Speed
-
-
-def main() -> None:
-    """Command line of the stage."""
-    chosen = settings.load()
-    torch.set_num_threads(chosen.threads)
-    own = plans.measurement("speed", chosen)
-    with Run(results(chosen) / "speed", own, [chosen.seed], chosen.speed.dtype) as run:
-        speed(run, chosen)
 
 
 def speed(run: Run, chosen: Settings) -> None:
@@ -107,4 +99,4 @@ def crossing(own: pd.DataFrame) -> int | None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(measure("speed", speed))

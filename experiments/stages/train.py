@@ -15,34 +15,31 @@ import shutil
 import sys
 from pathlib import Path
 
+from experiments.command import reported
 from experiments.record import ROOT, write_json
 
 PLANS = Path("data/plan")
 SETTINGS = (Path("params.yaml"), Path("scales"))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Trains; exit status 1 and the field's name where it cannot be."""
+@reported("train")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiment", help="a name under `experiments` in params.yaml")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--cell", help="of a sweep, this cell alone")
     options = parser.parse_args(arguments)
     if options.cell is None and nothing(options.experiment, options.seed):
-        return 0
+        return
     # What follows takes seconds to import, and most seeds of most experiments ask for nothing.
     import torch
 
     from experiments import settings, training
 
-    try:
-        chosen = settings.load()
-        torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
-        training.train(options.experiment, options.seed, chosen, only=options.cell)
-    except ValueError as error:
-        print(f"train: {error}", file=sys.stderr)
-        return 1
-    return 0
+    chosen = settings.load()
+    torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
+    training.train(options.experiment, options.seed, chosen, only=options.cell)
 
 
 def nothing(block: str, seed: int) -> bool:

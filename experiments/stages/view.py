@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from experiments import settings, trained
+from experiments.command import reported
 from experiments.settings import Settings
 from experiments.view.capture import capture
 
@@ -25,22 +26,18 @@ PASSAGES, TEMPLATE = FOLDER / "passages", FOLDER / "page.html"
 OURS, OWN = Path("results/groups.html"), Path("build/groups.html")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and the reason where a text cannot be shown."""
+@reported("view")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line of the stage."""
     options = _parser().parse_args(arguments)
-    try:
-        chosen = settings.load()
-        torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
-        texts = wanted(options.text, options.file)
-        written = options.out or (OURS if options.text is options.file is None else OWN)
-        passages = shown(texts, options.experiment, options.seed, chosen, options.layers)
-    except ValueError as error:
-        print(f"view: {error}", file=sys.stderr)
-        return 1
+    chosen = settings.load()
+    torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
+    texts = wanted(options.text, options.file)
+    written = options.out or (OURS if options.text is options.file is None else OWN)
+    passages = shown(texts, options.experiment, options.seed, chosen, options.layers)
     written.parent.mkdir(parents=True, exist_ok=True)
     written.write_text(page(passages), encoding="utf-8")
     print(f"view: open {written}")
-    return 0
 
 
 def wanted(text: str | None, file: Path | None) -> dict[str, str]:

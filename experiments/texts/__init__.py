@@ -1,6 +1,6 @@
 """Texts: documents of a kind on three sides, as tokens of a model and as windows.
 
-The stage `corpus` writes data/texts/<name>/; all else reads it. Test documents open for a final
+The stage `data` writes data/texts/<name>/; all else reads it. Test documents open for a final
 reading alone.
 """
 
@@ -17,5 +17,4 @@ from experiments.texts.windows import (
     training_documents,
     training_windows,
     windows,
-    with_copy,
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from experiments import sources
+from experiments.record import written
 from experiments.settings import Settings, Windows
 from experiments.sources import models
 from experiments.texts.corpus import ROOT, SIDES, named
@@ -50,7 +50,7 @@ def documents(name: str, side: str, model: str, chosen: Settings,
             choice can be made on them.
 
     Raises:
-        ValueError: the side may not be opened, or the corpus stage has not written it.
+        ValueError: the side may not be opened, or the stage `data` has not written it.
     """
     _refuse(name, side, chosen, opened_by)
     path = side_file(name, side)
@@ -79,10 +79,11 @@ def _refuse(name: str, side: str, chosen: Settings, opened_by: Windows | None) -
 
 
 def side_file(name: str, side: str) -> Path:
-    """The file of a side; ValueError where the corpus stage has not written it."""
+    """The file of a side; ValueError where the stage `data` has not written it."""
     path = ROOT / name / f"{side}.jsonl"
     if not path.is_file():
-        raise ValueError(f"{path} is missing: run `python -m experiments.stages.corpus {name}`")
+        raise ValueError(f"{path} is missing: run `python -m experiments.stages.data` with an "
+                         f"experiment that uses texts.{name}")  # fmt: skip
     return path
 
 
@@ -101,16 +102,13 @@ def _key(path: Path, model: str) -> str:
 def _save(path: Path, titles: list[str], tokens: list[list[int]]) -> None:
     """Titles and tokens as one file, whole or not at all, whoever else writes it."""
     parts = [np.asarray(each, dtype=np.int32) for each in tokens]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("wb") as file:
+    with written(path) as part, part.open("wb") as file:
         np.savez(
             file,
             tokens=np.concatenate([np.zeros(0, dtype=np.int32), *parts]),
             offsets=np.cumsum([0, *map(len, parts)], dtype=np.int64),
             titles=np.asarray(titles, dtype=np.str_),
         )
-    part.replace(path)
 
 
 def _load(path: Path) -> list[Document] | None:

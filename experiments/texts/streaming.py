@@ -36,7 +36,6 @@ from experiments.texts import corpus, shards
 from experiments.texts.documents import side_file
 from experiments.texts.overlap import HeldOut
 from experiments.texts.training import TrainingData
-from experiments.texts.windows import with_copy
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Streamed:
 
     @classmethod
     def of(cls, name: str, model: str, chosen: Settings) -> Streamed:
-        """As the corpus stage has listed it.
+        """As the stage `data` has listed it.
 
         Raises:
             ValueError: the stage has not, or a shard is not what it was then.
@@ -69,8 +68,8 @@ class Streamed:
         for row in rows:
             path = folder / row["shard"]
             if not path.is_file() or path.stat().st_size != row["bytes"]:
-                raise ValueError(f"{path}: is not the shard that texts.{name} lists: run `python "
-                                 f"-m experiments.stages.corpus {name}` again")  # fmt: skip
+                raise ValueError(f"{path}: is not the shard that texts.{name} lists; delete "
+                                 f"{corpus.ROOT / name} and run stage `data` again")  # fmt: skip
         with np.load(corpus.ROOT / name / corpus.HELD_OUT, allow_pickle=False) as arrays:
             held_out = HeldOut(**arrays)
         return cls(name, folder, tuple(row["shard"] for row in rows), held_out, how.max_overlap,
@@ -172,14 +171,13 @@ class WindowStream(Dataset):
     no place leads to, is found by reading again what comes before it; the first of a lane is kept.
 
     Args:
-        context, count, seed, copies: as of :class:`experiments.texts.windows.WindowSequence`.
+        context, count, seed: as of :class:`experiments.texts.windows.WindowSequence`.
         lanes: windows of a batch.
     """
 
-    def __init__(self, source: Streamed, lanes: int, context: int, count: int, seed: int,
-                 copies: float = 0.0) -> None:  # fmt: skip
+    def __init__(self, source: Streamed, lanes: int, context: int, count: int, seed: int) -> None:
         self.source, self.lanes, self.context = source, lanes, context
-        self.count, self.seed, self.copies = count, seed, copies
+        self.count, self.seed = count, seed
         self._open: dict[int, Lane] = {}
         self._first: dict[int, Tensor] = {}  # regimes look at it again and again
 
@@ -187,10 +185,7 @@ class WindowStream(Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        ids = self._window(index % self.lanes, index // self.lanes)
-        if int((index + 1) * self.copies) > int(index * self.copies):
-            ids = with_copy(ids, torch.Generator().manual_seed(self.seed * 1_000_003 + index))
-        return {"input_ids": ids}
+        return {"input_ids": self._window(index % self.lanes, index // self.lanes)}
 
     def _window(self, number: int, taken: int) -> Tensor:
         if taken == 0 and number in self._first:
@@ -237,7 +232,7 @@ class StreamedData(TrainingData):
         how = self.cell.regime
         source = Streamed.of(self.cell.texts, self.cell.model, self.chosen)
         count = how.steps * how.accumulate * how.batch_size
-        return WindowStream(source, how.batch_size, how.context, count, self.seed, how.copies)
+        return WindowStream(source, how.batch_size, how.context, count, self.seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Places of all lanes; every process must call it."""

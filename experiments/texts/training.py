@@ -42,7 +42,7 @@ class TrainingData(pl.LightningDataModule):
             regime = self.cell.regime
             count = regime.steps * regime.accumulate * regime.batch_size
             self._windows = training_windows(self.cell, self.chosen, regime.context, count,
-                                             self.seed, regime.copies)  # fmt: skip
+                                             self.seed)  # fmt: skip
 
     def train_dataloader(self) -> StatefulDataLoader:
         """A loader with `state_dict`; no workers, so its position is the trainer's.

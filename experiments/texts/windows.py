@@ -32,12 +32,10 @@ class WindowSequence(Dataset):
     """A fixed number of training windows in an order that the seed alone decides.
 
     Windows do not overlap. Every window comes once before any comes again; each pass has an order
-    of its own. In a share ``copies`` of them, evenly spread, a passage comes twice
-    (:func:`with_copy`).
+    of its own.
     """
 
-    def __init__(self, documents: list[Document], context: int, count: int, seed: int,
-                 copies: float = 0.0) -> None:  # fmt: skip
+    def __init__(self, documents: list[Document], context: int, count: int, seed: int) -> None:
         if not documents:
             raise ValueError("no training documents")
         self.windows_NT = torch.cat([windows(document, context, context) for document in documents])
@@ -46,42 +44,21 @@ class WindowSequence(Dataset):
         passes = -(-count // total)
         orders = [torch.randperm(total, generator=generator) for _ in range(passes)]
         self.order = torch.cat([torch.zeros(0, dtype=torch.int64), *orders])[:count]
-        self.seed, self.copies = seed, copies
 
     def __len__(self) -> int:
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        ids = self.windows_NT[self.order[index]]
-        if int((index + 1) * self.copies) > int(index * self.copies):
-            ids = with_copy(ids, torch.Generator().manual_seed(self.seed * 1_000_003 + index))
-        return {"input_ids": ids}
+        return {"input_ids": self.windows_NT[self.order[index]]}
 
 
-def with_copy(ids: Tensor, generator: torch.Generator) -> Tensor:
-    """A window (T,) in whose last third a passage of its first half stands again, in place of what
-    was there: a random number of tokens between a sixteenth and three of the window."""
-    total = len(ids)
-
-    def between(low: int, high: int) -> int:
-        return int(torch.randint(low, high + 1, (1,), generator=generator))
-
-    length = between(max(1, total // 16), max(1, 3 * total // 16))
-    start = between(0, total // 2 - length)
-    place = between(2 * total // 3, total - length)
-    out = ids.clone()
-    out[place : place + length] = ids[start : start + length]
-    return out
-
-
-def training_windows(cell: Experiment, chosen: Settings, context: int, count: int, seed: int,
-                     copies: float = 0.0) -> WindowSequence:  # fmt: skip
+def training_windows(cell: Experiment, chosen: Settings, context: int, count: int,
+                     seed: int) -> WindowSequence:  # fmt: skip
     """Windows of the training side of an experiment's texts, {"input_ids": int64 (context,)}.
 
     Args:
         context: tokens of a window; ``count``: of windows.
         seed: of their order.
-        copies: share of them in which a passage comes twice.
 
     Raises:
         ValueError: there are no training documents that long, or fewer tokens than
@@ -92,7 +69,7 @@ def training_windows(cell: Experiment, chosen: Settings, context: int, count: in
     if not long:
         raise ValueError(f"texts.{cell.texts}: no training document of {len(found)} has a window "
                          f"of {context} tokens; lower the regime's context")  # fmt: skip
-    return WindowSequence(long, context, count, seed, copies)
+    return WindowSequence(long, context, count, seed)
 
 
 def training_documents(name: str, model: str, chosen: Settings) -> list[Document]:

@@ -35,7 +35,9 @@ CELLS = [pytest.param(scale, cell, id=f"{scale}-{cell.name}")
 def test_two_steps_on_a_tiny_model_of_the_same_architecture(work: Any, scale: str,
                                                             cell: Any) -> None:  # fmt: skip
     (alike,) = {tiny for name, tiny in ALIKE.items() if name in cell.model}
-    regime = {**cell.regime.plain(), **SHORT}
+    former = dict(cell.regime.FORMER)  # stands in records alone
+    plain = {name: value for name, value in cell.regime.plain().items() if name not in former}
+    regime = {**plain, **SHORT}
     block = {"base": "plain", "model": alike, "method": cell.method.plain(), "regime": regime,
              "budgets": [budget if isinstance(budget, float) else budget.model_dump()
                          for budget in cell.budgets]}  # fmt: skip

@@ -44,7 +44,7 @@ def values(params: dict[str, Any], experiments: dict[str, Any] | None = None) ->
 
 
 def write_texts(folder: Path) -> None:
-    """Documents of random letters, in place of what the corpus stage writes."""
+    """Documents of random letters, in place of what the stage `data` writes."""
     drawn = random.Random(0)
     for side, count in (("train", 5), ("validation", 2)):
         path = folder / "data/texts/letters" / f"{side}.jsonl"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import focus
-from experiments import methods
+from experiments import registry
 from experiments.methods import position, token, window
 from experiments.methods.base import built, groups_within
 from experiments.methods.passes import Pass, watched
@@ -74,7 +74,7 @@ def test_token_groups_are_the_most_that_keep_the_share() -> None:
 
 @pytest.mark.parametrize("kind", ["token", "random"])
 def test_without_training_windows_nothing_can_be_chosen(kind: str) -> None:
-    model, method = tiny("tiny-llama"), built(methods.find(kind), {"window": 8}, seed=0)
+    model, method = tiny("tiny-llama"), built(registry.find("method", kind), {"window": 8}, seed=0)
     method.install(model)
     with (
         pytest.raises(ValueError, match=r"^calibrate: .* need"),
@@ -107,7 +107,7 @@ def test_random_routers_find_the_potentials_that_training_would_find() -> None:
 @pytest.mark.parametrize(("budget", "top_k"), [(0.0625, 1), (0.125, 2), (0.25, 4), (0.02, 1)])
 def test_random_routers_take_as_many_groups_as_trained_ones(budget: float, top_k: int) -> None:
     fields = {"window": 16, "ngram": 0}
-    model, method = tiny("tiny-llama"), built(methods.find("random"), fields, seed=0)
+    model, method = tiny("tiny-llama"), built(registry.find("method", "random"), fields, seed=0)
     method.install(model)
     windows = [words(1, 300), token_ids(1, 300)]
     method.calibrate(model, windows)
@@ -126,7 +126,7 @@ def test_another_seed_draws_other_routers() -> None:
     windows, found = [words(1, 200)], []
     for seed in (0, 0, 1):
         model = tiny("tiny-llama")
-        method = built(methods.find("random"), {"window": 16}, seed)
+        method = built(registry.find("method", "random"), {"window": 16}, seed)
         method.install(model)
         method.calibrate(model, windows)
         with method.applied(model, 0.25), torch.no_grad():
@@ -144,7 +144,8 @@ def test_groups_within_a_share(share: float, groups: int, most: int) -> None:
 
 
 def test_an_oracle_of_padded_texts_is_refused() -> None:
-    model, method = tiny("tiny-llama"), built(methods.find("oracle_heads"), {"window": 8}, seed=0)
+    model = tiny("tiny-llama")
+    method = built(registry.find("method", "oracle_heads"), {"window": 8}, seed=0)
     method.install(model)
     mask = torch.ones(1, 20, dtype=torch.int64)
     mask[0, :3] = 0
@@ -154,7 +155,8 @@ def test_an_oracle_of_padded_texts_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["window", "position"])
 def test_a_share_of_pairs_that_the_model_itself_leaves_out_is_refused(kind: str) -> None:
-    model, method = tiny("tiny-mistral"), built(methods.find(kind), {"window": 8}, seed=0)
+    model = tiny("tiny-mistral")
+    method = built(registry.find("method", kind), {"window": 8}, seed=0)
     method.install(model)
     with method.applied(model, 0.5), torch.no_grad():
         model(token_ids(1, 32), use_cache=False)

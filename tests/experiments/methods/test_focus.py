@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import methods
+from experiments import registry
 from experiments.methods.base import Method, built
 from experiments.settings import Centroids
 from tests.models import tiny, token_ids
@@ -25,7 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def built_with(kind: str, **own: int) -> tuple[PreTrainedModel, Method]:
     model = tiny("tiny-llama")
-    method = built(methods.find("focus"), {**OWN, **KINDS[kind], **own}, seed=0)
+    method = built(registry.find("method", "focus"), {**OWN, **KINDS[kind], **own}, seed=0)
     method.install(model)
     return model, method
 

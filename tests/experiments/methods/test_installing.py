@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import focus
-from experiments import methods
+from experiments import registry
 from experiments.methods.base import built
 from tests.experiments.methods.reference import words
 from tests.models import tiny
@@ -23,13 +23,13 @@ def test_routers_of_a_start_stay_under_the_methods_own_config() -> None:
     model = tiny("tiny-llama")
     focus.attach(model, focus.FocusConfig(**ROUTED), seed=7)
     before = {n: p.clone() for n, p in model.named_parameters() if "focus_router" in n}
-    method = built(methods.find("focus"), {**ROUTED, "window": 32, "top_k": 2}, seed=0)
+    method = built(registry.find("method", "focus"), {**ROUTED, "window": 32, "top_k": 2}, seed=0)
     method.install(model)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters() if n in before)
     assert model.focus_state.config == method.config
     assert model.focus_state.adapters["default"].config == method.config
     for field, value in (("num_groups", 8), ("routers", "key_head"), ("routing_dim", 8)):
-        other = built(methods.find("focus"), {**ROUTED, field: value}, seed=0)
+        other = built(registry.find("method", "focus"), {**ROUTED, field: value}, seed=0)
         with pytest.raises(ValueError, match=rf"^method\.{field}: {value} is not"):
             other.install(model)
 
@@ -42,7 +42,7 @@ def test_routers_that_were_there_do_not_matter_to_another_method(kind: str) -> N
         model = tiny("tiny-llama")
         if routed:
             focus.attach(model, focus.FocusConfig(**ROUTED), seed=7)
-        method = built(methods.find(kind), {"window": 16}, seed=0)
+        method = built(registry.find("method", kind), {"window": 16}, seed=0)
         method.install(model)
         method.calibrate(model, [words(1, 200, seed=9)])
         with method.applied(model, budget):
@@ -54,7 +54,7 @@ def test_routers_that_were_there_do_not_matter_to_another_method(kind: str) -> N
 def test_outside_of_its_context_the_model_attends_in_full(kind: str) -> None:
     model, ids = tiny("tiny-llama"), words(1, 200)
     wanted = logits_of(model, ids)
-    built(methods.find(kind), {"window": 16}, seed=0).install(model)
+    built(registry.find("method", kind), {"window": 16}, seed=0).install(model)
     torch.testing.assert_close(logits_of(model, ids), wanted, atol=1e-5, rtol=1e-5)
 
 
@@ -64,7 +64,7 @@ def test_a_text_that_goes_on_from_a_cache_keeps_what_it_began_with(
     kind: str, budget: float | None
 ) -> None:
     model, ids = tiny("tiny-llama"), words(1, 150)
-    method = built(methods.find(kind), {"window": 16}, seed=0)
+    method = built(registry.find("method", kind), {"window": 16}, seed=0)
     method.install(model)
     method.calibrate(model, [words(1, 200, seed=9)])
     with method.applied(model, budget) as counting, torch.no_grad():
@@ -84,7 +84,7 @@ def test_a_text_that_goes_on_from_a_cache_keeps_what_it_began_with(
 
 def test_rules_have_no_training_gate() -> None:
     model = tiny("tiny-llama")
-    method = built(methods.find("position"), {"window": 16}, seed=0)
+    method = built(registry.find("method", "position"), {"window": 16}, seed=0)
     method.install(model)
     assert method.soft(model) is None
     with pytest.raises(ValueError, match="no training gate"), focus.mode(model, "soft"):
@@ -93,7 +93,7 @@ def test_rules_have_no_training_gate() -> None:
 
 def test_groups_by_token_need_token_ids() -> None:
     model = tiny("tiny-llama")
-    method = built(methods.find("token"), {"window": 16, "ngram": 0}, seed=0)
+    method = built(registry.find("method", "token"), {"window": 16, "ngram": 0}, seed=0)
     method.install(model)
     method.calibrate(model, [words(1, 200)])
     embedded = model.get_input_embeddings()(words(1, 100))

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import focus
-from experiments import methods
+from experiments import registry
 from experiments.methods.base import Method, built
 from experiments.methods.random import balance
 from experiments.selection.choosing import Choosing
@@ -62,7 +62,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "seer": ("seer", {**NEAR, "block": 16, "dim": 8}, 0.125),
     "indexer": ("indexer", {**NEAR, "heads": 2, "dim": 8}, 0.125),
 }
-CHOOSING = [name for name, case in CASES.items() if issubclass(methods.find(case[0]), Choosing)]
+KINDS = {name: registry.find("method", case[0]) for name, case in CASES.items()}
+CHOOSING = [name for name, kind in KINDS.items() if issubclass(kind, Choosing)]
 MASKED = [name for name in CASES if name not in (*CHOOSING, "full", "performer")]
 SHARED = [name for name, case in CASES.items() if isinstance(case[2], float)]
 # Of those that no calibration on other texts makes inexact.
@@ -72,7 +73,7 @@ EXACT = {"oracle_heads", "quest", "moba", "xattention", "sparq", "seer", "indexe
 def ready(name: str) -> tuple[PreTrainedModel, Method, Any]:
     """A tiny model with a case's method installed and calibrated, and its budget."""
     kind, fields, budget = CASES[name]
-    model, method = tiny("tiny-llama"), built(methods.find(kind), fields, seed=1)
+    model, method = tiny("tiny-llama"), built(registry.find("method", kind), fields, seed=1)
     method.install(model)
     windows = list(words(3, TOKENS, seed=8).split(1))
     method.calibrate(model, windows)
@@ -89,7 +90,7 @@ def logits_of(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
 
 
 def test_every_method_is_tested() -> None:
-    assert {case[0] for case in CASES.values()} == set(methods.names())
+    assert {case[0] for case in CASES.values()} == set(registry.names("method"))
 
 
 @pytest.mark.parametrize("name", MASKED)
@@ -144,7 +145,7 @@ def test_the_oracle_keeps_the_heaviest_keys() -> None:
     assert pairs.distant == sum(len(m) * m.shape[1] * int((~near).tril().sum()) for m in kept)
 
 
-CAUSAL = [name for name in CASES if getattr(methods.find(CASES[name][0]), "causal", True)]
+CAUSAL = [name for name, kind in KINDS.items() if getattr(kind, "causal", True)]
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -244,8 +245,8 @@ def test_a_row_of_results_says_what_the_budget_came_to(name: str) -> None:
 
 def test_an_unknown_method_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"^method\.name: 'moon' is no method; there are csa, fo"):
-        methods.find("moon")
+        registry.find("method", "moon")
     with pytest.raises(ValueError, match=r"^method\.name: 'fixed' is no method"):
-        methods.find("fixed")
+        registry.find("method", "fixed")
     with pytest.raises(ValueError, match=r"^method\.windo: unknown field"):
-        built(methods.find("window"), {"windo": 3}, seed=0)
+        built(registry.find("method", "window"), {"windo": 3}, seed=0)

@@ -10,7 +10,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from experiments import methods
+from experiments import registry
 from experiments.methods.base import Method, built
 from experiments.settings import Centroids, Lora
 from tests.experiments.methods.reference import masked, masks_of, words
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], float | None]] = {
 
 def trained(name: str, checkpoint: bool = False) -> tuple[PreTrainedModel, Method]:
     model = tiny("tiny-llama")
-    method = built(methods.find(name.split("-")[0]), CASES[name][0], seed=0)
+    method = built(registry.find("method", name.split("-")[0]), CASES[name][0], seed=0)
     method.install(model)
     method.calibrate(model, [words(1, 200, seed=9)])
     with_lora(model)
@@ -104,8 +104,8 @@ def test_full_attention_trains_as_if_no_routers_were_there() -> None:
     for routed in (False, True):
         model = tiny("tiny-llama")
         if routed:
-            built(methods.find("focus"), {"window": 16}, seed=0).install(model)
-        method = built(methods.find("full"), {}, seed=0)
+            built(registry.find("method", "focus"), {"window": 16}, seed=0).install(model)
+        method = built(registry.find("method", "full"), {}, seed=0)
         method.install(model)
         with_lora(model)
         with method.training(model, 0, REGIME):
@@ -118,7 +118,7 @@ def test_full_attention_trains_as_if_no_routers_were_there() -> None:
 def test_routers_are_trained_by_the_soft_gate() -> None:
     model = tiny("tiny-llama")
     fields = {"num_groups": 4, "window": 16, "temperature": 0.1}
-    method = built(methods.find("focus"), fields, seed=0)
+    method = built(registry.find("method", "focus"), fields, seed=0)
     method.install(model)
     regime = Centroids(steps=5, temperature_start=0.4, hard_from=0.5, hard_top_ks=(1, 2))
     seen = []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import mitigations
+from experiments import registry
 from experiments.mitigations.auxiliary import parts
 from tests.experiments.regimes.test_base import fitted, new
 from tests.experiments.regimes.test_joint import block
@@ -26,7 +26,7 @@ def evenness(regime: Any) -> float:
     return sum(each["one_plus_cv2"] for each in regime.trace if each["step"] == last)
 
 
-@pytest.mark.parametrize("name", mitigations.names())
+@pytest.mark.parametrize("name", registry.names("mitigation"))
 def test_each_trains_and_moves_the_routers(work: Any, tmp_path: Path, name: str) -> None:
     chosen = work(one=block(name))
     before = new(chosen, "one")
@@ -78,7 +78,7 @@ def test_the_bias_raises_groups_with_too_few_tokens(work: Any) -> None:
     logits[..., 0] = torch.arange(10.0)
     for router in regime.routers:
         regime.seen.logits[router] = logits
-    mitigations.find("bias").move(regime, 1)
+    registry.find("mitigation", "bias").move(regime, 1)
     for router in regime.routers:
         first, *others = router.potentials[0, 0].tolist()
         assert first < 0 < min(others)
@@ -99,7 +99,7 @@ def test_clustering_gives_every_group_tokens(work: Any) -> None:
     for router in regime.routers:
         with torch.no_grad():
             router.centroids[0, 0, 1:] = router.centroids[0, 0, :1] + 1e3
-    mitigations.find("recluster").cluster(regime, 6)
+    registry.find("mitigation", "recluster").cluster(regime, 6)
     for router in regime.routers:
         points, now = regime.seen.projected(router), router.centroids[0, 0]
         nearest = torch.cdist(points, now.detach()).argmin(-1)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_mutual_info_score
 
+from experiments.methods.base import MOST_GROUPS
 from experiments.readings import contents, information
 from experiments.readings.subject import Subject
 from experiments.settings import Settings
@@ -34,6 +35,11 @@ def test_kept_groups_are_the_routers_own(workspace: Settings) -> None:
     first = rows[0]
     assert [information.LETTERS.index(each) for each in first["groups"]] == groups[0].tolist()
     assert first["token"] == adjusted_mutual_info_score(ids[0].numpy(), groups[0].numpy())
+
+
+def test_every_group_has_a_letter_of_its_own() -> None:
+    assert len(set(information.LETTERS)) == len(information.LETTERS) > MOST_GROUPS
+    assert information.LETTERS.isalpha()
 
 
 def test_labels_are_of_the_token_and_of_its_place(workspace: Settings) -> None:

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import focus
-from experiments import readings, texts, trained
-from experiments.settings import Settings
+from experiments import texts, trained
+from experiments.readings import perplexity
+from experiments.readings.subject import Part, Subject
+from experiments.settings import Perplexity, Settings
 from experiments.stages import read as stage
 
 ROUTED = Path("results/laptop/routed/read")
@@ -56,18 +58,19 @@ class TestPerplexity:
         self, workspace: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         done: list[str] = []
-        parts = readings.parts
+        parts = perplexity.parts
 
-        def counted(subject: readings.Subject) -> list[readings.Part]:
+        def counted(subject: Subject, reading: Perplexity) -> list[Part]:
             def noted(name, call):
                 done.append(name)
                 if len(done) == 3:
                     raise KeyboardInterrupt
                 return call()
 
-            return [(name, lambda n=name, c=call: noted(n, c)) for name, call in parts(subject)]
+            made = parts(subject, reading)
+            return [(name, lambda n=name, c=call: noted(n, c)) for name, call in made]
 
-        monkeypatch.setattr(readings, "parts", counted)
+        monkeypatch.setattr(perplexity, "parts", counted)
         with pytest.raises(KeyboardInterrupt):
             stage.read("routed", workspace, "search")
         assert not (ROUTED / "search/run.json").exists()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import regimes, registry, texts
+from experiments import registry, texts
 from experiments.regimes.base import Regime, warmup_cosine
 from experiments.regimes.fitting import fit
 from experiments.settings import Settings
@@ -17,7 +17,7 @@ from tests.experiments.training import CENTROIDS, LORA
 
 def new(chosen: Settings, name: str, seed: int = 0) -> Regime:
     cell = chosen.cell(name)
-    return regimes.find(cell.regime.name)(cell, seed, chosen)
+    return registry.find("regime", cell.regime.name)(cell, seed, chosen)
 
 
 def fitted(chosen: Settings, name: str, folder: Path, seed: int = 0, **hooks: Any) -> Regime:
@@ -33,7 +33,7 @@ def trained_tensors(regime: Regime) -> torch.Tensor:
 
 
 def test_unknown_regimes_are_refused_by_field_and_the_known_listed() -> None:
-    assert set(registry.names(regimes)) == {
+    assert set(registry.names("regime")) == {
         "centroids",
         "distil",
         "full",
@@ -43,7 +43,7 @@ def test_unknown_regimes_are_refused_by_field_and_the_known_listed() -> None:
         "scratch_joint",
     }
     with pytest.raises(ValueError, match=r"regime\.name: 'dora' is no regime.*lora"):
-        regimes.find("dora")
+        registry.find("regime", "dora")
 
 
 def test_schedule_rises_to_one_and_falls_to_zero() -> None:

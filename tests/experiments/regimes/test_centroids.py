@@ -52,15 +52,6 @@ def test_trained_routers_are_small_files_that_the_library_loads(work: Any, tmp_p
     assert not torch.allclose(ours, fresh(input_ids=ids).logits)
 
 
-def test_distillation_starts_from_no_divergence_where_the_gate_leaves_all(
-    work: Any, tmp_path: Path
-) -> None:
-    method = {**ROUTED, "window": 64}
-    distil = {**CENTROIDS, "loss": "distil", "hard_from": 0.0, "steps": 2}
-    chosen = work(distil={"base": "routed", "method": method, "regime": distil})
-    assert abs(fitted(chosen, "distil", tmp_path).losses[0]) < 1e-5
-
-
 def test_routing_of_another_text() -> None:
     how = focus.FocusConfig(num_groups=4, top_k=1, window=4)
     model = focus.attach(tiny("tiny-llama"), how, seed=0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import focus
-from experiments import mitigations, trained, training
+from experiments import registry, trained, training
 from experiments.regimes.base import next_token_loss
 from experiments.regimes.joint import alive, rank
 from tests.experiments.regimes.test_base import fitted, new
@@ -23,7 +23,7 @@ HOW = {"name": "joint", "steps": 4, "context": 64, "warmup_steps": 1, "watch_eve
 
 
 def block(mitigation: str, **regime: Any) -> dict[str, Any]:
-    balance = mitigations.find(mitigation).BALANCE
+    balance = registry.find("mitigation", mitigation).BALANCE
     return {"base": "plain", "method": {**METHOD, "balance": balance},
             "regime": {**HOW, "mitigation": mitigation, **regime}}  # fmt: skip
 

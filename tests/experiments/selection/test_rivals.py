@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from experiments import methods
+from experiments import registry
 from experiments.methods.base import Method, built
 from experiments.methods.csa import STEPS, gains
 from experiments.methods.performer import by_features, orthogonal
@@ -29,7 +29,8 @@ NEAR = {"window": 8, "sinks": 2}
 
 
 def ready(name: str, tokens: int = 300, **fields: Any) -> tuple[PreTrainedModel, Any]:
-    model, method = tiny("tiny-llama"), built(methods.find(name), {**NEAR, **fields}, seed=1)
+    model = tiny("tiny-llama")
+    method = built(registry.find("method", name), {**NEAR, **fields}, seed=1)
     method.install(model)
     method.calibrate(model, [words(1, tokens, seed=s) for s in (8, 9)])
     return model.eval(), method
@@ -80,7 +81,7 @@ def test_a_choice_for_blocks_of_queries_cannot_generate() -> None:
 
 @pytest.mark.parametrize("name", ["magicpig", "routing_transformer", "csa"])
 def test_without_training_windows_nothing_is_chosen(name: str) -> None:
-    model, method = tiny("tiny-llama"), built(methods.find(name), NEAR, seed=1)
+    model, method = tiny("tiny-llama"), built(registry.find("method", name), NEAR, seed=1)
     method.install(model)
     with pytest.raises(ValueError, match=r"^calibrate: .*training windows"):
         logits_of(model, method, 0.25, words(1, 90))
@@ -88,7 +89,7 @@ def test_without_training_windows_nothing_is_chosen(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["quest", "moba", "seer"])
 def test_blocks_that_reach_out_of_the_window_are_refused(name: str) -> None:
-    kind = methods.find(name)
+    kind = registry.find("method", name)
     with pytest.raises(ValueError, match=r"^x\.budgets: .* blocks of at most window = 8"):
         kind.check(kind.Settings(window=8, block=16), 0.25, "x.budgets")
 
@@ -131,7 +132,7 @@ def test_sparq_in_every_group_is_sparq() -> None:
 def test_sparq_in_groups_keeps_what_the_hard_mask_does_or_less() -> None:
     """All of it, under a budget that leaves nothing out; else the heaviest, query by query."""
     model, method = ready("sparq_groups", components=8, top_k=2, **SEARCHED)
-    hard = built(methods.find("focus"), {**NEAR, "top_k": 2, **SEARCHED}, seed=1)
+    hard = built(registry.find("method", "focus"), {**NEAR, "top_k": 2, **SEARCHED}, seed=1)
     ids = words(1, 90)
     with hard.applied(model, None) as counting, torch.no_grad():
         wanted, most = model(ids, use_cache=False).logits, counting()
@@ -160,7 +161,7 @@ def test_heads_that_search_more_keep_more() -> None:
 
 @pytest.mark.parametrize("field", ["dense_every", "dense_last", "shared_layers"])
 def test_sparq_in_groups_knows_no_layers_apart(field: str) -> None:
-    kind = methods.find("sparq_groups")
+    kind = registry.find("method", "sparq_groups")
     with pytest.raises(ValueError, match=rf"^x: method sparq_groups knows no {field}"):
         kind.check(kind.Settings(**SEARCHED, **{field: 2}), 0.2, "x")
 
@@ -170,7 +171,8 @@ def test_magicpig_estimates_full_attention() -> None:
     own = layer(60)
     found, plain = [], []
     for seed in range(40):
-        method = built(methods.find("magicpig"), {**NEAR, "bits": 2, "most_tables": 8}, seed)
+        fields = {**NEAR, "bits": 2, "most_tables": 8}
+        method = built(registry.find("method", "magicpig"), fields, seed)
         method._centres, method._shares = {0: torch.zeros(1, 4, 1, 8)}, [0.0] * 8
         kept = method.kept(own, 0.3)
         found.append(method.output(own, kept))
@@ -254,7 +256,8 @@ def test_a_bfloat16_model_is_read_as_one_in_float32(name: str) -> None:
     found = []
     for dtype in (torch.float32, torch.bfloat16):
         model = tiny("tiny-llama").to(dtype)
-        method = built(methods.find(name), {**NEAR, **({"block": 4} if name == "seer" else {})}, 1)
+        fields = {**NEAR, "block": 4} if name == "seer" else NEAR
+        method = built(registry.find("method", name), fields, 1)
         method.install(model)
         cast(model, dtype)
         method.calibrate(model, [words(1, 200)])

@@ -164,6 +164,22 @@ BAD_CELLS = [
         "budgets[0]: method quest needs blocks of at most window = 128 tokens, not 256",
     ),
     ({"method": {"name": "window"}}, "regime.name: centroids trains routers; method window has"),
+    *(
+        (
+            {"method": {"name": method}, "regime": {"name": regime, "steps": 2}},
+            f"regime.name: {regime} trains routers; method {method} has none",
+        )
+        for method in ("window", "full")
+        for regime in ("joint", "scratch_joint")
+    ),
+    *(
+        (
+            {"method": {"name": method}, "regime": None, "budgets": budgets, "readings": [kind]},
+            f"readings: {kind} is of kind {kind}, for method focus alone",
+        )
+        for method, budgets in (("full", []), ("window", [0.5]), ("quest", [0.5]))
+        for kind in ("groups", "contents", "information")
+    ),
 ]
 
 
@@ -236,6 +252,17 @@ def test_what_came_later_stands_in_no_record_where_it_is_as_before(file: Any) ->
     assert (one.regime.processes, two.regime.processes) == (1, 2)
 
 
+def test_fields_that_are_no_more_stand_in_every_record_and_nowhere_else(file: Any) -> None:
+    lora = {"regime": {"name": "lora", "steps": 2}, "method": {"name": "full"}}
+    read = settings.parse(file(one={}, two=lora))
+    routers, adapter = (read.cell(name).plain()["regime"] for name in ("one", "two"))
+    assert (routers["copies"], routers["loss"]) == (0.0, "next_token")
+    assert adapter["copies"] == 0.0
+    assert "loss" not in adapter
+    with pytest.raises(ValueError, match=r"^experiments\.one\.regime\.copies: unknown field$"):
+        settings.parse(file(one=fitted(copies=0.0)))
+
+
 def test_two_groups_work(file: Any) -> None:
     masks = [{"top_k": 1}, {"top_k": 2, "probe": "multi_probe", "ngram": 3}]
     cell = settings.parse(file(one={**routed(num_groups=2), "budgets": [0.5, *masks]})).cell("one")
@@ -287,7 +314,10 @@ def test_settings_cannot_be_changed(params: dict[str, Any]) -> None:
 def test_a_cell_in_plain_values_is_the_same_cell(params: dict[str, Any]) -> None:
     for cells in settings.parse(params).experiments.values():
         for cell in cells.values():
-            assert type(cell).model_validate(cell.plain()) == cell
+            plain = cell.plain()
+            for former, _ in cell.regime.FORMER:
+                del plain["regime"][former]
+            assert type(cell).model_validate(plain) == cell
 
 
 @pytest.mark.parametrize("text", ["", "- 1\n", "a: [", "3", "a: 1\na: 2\n"])

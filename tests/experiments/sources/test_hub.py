@@ -43,6 +43,15 @@ def test_a_hub_source_that_is_not_there_says_what_to_do(hub_cache, places):
     assert places.everything() == []
 
 
+def test_a_hub_that_fails_without_a_word_is_named_too(places, monkeypatch):
+    def fail(*_, **__):
+        raise TimeoutError
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(SourceError, match=r"who/what is not to be had from the hub \(TimeoutErr"):
+        places.fetch(HUB)
+
+
 def test_a_revision_that_is_no_commit_is_refused_unless_asked_for(hub_cache, places):
     moving = changed(HUB, revision="main")
     assert not moving.pinned

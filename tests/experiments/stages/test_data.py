@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments import settings, texts
+from experiments import plans, settings, texts
 from experiments.settings import Settings
 from experiments.stages import data
 from tests.experiments.texts.library import fill, small
@@ -82,6 +82,15 @@ def test_what_is_damaged_is_made_again(
         data.prepare("tiny", chosen)
         assert "data: books: making" in capsys.readouterr().out
         assert ready("read") == before
+
+
+@pytest.mark.parametrize("name", sorted({*plans.MEASUREMENTS} - {*plans.WHOLE}))
+def test_a_measurement_without_a_model_needs_nothing(
+    chosen: Settings, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    data.prepare(name, chosen)
+    assert capsys.readouterr().out == f"data: {name}: needs no model and no texts\n"
+    assert not Path("data").exists()
 
 
 def test_what_cannot_be_had_is_named(chosen: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def test_two_runs_that_need_the_same_start_train_it_once(
     work: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = work()
-    lock = Path("checkpoints/laptop/adapted/adapted/seed0/.lock")
+    lock = Path("checkpoints/laptop/adapted/adapted/seed0.lock")
     lock.parent.mkdir(parents=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -173,6 +174,30 @@ def test_two_runs_that_need_the_same_start_train_it_once(
     assert (place("recipe") / "run.json").is_file()
     training.train("adapted", 0, chosen)
     assert "adapted, seed 0: is trained" in capsys.readouterr().out
+
+
+def test_a_third_run_waits_where_the_first_has_removed_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "adapted/seed0"
+    entered, leave = (threading.Event(), threading.Event()), threading.Event()
+
+    def enter(mine: threading.Event) -> None:
+        with training.alone(folder):
+            mine.set()
+            leave.wait(20)
+
+    second, third = (threading.Thread(target=enter, args=(each,)) for each in entered)
+    with training.alone(folder):
+        folder.mkdir(exist_ok=True)
+        second.start()
+        time.sleep(0.3)
+        shutil.rmtree(folder)
+    assert entered[0].wait(20)
+    third.start()
+    assert not entered[1].wait(0.3)
+    leave.set()
+    second.join()
+    third.join()
+    assert entered[1].is_set()
 
 
 def test_a_run_that_was_killed_when_it_had_trained_only_saves(work: Any, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_text_for_development_has_no_test_side(params, library):
 
 
 def test_a_missing_or_misspelt_side_is_named(chosen, place):
-    with pytest.raises(ValueError, match=r"train\.jsonl is missing: run .*stages\.corpus mine`"):
+    with pytest.raises(ValueError, match=r"train\.jsonl is missing: run .*stages\.data` with"):
         texts.documents("mine", "train", MODEL, chosen)
     with pytest.raises(ValueError, match=r"^side: must be one of train, validation, test"):
         texts.documents("mine", "valid", MODEL, chosen)

@@ -43,10 +43,9 @@ def chosen(params: dict[str, Any], web: Any) -> Settings:
     return found
 
 
-def stream(chosen: Settings, lanes: int = 2, seed: int = 0, count: int = 40,
-           **how: Any) -> WindowStream:  # fmt: skip
+def stream(chosen: Settings, lanes: int = 2, seed: int = 0, count: int = 40) -> WindowStream:
     source = Streamed.of("web", "tiny-llama", chosen)
-    return WindowStream(source, lanes, CONTEXT, count, seed, **how)
+    return WindowStream(source, lanes, CONTEXT, count, seed)
 
 
 def taken(found: WindowStream, *places: int) -> list[list[int]]:
@@ -141,12 +140,6 @@ def test_the_order_is_the_seeds(chosen):
     assert one == again
     assert one != other
     assert len({tuple(ids) for ids in one}) == len(one)
-
-
-def test_copies_are_the_regimes(chosen):
-    plain, copied = taken(stream(chosen)), taken(stream(chosen, copies=0.25))
-    changed = [n for n, (a, b) in enumerate(zip(plain, copied, strict=True)) if a != b]
-    assert changed == list(range(3, 40, 4))
 
 
 def data(chosen: Settings, **regime: Any) -> StreamedData:

@@ -47,11 +47,6 @@ def test_the_order_is_the_seeds(data):
     assert not first.equal(other)
 
 
-def test_copies_are_the_regimes(data):
-    plain, copied = torch.cat(batches(data())), torch.cat(batches(data(copies=0.25)))
-    assert (plain != copied).any(dim=1).nonzero().flatten().tolist() == [3, 7]
-
-
 def test_processes_share_every_batch_in_its_order():
     parts = [share(8, 4, rank, 2) for rank in range(2)]
     assert parts == [[0, 1, 4, 5], [2, 3, 6, 7]]

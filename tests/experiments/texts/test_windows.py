@@ -56,30 +56,6 @@ def test_the_order_is_the_seeds_and_more_begin_alike():
     assert len(WindowSequence(books(), 30, 0, seed=4)) == 0
 
 
-def test_a_share_of_the_windows_has_a_passage_twice():
-    plain, copied, again = (
-        [sequence[n]["input_ids"] for n in range(8)]
-        for sequence in (WindowSequence(books(), 30, 8, 3, share) for share in (0.0, 0.25, 0.25))
-    )
-    changed = [n for n, (a, b) in enumerate(zip(plain, copied, strict=True)) if not a.equal(b)]
-    assert changed == [3, 7]
-    assert all(a.equal(b) for a, b in zip(again, copied, strict=True))
-
-
-@pytest.mark.parametrize("total", [2, 3, 64, 2048])
-@pytest.mark.parametrize("seed", range(5))
-def test_the_passage_stands_in_the_first_half_and_in_the_last_third(total, seed):
-    ids = torch.arange(total)
-    copy = texts.with_copy(ids, torch.Generator().manual_seed(seed))
-    (where,) = (copy != ids).nonzero(as_tuple=True)
-    assert len(where) == int(where[-1] - where[0]) + 1
-    assert max(1, total // 16) <= len(where) <= max(1, 3 * total // 16)
-    assert int(where[0]) >= 2 * total // 3
-    source = copy[where]
-    assert source.equal(torch.arange(int(source[0]), int(source[0]) + len(where)))
-    assert int(source[-1]) < max(1, total // 2)
-
-
 def test_no_training_documents_is_an_error():
     with pytest.raises(ValueError, match="no training documents"):
         WindowSequence([], 4, 1, seed=0)
