@@ -161,8 +161,9 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
     evidence = only(results.readings["groups"], cell=cell.name)["evidence"].iloc[0]
     row = {**columns(found, "largest", "largest_"), "documents": found.documents,
            "groups_evidence": evidence}  # fmt: skip
-    if cell.name != default.name and base.shape == own.shape:
-        apart = statistics.two_way((own - base).to_numpy(), results.confidence)
+    both = own.index.intersection(base.index)  # seeds
+    if cell.name != default.name and len(both) and own.columns.equals(base.columns):
+        apart = statistics.two_way((own - base).loc[both].to_numpy(), results.confidence)
         row |= columns(apart, "points", "points_")
     return row
 
