@@ -9,7 +9,7 @@ from pathlib import Path
 
 from analysis import claims, figures, ladder, pages, report, tables
 from analysis.results import Results
-from analysis.stale import alone, stale
+from analysis.stale import alone, stale, unknown
 from experiments import settings
 
 
@@ -41,11 +41,13 @@ def main(arguments: list[str] | None = None) -> None:
         written += pages.write(options.pages, results, rows)
     for verdict, count in claims.totals(rows).items():
         print(f"{count:5d}  {verdict}")
-    print(f"{len(written)} files, most below {out}")
+    print(f"{len(written)} files, most below {out.resolve()}")
     for line in stale(results, chosen):
         print(f"stale: {line}")
     for line in alone(results):
         print(f"alone: {line}")
+    for line in unknown(results):
+        print(f"unknown: {line}")
 
 
 if __name__ == "__main__":

@@ -113,8 +113,8 @@ Written by `python -m analysis`; verdicts come from result files by rule, never 
 A statement has the paper's figure; *measured* has ours, and what the rule compared. In rows of \
 the audit the statement is the doubt itself, and a verdict in its favour bears it out.
 A command makes a row's measurement. What it is compared with is read by its own (`against` in \
-`params.yaml`); `make report` then decides. The same rows with figures and intervals in columns: \
-`claims.csv`.
+`params.yaml`); `make report` then decides. A committed result that is up to date is not made \
+again: delete its folder below `results/` first. The same rows in columns: `claims.csv`.
 """
 
 

@@ -153,11 +153,13 @@ class Results:
 
     @cached_property
     def readings(self) -> dict[str, pd.DataFrame]:
-        """Rows of every finished reading, by kind: ``perplexity``, or a key of :data:`KINDS`."""
+        """Rows of every finished reading, by kind: ``perplexity``, or a key of :data:`KINDS`. Those
+        of a kind that no table knows yet stay in their files."""
         frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("perplexity", *KINDS)}
         for _, record in self.finished():
             path = record.with_name("rows.csv")
-            if path.is_file():
+            kind = reading_of(load_json(record)).get("kind", "perplexity")
+            if path.is_file() and kind in frames:
                 frame = read_csv(path)
                 told = {"reading": record.parent.name, "evidence": self.evidence(path)}
                 frames[kind_of(frame)].append(frame.assign(**told))

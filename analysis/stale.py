@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from analysis.comparisons import bases
-from analysis.results import Results, load_json
+from analysis.results import KINDS, Results, load_json, reading_of
 from experiments.settings import Settings
 
 PARTS = ("method", "regime", "seeds", "budgets", "texts", "model")  # of a cell: what makes a result
@@ -32,6 +32,15 @@ def alone(results: Results) -> Iterator[str]:
             named = " ".join(f"read@{name}" for name in cell.against)
             yield (f"{cell.name}: stands in no table of changes, since nothing that it is compared "
                    f"with was read; run dvc repro {named}")  # fmt: skip
+
+
+def unknown(results: Results) -> Iterator[str]:
+    """A line for each kind of reading that no table or figure knows yet."""
+    kinds = {reading_of(load_json(path)).get("kind"): path for _, path in results.finished()}
+    for kind, path in kinds.items():
+        if kind not in (None, "perplexity", *KINDS):
+            yield (f"{kind}: no table knows this kind of reading yet; its rows stand in "
+                   f"{path.with_name('rows.csv')} (docs/how-to-add.md)")  # fmt: skip
 
 
 def differing(made: dict[str, Any], now: dict[str, Any]) -> set[str]:

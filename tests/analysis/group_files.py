@@ -27,11 +27,11 @@ def write_ablation(root: Path, block: str, change: float, largest: float, *,
     write_groups(root, block, largest, wobble=1000 * wobble, **known)
 
 
-def write_groups(root: Path, block: str, largest: float, *, wobble: float = 0.1,
+def write_groups(root: Path, block: str, largest: float, *, wobble: float = 0.1, seed: int = 0,
                  **how: Any) -> None:  # fmt: skip
     """Percent of the tokens in the largest group, in two layers and six documents."""
     rows = [
-        {"seed": 0, "condition": "soft", "budget": "own", "document": f"book {n}",
+        {"seed": seed, "condition": "soft", "budget": "own", "document": f"book {n}",
          "sha": f"{n:012x}", "layer": layer, "confidence": 0.9, "one_plus_cv2": 1.1,
          "largest_group": (largest + wobble * (n % 2 - 0.5)) / 100}
         for n in range(6) for layer in range(2)

@@ -16,7 +16,7 @@ from analysis.rules.ablations import with_value
 from experiments.settings import Settings, Tolerances
 from experiments.stages import read
 from experiments.training import train
-from tests.analysis.group_files import JOINT, write_ablation
+from tests.analysis.group_files import DEFAULT, JOINT, write_ablation, write_groups
 from tests.analysis.result_files import ROUTERS
 from tests.experiments.training import CENTROIDS, work
 
@@ -51,6 +51,16 @@ def test_a_new_block_is_a_row_and_a_panel(
     assert own["distant_density"].between(0, 1).all()
     titles = [axis.get_title(loc="left") for axis in further(results).axes]
     assert "training gate" in titles
+
+
+def test_shares_are_compared_over_the_seeds_that_both_have(results: Results) -> None:
+    write_ablation(results.root, "ablate", 0.0, 24.0)
+    write_ablation(results.root, "one", 0.1, 30.0, against=["ablate"], gate="log")
+    write_groups(results.root, "one", 90.0, seed=1, method=DEFAULT | {"gate": "log"},
+                 regime=ROUTERS, against=["ablate"])  # fmt: skip
+    (row,) = (row for _, row in ablations.table(results).iterrows() if row["cell"] == "one")
+    assert row["largest"] == pytest.approx(60.0)
+    assert row["points"] == pytest.approx(6.0)
 
 
 def test_what_differs_in_two_settings_is_no_ablation(results: Results) -> None:

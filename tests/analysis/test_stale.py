@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from analysis.results import Results
-from analysis.stale import alone, differing, stale
+from analysis.stale import alone, differing, stale, unknown
 from experiments import settings
 from tests.analysis.result_files import write_read
 
@@ -38,3 +38,11 @@ def test_what_came_in_since_is_no_difference():
         {"method": {"window": 8}}, {"method": {"window": 8, "new": 1}, "seeds": [0]}
     )
     assert differing({"seeds": [0]}, {"seeds": [0, 1]}) == {"seeds"}
+
+
+def test_a_kind_of_reading_without_a_table_is_told_and_stops_nothing(results):
+    write_read(results.root, "mine", [{"seed": 0, "entropy": 2.0}], reading="own", kind="entropy")
+    told = Results(results.base)
+    assert all(frame.empty for frame in told.readings.values())
+    (line,) = unknown(told)
+    assert line.startswith("entropy: no table knows this kind of reading yet; its rows stand in ")

@@ -77,7 +77,8 @@ CONTRACT: dict[str, tuple[str, tuple[Cell, Cell, Cell]]] = {
                         (ROUNDING, ROUNDING, ROUNDING)),
     "beams": ("beam search", (NO_CACHE, EXACT, EXACT)),
     "assisted": ("assisted generation", (NO_CACHE, EXACT, EXACT)),
-    "streamer": ("a streamer, `generate` in a thread of its own", (NO_CACHE, EXACT, EXACT)),
+    "streamer": ("a streamer, `generate` in a thread with `copy_context`",
+                 (NO_CACHE, EXACT, EXACT)),
     "static_cache": ("`cache_implementation='static'`", (NO_CACHE, STATIC, EXACT)),
 }  # fmt: skip
 
