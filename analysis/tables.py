@@ -84,13 +84,16 @@ def leak(results: Results) -> pd.DataFrame:
 
 
 def training(results: Results) -> pd.DataFrame:
-    """The course of every training in at most twenty steps a seed: the mean loss between two."""
+    """The course of every training: the mean loss of at most twenty equal stretches, by the last
+    step of each."""
     frame = results.training
     if frame.empty:
         return frame
     key = ["experiment", "cell", "seed"]
-    every = frame.groupby(key)["step"].transform(lambda s: max(1, -(-int(s.max()) // 20)))
-    grouped = frame.assign(step=-(-frame["step"] // every) * every).groupby([*key, "step"])
+    last = frame.groupby(key)["step"].transform("max")
+    count = last.clip(upper=20)
+    stretch = -(-frame["step"] * count // last)
+    grouped = frame.assign(step=stretch * last // count).groupby([*key, "step"])
     return grouped["loss"].mean().reset_index()
 
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from analysis.cells import ROLES, Cell, labels
 from analysis.comparisons import headline, quality
 from analysis.figures import style
+from analysis.figures.models import told
 from analysis.figures.quality import counted_against
 from analysis.results import Results
 from analysis.rows import Missing, need, only
@@ -36,6 +37,7 @@ SAID = {"num_groups": "{} groups", "window": "window of {}", "sinks": "{} sinks"
 NEVER = {"hard_from": "soft throughout"}
 MOST_BUDGETS = 4
 FAR = 4  # times as far from zero as the next one
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def draw(results: Results) -> Figure:
@@ -67,14 +69,21 @@ def searches(results: Results) -> Figure:
         spare.set_axis_off()
     budgets = by_density(frame)
     for axis, ((_, texts, against), own) in zip(every, panels, strict=False):
-        cells = list(dict.fromkeys(own["cell"]))
         base = results.cells[against]
-        dots(axis, own, cells, [changed(results.cells[cell], base) for cell in cells], budgets)
+        named = {cell: changed(results.cells[cell], base) for cell in own["cell"]}
+        cells = sorted(named, key=lambda cell: in_order(named[cell]))
+        dots(axis, own, cells, [named[cell] for cell in cells], budgets)
         cut(axis, own, cells)
-        axis.set_xlabel(f"change of perplexity against {ROLES.get(base.role, against)} (%)")
+        name = told(base, ROLES.get(base.role, against))
+        axis.set_xlabel(f"change of perplexity against {name} (%)")
         axis.set_title(f"{texts}, {int(own['documents'].max())} documents", loc="left")
     style.legend(figure, every, 2)
     return figure
+
+
+def in_order(name: str) -> tuple[str, list[float]]:
+    """Puts values of one setting beside each other, the smallest first."""
+    return NUMBER.sub("", name), [float(found) for found in NUMBER.findall(name)]
 
 
 def by_density(frame: pd.DataFrame) -> list[str]:

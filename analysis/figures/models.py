@@ -174,4 +174,6 @@ def told(cell: Cell, name: str) -> str:
     if cell.role != "ablation":
         return name
     groups, rate = cell.method["num_groups"], cell.regime["learning_rate"]
-    return f"the paper's setup, {groups} groups, rate {rate:g}"
+    other = [f", {name.replace('_', ' ')} {value}" for name, value in cell.method.items()
+             if name in ("temperature", "sinkhorn_iterations")]  # fmt: skip
+    return f"the paper's setup, {groups} groups, rate {rate:g}{''.join(other)}"

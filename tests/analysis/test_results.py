@@ -3,6 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from analysis import tables
 from analysis.comparisons import headlines, quality
 from analysis.results import Results
 from tests.analysis.result_files import (
@@ -130,6 +131,17 @@ def test_training_is_read_by_seed_and_cell(results):
         ["recipe", 0, 1, 3.0], ["recipe", 0, 2, 2.5]
     ]  # fmt: skip
     assert results.cells["recipe"].steps == 24
+
+
+@pytest.mark.parametrize("steps", [7, 90, 270])
+def test_a_course_is_cut_into_equal_stretches_up_to_the_last_step(results, steps):
+    write_training(results.root, "recipe", [float(step) for step in range(1, steps + 1)])
+    course = tables.training(results)
+    assert len(course) == min(20, steps)
+    assert course["step"].iloc[-1] == steps
+    widths = course["step"].diff().dropna()
+    assert widths.max() - widths.min() <= 1
+    assert course["loss"].iloc[-1] == pytest.approx(steps, abs=steps / 40 + 0.5)
 
 
 def test_a_broken_file_is_named(results):
