@@ -117,14 +117,15 @@ def every_default(results: Results, trained: str) -> pd.DataFrame:
 def again(results: Results, cell: Cell) -> list[dict[str, Any]]:
     """The same training at other rates, where it has as many steps as the paper's: a row each, as
     of :func:`every_default`."""
-    own = _but_rate(cell)
+    own = but_rate(cell)
     alike = [other for other in results.cells.values()
-             if other.name != cell.name and other.steps and _but_rate(other) == own
+             if other.name != cell.name and other.steps and but_rate(other) == own
              and not scope.fewer_steps(None, results, other.name)]  # fmt: skip
     return _shares(results, alike)
 
 
-def _but_rate(cell: Cell) -> tuple[Any, ...]:
+def but_rate(cell: Cell) -> tuple[Any, ...]:
+    """What makes a training, but for its learning rate."""
     regime = {**cell.regime, "learning_rate": None}
     return cell.model, cell.texts, cell.start, regime, whole(cell)
 

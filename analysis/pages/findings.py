@@ -45,11 +45,11 @@ def page(results: Results, rows: list[claims.Row]) -> str:
 
 def told(results: Results, name: str) -> str:
     """The lines of another template, for another page; one without its results is left out."""
-    made, told = environment(results, []), []
+    made, lines = environment(results, []), []
     for text in source(f"{name}.md.jinja").splitlines():
         with suppress(Missing):
-            told.append(made.from_string(text).render())
-    return "\n".join(need(told))
+            lines.append(made.from_string(text).render())
+    return "\n".join(need(lines))
 
 
 def environment(results: Results, rows: list[claims.Row]) -> Environment:

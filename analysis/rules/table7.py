@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import scope
+from analysis import ablations, scope
 from analysis.comparisons import best, change, quality
 from analysis.paper import Claim, printed
 from analysis.results import Results
@@ -45,17 +45,11 @@ def paper_way(results: Results, top_k: int, claim: Claim | None = None) -> pd.Se
     )
     row = need(own[plain]).sort_values(["_other", "_gate", "_few"], kind="stable").iloc[0]
     rates = only(own, **{name: row[name] for name in ("model", "reading", "texts")})
-    rates = rates[[alike(results, name, row["cell"]) for name in rates["cell"]]]
+    wanted = ablations.but_rate(results.cells[row["cell"]])
+    rates = rates[[ablations.but_rate(results.cells[each]) == wanted for each in rates["cell"]]]
     if len(rates) == 1:
         return row
     return need(row_of(rates, cell=best(results, rates["cell"]).name))
-
-
-def alike(results: Results, name: str, other: str) -> bool:
-    """Whether two cells differ in their learning rate at most."""
-    one, two = results.cells[name], results.cells[other]
-    apart = {k for k in one.regime | two.regime if one.regime.get(k) != two.regime.get(k)}
-    return one.method == two.method and apart <= {"learning_rate"}
 
 
 def of_all_steps(claim: Claim, results: Results) -> pd.Series | None:
