@@ -72,7 +72,7 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, results, name)
     verdict, why = beside_paper(row, paper, limits, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
-    return Outcome(verdict, why, **facts(row, results))
+    return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
@@ -113,7 +113,7 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
     verdict, why = beside_paper(row, theirs, limits, few)
     why = (f"{shorter(results, row)}{changed(row)} against {against}; the paper has {theirs:+.1%}: "
            f"{why}; training gate")  # fmt: skip
-    return Outcome(verdict, why, **facts(row, results))
+    return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 
 def shorter(results: Results, row: pd.Series) -> str:

@@ -79,7 +79,7 @@ def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
            f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask"
            f"{causal(row)} reaches {row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
-    return Outcome(verdict, why, **known(row, results))
+    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
 
 
 def causal(row: pd.Series) -> str:

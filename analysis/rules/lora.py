@@ -84,6 +84,12 @@ def cell_of(claim: Claim, results: Results) -> Cell:
     return nearest(results, float(method.rsplit("lr", 1)[1]) * claim.setting["steps"])
 
 
+def of_weights(results: Results, cell: Cell) -> list[str]:
+    """The cell, and those that only read its weights under full attention."""
+    return [cell.name, *(each.name for each in results.cells.values() if each.start == cell.name
+                         and each.steps is None and each.method.get("name") == "full")]  # fmt: skip
+
+
 def rate_of(results: Results, block: str) -> Cell:
     """The cell of a block at the rate that is best on validation documents."""
     return best(results, [each.name for each in results.cells.values() if each.block == block])
@@ -108,7 +114,8 @@ def trained(cell: Cell, claim: Claim) -> str:
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
     cell, more = cell_of(claim, results), claim.figure - before(claim)
-    own = need(only(answers.scores(results), cell=cell.name, texts=NAMES[claim.column]))
+    own = need(only(answers.scores(results), cell=of_weights(results, cell),
+                    texts=NAMES[claim.column]))  # fmt: skip
     row = own.loc[own["questions"].idxmax()]
     few = scope.fewer_steps(claim, results, cell.name)
     verdict, said = beside(interval(row, "points", 1), more, limits.same_score, limits.much_less,
@@ -117,7 +124,8 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{more:+.1f}: {said}")  # fmt: skip
-    return Outcome(verdict, why + trained(cell, claim), **known(row, results))
+    return Outcome(verdict, why + trained(cell, claim), **interval(row, "points", 1),
+                   **known(row, results))  # fmt: skip
 
 
 ROUTED = "answers_paper"

@@ -22,7 +22,7 @@ import pandas as pd
 from analysis import ablations, contents, scope
 from analysis.paper import Claim
 from analysis.results import Results
-from analysis.rows import Missing, need, only, row_of
+from analysis.rows import Missing, columns, need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
 from experiments.settings import Tolerances
 
@@ -83,7 +83,8 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
     why = (f"{WORDS[measure].format(row[measure])}, {left.value:.2f} ({low:.2f} to {high:.2f}, "
            f"over layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper "
            f"on blocking it: {says}")  # fmt: skip
-    return Outcome(verdict, why, **known(row, results))
+    return Outcome(verdict, why, **columns(left, "ours"), unit="times a plain softmax's",
+                   **known(row, results))  # fmt: skip
 
 
 def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) -> str:
@@ -125,7 +126,7 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
            f"alive, {row['agreement']:.1%} of the tokens keep theirs; after {row['steps']} "
            f"steps, {words}")  # fmt: skip
-    return Outcome(verdict, why, **known(of_groups(row), results))
+    return Outcome(verdict, why, **interval(row, "largest", 1), **known(of_groups(row), results))
 
 
 def happened(results: Results, row: pd.Series, limits: Tolerances) -> str:

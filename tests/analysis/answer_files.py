@@ -77,16 +77,19 @@ def write_lora(root: Path, change: float, *, rate: float = 0.0005, block: str = 
     write_pretrained(root)
     write_read(root, block, losses("full", change=change), **known)
     write_read(root, block, losses("full", change=change), reading="search", final=False, **known)
-    for name, missed in ((block, max(0, wrong)), ("answers_pretrained", max(0, -wrong))):
-        rows = [
-            {"seed": 0, "condition": "full", "budget": "own", "document": str(n),
-             "sha": f"{n:012x}", "shots": 0, "correct": float(n >= missed), "correct_norm": None,
-             "right_nats": -3.0, "tokens": 90, "exposure": 0.0}
-            for n in range(questions)
-        ]  # fmt: skip
-        own = known if name == block else {}
-        write_read(root, name, rows, reading=reading, texts="hellaswag", kind="benchmarks",
-                   **own)  # fmt: skip
+    write_scores(root, block, max(0, wrong), questions, reading=reading, **known)
+    write_scores(root, "answers_pretrained", max(0, -wrong), questions, reading=reading)
+
+
+def write_scores(root: Path, block: str, missed: int, questions: int, **known: Any) -> None:
+    """Questions of a benchmark, of which the first ``missed`` are answered wrong."""
+    rows = [
+        {"seed": 0, "condition": "full", "budget": "own", "document": str(n),
+         "sha": f"{n:012x}", "shots": 0, "correct": float(n >= missed), "correct_norm": None,
+         "right_nats": -3.0, "tokens": 90, "exposure": 0.0}
+        for n in range(questions)
+    ]  # fmt: skip
+    write_read(root, block, rows, texts="hellaswag", kind="benchmarks", **known)
 
 
 def write_chat(root: Path, lora: float, mask: float, costs: bool = True) -> None:

@@ -50,6 +50,7 @@ from tests.analysis.rules.writers import (
     lengths,
     longer,
     lora,
+    lora_asked,
     many_shot,
     masked,
     on_gpu,
@@ -360,6 +361,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          lora(0.2, rate=1e-4, wrong=-30, **THEIR_STEPS)),
         ("table4.lora-r4-lr1e-4.hellaswag", lora(0.2, rate=1e-4, wrong=30, **THEIR_STEPS),
          DIRECTION, lora(0.2, rate=1e-4, wrong=2, **THEIR_STEPS)),  # far less
+        ("table4.lora-r4-lr1e-4.hellaswag", lora_asked(120), DIRECTION, lora_asked(1)),
     ],
     "category": [
         ("groups.g4.category", holds(0.9), DIRECTION, holds(0.45, kmeans=0.2, regime=TRAINED)),

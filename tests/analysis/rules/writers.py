@@ -14,7 +14,13 @@ from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules import Verdict
 from analysis.rules.stability import CONVERGED
-from tests.analysis.answer_files import write_answers, write_chat, write_lora, write_ruler
+from tests.analysis.answer_files import (
+    write_answers,
+    write_chat,
+    write_lora,
+    write_ruler,
+    write_scores,
+)
 from tests.analysis.group_files import (
     DEFAULT,
     JOINT,
@@ -24,6 +30,7 @@ from tests.analysis.group_files import (
     write_groups,
 )
 from tests.analysis.result_files import (
+    FULL,
     LORA,
     PAPER,
     RECIPE,
@@ -198,6 +205,18 @@ def settled(few: float, many: float) -> Writer:
 
 def lora(change: float, **how: Any) -> Writer:
     return lambda results: write_lora(results.root, change, **how)
+
+
+def lora_asked(missed: int) -> Writer:
+    """LoRA that changes no answer of 100, and 400 questions that another cell asks it."""
+
+    def write(results: Results) -> None:
+        lora(0.2, rate=1e-4, **THEIR_STEPS)(results)
+        for block, wrong in (("lora4_asked", missed), ("answers_pretrained", 0)):
+            known = {"start": "lora4_steps", "against": ["answers_pretrained"]} if wrong else {}
+            write_scores(results.root, block, wrong, 400, reading="more", method=FULL, **known)
+
+    return write
 
 
 def holds(pure: float, **how: Any) -> Writer:
