@@ -26,9 +26,12 @@ def stale(results: Results, chosen: Settings) -> Iterator[str]:
 
 
 def alone(results: Results) -> Iterator[str]:
-    """A line for each cell of which nothing that it is compared with was read."""
+    """A line for each cell that was read while nothing that it is compared with was."""
+    read = {name for _, path in results.finished()
+            for name in (load_json(path).get("settings") or {}).get("cells") or {}}  # fmt: skip
     for cell in results.cells.values():
-        if cell.against and next(bases(results, cell), None) is None:
+        beside = {base.name for base in bases(results, cell)}
+        if cell.name in read and cell.against and not beside & read:
             named = " ".join(f"read@{name}" for name in cell.against)
             yield (f"{cell.name}: stands in no table of changes, since nothing that it is compared "
                    f"with was read; run dvc repro {named}")  # fmt: skip

@@ -5,7 +5,7 @@ import json
 from analysis.results import Results
 from analysis.stale import alone, differing, stale, unknown
 from experiments import settings
-from tests.analysis.result_files import write_read
+from tests.analysis.result_files import record, write_read
 
 
 def test_a_cell_that_params_has_no_more_or_has_otherwise_is_told(results):
@@ -28,6 +28,8 @@ def test_a_cell_that_nothing_stands_beside_is_told(results):
     for block in ("one", "other"):
         write_read(results.root, block, [{"seed": 0, "condition": "full"}], reading="plays",
                    against=["adapted", "pretrained"] if block == "one" else ["one"])  # fmt: skip
+    trained = results.root / "adapted" / "train" / "seed0" / "adapted"
+    record(trained, name="adapted", model="smollm2-135m-instruct")  # to be trained is not enough
     (told,) = alone(Results(results.base))
     assert told.startswith("one: stands in no table of changes")
     assert told.endswith("run dvc repro read@adapted read@pretrained")
