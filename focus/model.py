@@ -24,7 +24,7 @@ from focus.call import IMPLEMENTATION
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.groups import Memberships
-from focus.hooks import LayerHook, ModelHook
+from focus.hooks import LayerHook, LossHook, ModelHook
 from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import activate, new_routers, refuse_sharded
@@ -99,6 +99,7 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
             module.register_forward_pre_hook(begin, with_kwargs=True, prepend=True),
             module.register_forward_hook(hook.end, always_call=True),
         ]
+    state.handles.append(inner.register_forward_hook(LossHook(state)))
     inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     decoder.set_attn_implementation(IMPLEMENTATION)
 
