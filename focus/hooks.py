@@ -49,12 +49,7 @@ class ModelHook:
               kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
         """Forward pre-hook of the decoder."""
         self.state.check(module)
-        modes_seen = self.state.entered or self.state.trained is not None
-        if getattr(module, "_is_replica", False) and not modes_seen:
-            raise ValueError(
-                "DataParallel: its threads do not see the mode that another has entered; use "
-                "DistributedDataParallel, or one device"
-            )
+        self._check_thread(module)
         call = self._begun(module, args, kwargs)
         mode = call.settings.mode
         if mode != "full":

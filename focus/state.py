@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ class FocusState:
         implementation: the pretrained model's own attention implementation.
         last: what the last forward pass left behind.
         trained: what the steps of a training by Trainer run in (:class:`focus.FocusCallback`).
+        threads: each ``with focus.mode(...)`` that is entered now, and the thread that did it.
     """
 
     trained: Mode | None = None
@@ -70,12 +72,14 @@ class FocusState:
             self.implementation = "sdpa" if model._supports_sdpa else "eager"
         self.required_grad = {plain(n): p.requires_grad for n, p in model.named_parameters()}
         self.last: Record | None = None
+        self.threads: list[tuple[object, int]] = []
+        self.told_thread = False  # of one that runs in hard mode beside another's mode
         self.warned = False  # of a training pass that teaches nothing
         self.told_short = False  # of one without a distant pair
 
     def __getstate__(self) -> dict[str, Any]:
         # what a pass has left, and a training under way, are of this process
-        return {**self.__dict__, "last": None, "trained": None}
+        return {**self.__dict__, "last": None, "trained": None, "threads": []}
 
     @property
     def entered(self) -> bool:
@@ -164,6 +168,19 @@ class FocusState:
                 "2,048 tokens), or with a smaller window",
                 stacklevel=2,
             )
+
+    def warn_of_thread(self) -> None:
+        """Warns, once a model, of a forward pass without a mode while another thread is in one."""
+        here = threading.get_ident()
+        if self.told_thread or all(thread == here for _, thread in self.threads):
+            return
+        self.told_thread = True
+        warnings.warn(
+            "another thread has entered a focus.mode of this model, which this one does not "
+            "inherit, so it runs in hard mode; start it by contextvars.copy_context().run (see "
+            "focus.mode), or enter focus.mode(model, 'hard') here if that is meant",
+            stacklevel=2,
+        )
 
     def warn_without_gate(self, decoder: nn.Module, mode: str) -> None:
         """Warns, once a model, of a forward pass in training mode that no parameter learns from."""
