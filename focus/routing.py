@@ -226,7 +226,8 @@ class Router(nn.Module):
             or not route.computes(hidden_BTE, config.routing_dim, config.num_groups)
         ):
             with torch.no_grad():
-                logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
+                logits = self.forward(hidden_BTE, real_BT, balance=config.balance,
+                                      temperature=config.temperature, ready=ready)  # fmt: skip
                 found = memberships_of(cast(Tensor, logits), config, taken_at)
                 if not config.heavy_hitters:
                     return found

@@ -185,3 +185,14 @@ def test_a_mode_that_another_thread_has_left_is_not_told_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         logits(model, token_ids(1, 60))
+
+
+def test_a_modes_temperature_is_that_of_sinkhorn_under_the_hard_mask() -> None:
+    cold, warm = (focus.attach(tiny("tiny-llama"), CONFIG.replace(temperature=t), seed=0)
+                  for t in (0.1, 2.0))  # fmt: skip
+    ids, found = token_ids(1, 60), []
+    for model, temperature in ((cold, 0.1), (cold, 2.0), (warm, 2.0)):
+        with focus.mode(model, "hard", balance="sinkhorn", temperature=temperature):
+            found.append(logits(model, ids))
+    assert torch.equal(found[1], found[2])
+    assert not torch.equal(found[0], found[1])
