@@ -33,6 +33,7 @@ from focus.state import (
     Adapter,
     FocusState,
     attached,
+    attached_whole,
     plain,
     refuse_routers,
     transformers_model,
@@ -166,8 +167,12 @@ def detach(model: AnyModel) -> AnyModel:
 
 def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     """The routers' parameters, layer by layer; those that something has frozen since ``attach``
-    (as peft does) require grad again."""
-    routers = attached(model).routers.values()
+    (as peft does) require grad again.
+
+    Raises:
+        ValueError: Focus is not attached, or layers were taken out of the model since.
+    """
+    routers = attached_whole(model).routers.values()
     return iter([p.requires_grad_() for router in routers for p in router.parameters()])  # type: ignore[misc]
 
 
@@ -178,7 +183,8 @@ def density(model: nn.Module) -> dict[int, float]:
     (soft and full mode), NaN where all was padding. Layers that stay local are left out.
 
     Raises:
-        ValueError: Focus is not attached or no forward pass has run.
+        ValueError: Focus is not attached, no forward pass has run, or layers were taken out of the
+            model since.
     """
     counted = pair_counts(model)
     return {index: 1.0 if c is None else c.density for index, c in counted.items()}
@@ -189,9 +195,10 @@ def memberships(model: nn.Module) -> dict[int, Memberships]:
     of queries (B, H, T, K) where query heads have groups of their own.
 
     Raises:
-        ValueError: Focus is not attached or no hard forward pass has run.
+        ValueError: Focus is not attached, no hard forward pass has run, or layers were taken out of
+            the model since.
     """
-    state = attached(model)
+    state = attached_whole(model)
     layers = {} if state.last is None else state.last.layers
     found = {i: layers[i].memberships for i in state.routers if i in layers}
     if len(found) != len(state.routers) or None in found.values():
@@ -203,8 +210,9 @@ def memberships(model: nn.Module) -> dict[int, Memberships]:
 
 
 def pair_counts(model: nn.Module) -> dict[int, PairCounts | None]:
-    """Pairs of the last forward pass for each routed layer; None: every pair was computed."""
-    state = attached(model)
+    """Pairs of the last forward pass for each routed layer; None: every pair was computed. Errors
+    as of :func:`density`."""
+    state = attached_whole(model)
     if state.last is None:
         raise ValueError("density: no forward pass has run since attach; run the model once")
     layers = state.last.layers

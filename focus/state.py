@@ -242,3 +242,22 @@ def attached(model: nn.Module) -> FocusState:
         refuse_routers(inner)
         raise ValueError("model: Focus is not attached; call focus.attach(model, config) first")
     return state
+
+
+def attached_whole(model: nn.Module) -> FocusState:
+    """The same, of a model that still has every layer it was attached to.
+
+    Raises:
+        ValueError: Focus is not attached, or layers were taken out since.
+    """
+    state, inner = attached(model), transformers_model(model)
+    here = {id(module) for module in inner.modules()}
+    count = inner.config.get_text_config(decoder=True).num_hidden_layers  # so many are run
+    gone = [index for index, layer in state.layers.items()
+            if id(layer.module) not in here or index >= count]  # fmt: skip
+    if gone:
+        raise ValueError(
+            f"model: layers {gone[:4]} were taken out of it after focus.attach; call "
+            "focus.detach(model), set model.config.num_hidden_layers, and attach again"
+        )
+    return state
