@@ -174,6 +174,6 @@ class LayerHook:
             if call.settings.mode == "hard":
                 place = adopt(cache, self.index)
             else:
-                release(cache, self.index)
+                release(cache, self.index, call.settings.mode)
         own = LayerCall(call, self.index, router, hidden, place)
         return args, {**kwargs, KEYWORD: own}
