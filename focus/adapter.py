@@ -15,8 +15,8 @@ from focus.architectures import AttentionLayer, attention_layers, without_weight
 from focus.fingerprint import beside, fingerprint, same
 from focus.hub import FocusAdapter
 from focus.model import attach
-from focus.named import activate, adapter_of, on_device, refuse_flat, routers_of, state_of
-from focus.state import DEFAULT, Adapter, FocusState, attached, transformers_model
+from focus.named import activate, adapter_of, on_device, refuse_unreadable, routers_of, state_of
+from focus.state import DEFAULT, Adapter, FocusState, attached, attached_whole, transformers_model
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -40,7 +40,8 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
         The folder that the files are in.
 
     Raises:
-        ValueError: no folder is named, Focus is not attached, or has no adapter of this name.
+        ValueError: no folder is named, Focus is not attached, or has no adapter of this name;
+            layers were taken out of the model since; or the routers are parametrised.
     """
     _check_folder(folder)
     adapter = describe(model, name)
@@ -51,10 +52,10 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
 
 def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
     """A :class:`focus.FocusAdapter` with copies of an adapter's tensors, to save or to push."""
-    state, inner = attached(model), transformers_model(model)
+    state, inner = attached_whole(model), transformers_model(model)
     adapter = adapter_of(state, name)
     with on_device(adapter.routers.values()):
-        refuse_flat(adapter.routers.values())
+        refuse_unreadable(adapter.routers.values())
         tensors = {key: _whole(tensor) for key, tensor in state_of(adapter.routers).items()}
     hashes, reason = fingerprint(inner)
     base = {
@@ -127,9 +128,10 @@ def set_adapter(model: AnyModel, name: str) -> AnyModel:
     parameters alone.
 
     Raises:
-        ValueError: Focus is not attached, has no adapter of this name, or the model is sharded.
+        ValueError: Focus is not attached, has no adapter of this name, or the model is sharded or
+            has lost layers since.
     """
-    state = attached(model)
+    state = attached_whole(model)
     _check_name(name)
     adapter_of(state, name)
     if name != state.active:

@@ -38,11 +38,12 @@ def allocate_groups(model: nn.Module, texts: Iterable[Tensor]) -> None:
     Args:
         model: an attached model with trained routers.
         texts: an iterable of token ids (B, T) without padding, T at least window + sinks + 512;
-            ours were eight windows of 2,048 tokens. Processes that run together must get the same.
+            ours were eight windows of 2,048 tokens. Texts of a batch count one by one. Processes
+            that run together must get the same.
 
     Raises:
-        ValueError: Focus is not attached, keys are in several groups each, or the texts are too few
-            or too short. The model is then left as it was.
+        ValueError: Focus is not attached, keys are in several groups each, or the texts are too
+            few, too short or padded. The model is then left as it was.
     """
     state = attached(model)
     config = state.config.replace(allocated=True)  # refuses keys of several groups

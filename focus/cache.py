@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from focus.cache_layer import CURE, OFFLOADED, FocusCacheLayer
 
 REPLACED = (DynamicLayer, DynamicSlidingWindowLayer)
+SOFT = "focus_soft"  # set on a cache that soft mode has filled
 # In the place of a layer that uses another one's keys and values; some versions have none.
 DUMMY = getattr(cache_utils, "DummyLayer", None)
 
@@ -66,21 +67,32 @@ def adopt(cache: Any, index: int) -> FocusCacheLayer:
     return layers[index]
 
 
-def release(cache: Any, index: int) -> None:
-    """Puts the cache's own layer back where a :class:`FocusCacheLayer` is still empty.
+def release(cache: Any, index: int, mode: str) -> None:
+    """Puts the cache's own layer back where a :class:`FocusCacheLayer` is still empty, and notes
+    what soft mode fills.
+
+    Args:
+        mode: ``soft`` or ``full``.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not, or full mode is to continue what soft mode has filled.
     """
-    layers = getattr(cache, "layers", None) or []
-    if index >= len(layers) or not isinstance(layers[index], FocusCacheLayer):
+    layers = getattr(cache, "layers", None)
+    if layers is None:
         return
-    if layers[index].get_seq_length():
+    layer = layers[index] if index < len(layers) else None
+    ours, softly = isinstance(layer, FocusCacheLayer), getattr(cache, SOFT, False)
+    if not (ours or softly or mode == "soft"):
+        return  # to tell its length, a static cache would wait for its device
+    if layer is None or not layer.get_seq_length():
+        setattr(cache, SOFT, mode == "soft")
+        if isinstance(layer, FocusCacheLayer):
+            layers[index] = layer.replaced
+    elif ours or (softly and mode == "full"):
         raise ValueError(
-            "past_key_values: this cache was filled in hard mode; only that mode can continue from "
-            "it; start with a new cache"
+            f"past_key_values: this cache was filled in {'hard' if ours else 'soft'} mode, from "
+            f"which {mode} mode cannot continue; start with a new cache"
         )
-    layers[index] = layers[index].replaced
 
 
 def _unsupported(name: str) -> str:

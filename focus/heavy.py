@@ -10,6 +10,7 @@ Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key head
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -35,25 +36,32 @@ def find_heavy_hitters(model: nn.Module, texts: Iterable[Tensor], share: float =
     spread would; the threshold lets ``share`` of the tokens pass. Saved with the adapter. On one
     core it takes some 10 s a window of 2,048 tokens and 135M parameters. Train the routers first:
     ours read worse after further steps beside heavy hitters (docs/log, 2026-11-25). Groups that
-    were shared out before are not any more: :func:`focus.allocate_groups` comes afterwards.
+    were shared out before are not any more, of which it warns: :func:`focus.allocate_groups` comes
+    afterwards.
 
     Args:
         model: an attached model.
         texts: an iterable of token ids (B, T) without padding, T at least window + sinks + 512;
-            four windows of 2,048 tokens are enough for a share of 0.02.
+            four windows of 2,048 tokens are enough for a share of 0.02. Texts of a batch count one
+            by one.
         share: of the tokens; 0: none from now on.
 
     Raises:
-        ValueError: Focus is not attached, the share is not in [0, 0.5], or the texts are too few or
-            too short. The model is then left as it was.
+        ValueError: Focus is not attached, the share is not in [0, 0.5], or the texts are too few,
+            too short or padded. The model is then left as it was.
     """
     state = attached(model)
+    allocated = state.config.allocated
     config = state.config.replace(heavy_hitters=share, allocated=False)
     seen = _observed(model, texts) if share else {}
     for index, router in state.routers.items():
         weight, bias = _solved(seen[index], share) if share else (None, None)
         router.take(heavy_weight=weight, heavy_bias=bias, taken_at=None)
     state.reconfigure(config)
+    if allocated:
+        warnings.warn("find_heavy_hitters: groups were shared out among heads, beside other heavy "
+                      "hitters, and are not any more; call focus.allocate_groups afterwards",
+                      stacklevel=2)  # fmt: skip
 
 
 def _solved(seen: list[tuple[Tensor, Tensor]], share: float) -> tuple[Tensor, Tensor]:

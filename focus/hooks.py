@@ -49,12 +49,7 @@ class ModelHook:
               kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
         """Forward pre-hook of the decoder."""
         self.state.check(module)
-        modes_seen = self.state.entered or self.state.trained is not None
-        if getattr(module, "_is_replica", False) and not modes_seen:
-            raise ValueError(
-                "DataParallel: its threads do not see the mode that another has entered; use "
-                "DistributedDataParallel, or one device"
-            )
+        self._check_thread(module)
         call = self._begun(module, args, kwargs)
         mode = call.settings.mode
         if mode != "full":
@@ -71,8 +66,24 @@ class ModelHook:
             kwargs = {**kwargs, "logits_to_keep": 0}
         return args, {**kwargs, KEYWORD: call}
 
+    def _check_thread(self, module: nn.Module) -> None:
+        if self.state.entered or self.state.trained is not None:
+            return
+        if getattr(module, "_is_replica", False):
+            raise ValueError(
+                "DataParallel: its threads do not see the mode that another has entered; use "
+                "DistributedDataParallel, or one device"
+            )
+        if self.state.threads:
+            self.state.warn_of_thread()
+
     @staticmethod
     def _refuse(module: nn.Module, call: Call, kwargs: dict[str, Any]) -> None:
+        if torch.jit.is_tracing():
+            raise ValueError(
+                "torch.jit.trace: would keep the pairs of this very text for every other; use "
+                "torch.compile, or trace inside focus.mode(model, 'full')"
+            )
         refuse_packed(kwargs)
         given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
         if isinstance(given, Tensor) and given.dim() > 1:
@@ -95,7 +106,37 @@ class ModelHook:
         call = running()
         if call is not None and call.hook is self and call.module is module:
             set_running(call.outer)
-            self.state.last = call.record
+            if output is not None:  # a pass that failed has counted some of its layers alone
+                self.state.last = call.record
+
+
+class LossHook:
+    """On the whole model: has ``backward()`` of a loss that nothing can learn from say why."""
+
+    def __init__(self, state: FocusState) -> None:
+        self.state = state
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Forward hook."""
+        loss = getattr(output, "loss", None)
+        if not isinstance(loss, Tensor) or loss.requires_grad or not torch.is_grad_enabled():
+            return
+        # Compiled code would have to know the backward pass ahead.
+        if self.state.settings_of(module).mode == "hard" and not torch.compiler.is_compiling():
+            loss.requires_grad_().register_hook(refuse_backward)
+
+
+def refuse_backward(gradient: Tensor) -> None:
+    """Hook of a tensor.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError(
+        "loss: comes from hard mode, which has no gradient for the routers, and nothing else "
+        'requires grad; train inside `with focus.mode(model, "soft"):`, or give Trainer '
+        "callbacks=[FocusCallback()] (from focus.trainer)"
+    )
 
 
 class LayerHook:
@@ -133,6 +174,6 @@ class LayerHook:
             if call.settings.mode == "hard":
                 place = adopt(cache, self.index)
             else:
-                release(cache, self.index)
+                release(cache, self.index, call.settings.mode)
         own = LayerCall(call, self.index, router, hidden, place)
         return args, {**kwargs, KEYWORD: own}

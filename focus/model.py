@@ -24,7 +24,7 @@ from focus.call import IMPLEMENTATION
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.groups import Memberships
-from focus.hooks import LayerHook, ModelHook
+from focus.hooks import LayerHook, LossHook, ModelHook
 from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import activate, new_routers, refuse_sharded
@@ -33,6 +33,7 @@ from focus.state import (
     Adapter,
     FocusState,
     attached,
+    attached_whole,
     plain,
     refuse_routers,
     transformers_model,
@@ -99,6 +100,7 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
             module.register_forward_pre_hook(begin, with_kwargs=True, prepend=True),
             module.register_forward_hook(hook.end, always_call=True),
         ]
+    state.handles.append(inner.register_forward_hook(LossHook(state)))
     inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     decoder.set_attn_implementation(IMPLEMENTATION)
 
@@ -165,8 +167,12 @@ def detach(model: AnyModel) -> AnyModel:
 
 def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     """The routers' parameters, layer by layer; those that something has frozen since ``attach``
-    (as peft does) require grad again."""
-    routers = attached(model).routers.values()
+    (as peft does) require grad again.
+
+    Raises:
+        ValueError: Focus is not attached, or layers were taken out of the model since.
+    """
+    routers = attached_whole(model).routers.values()
     return iter([p.requires_grad_() for router in routers for p in router.parameters()])  # type: ignore[misc]
 
 
@@ -177,7 +183,8 @@ def density(model: nn.Module) -> dict[int, float]:
     (soft and full mode), NaN where all was padding. Layers that stay local are left out.
 
     Raises:
-        ValueError: Focus is not attached or no forward pass has run.
+        ValueError: Focus is not attached, no forward pass has run, or layers were taken out of the
+            model since.
     """
     counted = pair_counts(model)
     return {index: 1.0 if c is None else c.density for index, c in counted.items()}
@@ -188,9 +195,10 @@ def memberships(model: nn.Module) -> dict[int, Memberships]:
     of queries (B, H, T, K) where query heads have groups of their own.
 
     Raises:
-        ValueError: Focus is not attached or no hard forward pass has run.
+        ValueError: Focus is not attached, no hard forward pass has run, or layers were taken out of
+            the model since.
     """
-    state = attached(model)
+    state = attached_whole(model)
     layers = {} if state.last is None else state.last.layers
     found = {i: layers[i].memberships for i in state.routers if i in layers}
     if len(found) != len(state.routers) or None in found.values():
@@ -202,8 +210,9 @@ def memberships(model: nn.Module) -> dict[int, Memberships]:
 
 
 def pair_counts(model: nn.Module) -> dict[int, PairCounts | None]:
-    """Pairs of the last forward pass for each routed layer; None: every pair was computed."""
-    state = attached(model)
+    """Pairs of the last forward pass for each routed layer; None: every pair was computed. Errors
+    as of :func:`density`."""
+    state = attached_whole(model)
     if state.last is None:
         raise ValueError("density: no forward pass has run since attach; run the model once")
     layers = state.last.layers

@@ -5,6 +5,7 @@ Shape suffixes: B batch, T tokens, E model dimension, H query heads, Hk key head
 
 from __future__ import annotations
 
+import threading
 import warnings
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -27,8 +28,9 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
     ``soft``: the training gate, all pairs. ``hard``: the top-k mask, which is what holds outside of
     any ``with``. ``full``: the pretrained model, bit for bit.
 
-    The mode holds for the thread that entered it. A thread started inside does not inherit it: give
-    it the context (``Thread(target=contextvars.copy_context().run, args=(model.generate, ...))``).
+    The mode holds for the thread that entered it. A thread started inside does not inherit it and
+    runs in hard mode, of which it warns: give it the context
+    (``Thread(target=contextvars.copy_context().run, args=(model.generate, ...))``).
 
     Args:
         model: an attached model.
@@ -70,6 +72,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
                      {**outer.changes, **self.changes}, owner=self)  # fmt: skip
         now, own = modes.get({}), id(self.state)
         modes.set({**now, own: (*now.get(own, ()), inner)})
+        self.state.threads.append((self, threading.get_ident()))
         return self.model
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -81,6 +84,10 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         if last is not None:
             del stack[last]
         modes.set({**now, own: tuple(stack)} if stack else now)
+        here = (self, threading.get_ident())
+        mine = [each for each in self.state.threads if each[0] is self]
+        if mine:
+            self.state.threads.remove(here if here in mine else mine[0])
 
     def __del__(self) -> None:
         if self.unused:

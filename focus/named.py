@@ -65,6 +65,7 @@ def take(state: FocusState, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         ValueError: as :func:`routers_of`; nothing has changed then.
     """
+    refuse_unreadable(state.routers.values())
     own = state_of(state.routers)
     _check_tensors(own, tensors)
     for name, tensor in own.items():
@@ -146,8 +147,17 @@ def refuse_sharded(layers: Iterable[AttentionLayer]) -> None:
         )
 
 
-def refuse_flat(routers: Iterable[Router]) -> None:
-    """Refuses to read routers whose parameters FSDP's first version keeps in one flat piece."""
+def refuse_unreadable(routers: Iterable[Router]) -> None:
+    """Refuses to read routers whose parameters are others than an adapter holds (a parametrisation
+    computes them), or that FSDP's first version keeps in one flat piece."""
+    routers = list(routers)
+    names = {name for router in routers for name, _ in router.named_parameters()}
+    other = sorted(names - {"projection", "centroids"})
+    if other:
+        raise ValueError(
+            f"focus_router: is parametrised ({other[0]}), which no adapter holds; make its values "
+            "plain again by torch.nn.utils.parametrize.remove_parametrizations(router, name)"
+        )
     own = [router._parameters.get("centroids") for router in routers]
     if any(each is None or each.dim() < 4 for each in own):
         raise ValueError(

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from focus.call import Tap
 from focus.modes import mode
-from focus.state import attached
+from focus.state import attached_whole, transformers_model
 
 ROWS = 512  # queries whose weights are formed at a time
 TOKENS = (torch.int64, torch.int32)
+RUN = 64  # of one token at the end of a text: padding, whatever it is
 SETTLED = 256  # later queries that must follow a key: of fewer, its weight says little
 
 
@@ -28,13 +29,17 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
         texts: token ids (B, T) without padding, T at least window + sinks + 512.
 
     Raises:
-        ValueError: there are none, or one is no such tensor, or too short.
+        ValueError: there are none, or one is no such tensor, too short or padded; or layers were
+            taken out of the model.
     """
-    config, seen = attached(model).config, False
-    if any(router.centroids.is_meta for router in attached(model).routers.values()):
+    state = attached_whole(model)
+    config, seen = state.config, False
+    if any(router.centroids.is_meta for router in state.routers.values()):
         raise ValueError("model: its weights are offloaded; calibrate it before, save the adapter, "
                          "and load that on the offloaded model")  # fmt: skip
     least = config.window + 2 * SETTLED + config.sinks
+    text_config = transformers_model(model).config.get_text_config(decoder=True)
+    padding = getattr(text_config, "pad_token_id", None)
     # Every group is full attention, which no tap sees.
     every = mode(model, "hard", tap=tap, top_k=config.num_groups, probe="multi_probe",
                  balance="causal", ngram=0)  # fmt: skip
@@ -44,16 +49,29 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
         if isinstance(texts, Tensor):
             raise ValueError("texts: is one tensor; give a list of them, [texts]")
         for ids in texts:
-            fits = isinstance(ids, Tensor) and ids.dim() == 2 and ids.dtype in TOKENS
-            if not fits or ids.shape[1] < least:
-                got = (f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor)
-                       else type(ids).__name__)  # fmt: skip
-                raise ValueError(f"texts: must be a list of token ids, each (batch, tokens) of at "
-                                 f"least {least} tokens, got {got}")  # fmt: skip
+            _check(ids, least, padding)
             model(input_ids=ids.to(next(model.parameters()).device), use_cache=False)
             seen = True
     if not seen:
         raise ValueError("texts: there are none; give a few windows of token ids")
+
+
+def _check(ids: object, least: int, padding: int | None) -> None:
+    """Refuses what is no batch of texts, each of so many tokens, as far as ids alone can tell."""
+    fits = isinstance(ids, Tensor) and ids.dim() == 2 and ids.dtype in TOKENS
+    if not isinstance(ids, Tensor) or not fits or ids.shape[1] < least:
+        got = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"texts: must be a list of token ids, each (batch, tokens) of at least "
+                         f"{least} tokens, got {got}")  # fmt: skip
+    ends = torch.stack([ids[:, :RUN], ids.flip(1)[:, :RUN]])
+    alike = ends == ends[..., :1]
+    # A text may well end with the token that pads others, but not twice.
+    pads = (ends[..., 0] == (-1 if padding is None else padding)) & alike[..., 1]
+    if bool((pads | alike.all(-1)).any()):
+        raise ValueError(
+            "texts: one begins or ends with padding, which would be measured as text; cut each to "
+            "its own tokens, or join them into windows of one length"
+        )
 
 
 @contextmanager

@@ -95,7 +95,8 @@ class Router(nn.Module):
         """Tells its cached keys from those of another, and from its own before its parameters
         changed; a copy has it until either changes. Not seen are changes in compiled code, and
         writes through ``.data``."""
-        if torch.compiler.is_compiling() or self._parameters["centroids"].is_meta:  # type: ignore[union-attr]
+        centroids = self._parameters.get("centroids")
+        if torch.compiler.is_compiling() or (centroids is not None and centroids.is_meta):
             return self._name
         now = self._writes()
         if now != self._written:
@@ -112,7 +113,10 @@ class Router(nn.Module):
         own: dict[str, Any] = self._parameters  # a step has no time for getattr
         potentials: Any = self._buffers["potentials"]
         try:
-            return own["projection"]._version, own["centroids"]._version, potentials._version
+            if "projection" in own and "centroids" in own:
+                return own["projection"]._version, own["centroids"]._version, potentials._version
+            # Parametrised (weight_norm, say): torch computes them from others.
+            return (*(each._version for each in self.parameters()), potentials._version)
         except RuntimeError:  # tensors of inference mode do not count
             return ()
 
@@ -226,7 +230,8 @@ class Router(nn.Module):
             or not route.computes(hidden_BTE, config.routing_dim, config.num_groups)
         ):
             with torch.no_grad():
-                logits = self.forward(hidden_BTE, real_BT, balance=config.balance, ready=ready)
+                logits = self.forward(hidden_BTE, real_BT, balance=config.balance,
+                                      temperature=config.temperature, ready=ready)  # fmt: skip
                 found = memberships_of(cast(Tensor, logits), config, taken_at)
                 if not config.heavy_hitters:
                     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ class FocusState:
         implementation: the pretrained model's own attention implementation.
         last: what the last forward pass left behind.
         trained: what the steps of a training by Trainer run in (:class:`focus.FocusCallback`).
+        threads: each ``with focus.mode(...)`` that is entered now, and the thread that did it.
     """
 
     trained: Mode | None = None
@@ -70,12 +72,14 @@ class FocusState:
             self.implementation = "sdpa" if model._supports_sdpa else "eager"
         self.required_grad = {plain(n): p.requires_grad for n, p in model.named_parameters()}
         self.last: Record | None = None
+        self.threads: list[tuple[object, int]] = []
+        self.told_thread = False  # of one that runs in hard mode beside another's mode
         self.warned = False  # of a training pass that teaches nothing
         self.told_short = False  # of one without a distant pair
 
     def __getstate__(self) -> dict[str, Any]:
         # what a pass has left, and a training under way, are of this process
-        return {**self.__dict__, "last": None, "trained": None}
+        return {**self.__dict__, "last": None, "trained": None, "threads": []}
 
     @property
     def entered(self) -> bool:
@@ -165,6 +169,19 @@ class FocusState:
                 stacklevel=2,
             )
 
+    def warn_of_thread(self) -> None:
+        """Warns, once a model, of a forward pass without a mode while another thread is in one."""
+        here = threading.get_ident()
+        if self.told_thread or all(thread == here for _, thread in self.threads):
+            return
+        self.told_thread = True
+        warnings.warn(
+            "another thread has entered a focus.mode of this model, which this one does not "
+            "inherit, so it runs in hard mode; start it by contextvars.copy_context().run (see "
+            "focus.mode), or enter focus.mode(model, 'hard') here if that is meant",
+            stacklevel=2,
+        )
+
     def warn_without_gate(self, decoder: nn.Module, mode: str) -> None:
         """Warns, once a model, of a forward pass in training mode that no parameter learns from."""
         if self.warned:
@@ -224,4 +241,23 @@ def attached(model: nn.Module) -> FocusState:
     if not isinstance(state, FocusState):
         refuse_routers(inner)
         raise ValueError("model: Focus is not attached; call focus.attach(model, config) first")
+    return state
+
+
+def attached_whole(model: nn.Module) -> FocusState:
+    """The same, of a model that still has every layer it was attached to.
+
+    Raises:
+        ValueError: Focus is not attached, or layers were taken out since.
+    """
+    state, inner = attached(model), transformers_model(model)
+    here = {id(module) for module in inner.modules()}
+    count = inner.config.get_text_config(decoder=True).num_hidden_layers  # so many are run
+    gone = [index for index, layer in state.layers.items()
+            if id(layer.module) not in here or index >= count]  # fmt: skip
+    if gone:
+        raise ValueError(
+            f"model: layers {gone[:4]} were taken out of it after focus.attach; call "
+            "focus.detach(model), set model.config.num_hidden_layers, and attach again"
+        )
     return state

@@ -197,6 +197,16 @@ class TestErrors:
         with pytest.raises(ValueError, match="filled in Focus's hard mode"):
             model(self.ids, past_key_values=hard)
 
+    def test_full_mode_does_not_go_on_from_soft_mode(self) -> None:
+        model, cache = attached("tiny-llama"), DynamicCache()
+        with focus.mode(model, "soft"):
+            model(self.ids, past_key_values=cache)
+        with focus.mode(model, "full"):
+            with pytest.raises(ValueError, match="was filled in soft mode"):
+                model(self.ids, past_key_values=cache)
+            cache.reset()
+            in_steps(model, self.ids, [39, 1], cache=cache)
+
     def test_other_settings_than_the_cache_was_made_with(self) -> None:
         model, cache = attached("tiny-llama"), DynamicCache()
         model(self.ids, past_key_values=cache)

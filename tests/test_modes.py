@@ -4,7 +4,7 @@ import contextvars
 import gc
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -147,3 +147,52 @@ def test_a_call_that_python_refuses_says_no_more(monkeypatch: pytest.MonkeyPatch
         focus.mode(model)
     gc.collect()
     assert not ignored
+
+
+def test_a_thread_beside_a_mode_is_told_once_that_it_runs_in_none() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 60)
+    hard = logits(model, ids)
+
+    def elsewhere(run: Callable[[], torch.Tensor]) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(run).result()
+
+    def own() -> torch.Tensor:
+        with focus.mode(model, "hard"):
+            return logits(model, ids)
+
+    with focus.mode(model, "full"):
+        full = logits(model, ids)
+        inherits = contextvars.copy_context()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert torch.equal(elsewhere(lambda: inherits.run(logits, model, ids)), full)
+            assert torch.equal(elsewhere(own), hard)
+        with pytest.warns(UserWarning, match="another thread has entered.*copy_context"):
+            assert torch.equal(elsewhere(lambda: logits(model, ids)), hard)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            elsewhere(lambda: logits(model, ids))
+    assert model.focus_state.threads == []
+
+
+def test_a_mode_that_another_thread_has_left_is_not_told_of() -> None:
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
+    entered = focus.mode(model, "full")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(entered.__enter__).result()
+    entered.__exit__(None, None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        logits(model, token_ids(1, 60))
+
+
+def test_a_modes_temperature_is_that_of_sinkhorn_under_the_hard_mask() -> None:
+    cold, warm = (focus.attach(tiny("tiny-llama"), CONFIG.replace(temperature=t), seed=0)
+                  for t in (0.1, 2.0))  # fmt: skip
+    ids, found = token_ids(1, 60), []
+    for model, temperature in ((cold, 0.1), (cold, 2.0), (warm, 2.0)):
+        with focus.mode(model, "hard", balance="sinkhorn", temperature=temperature):
+            found.append(logits(model, ids))
+    assert torch.equal(found[1], found[2])
+    assert not torch.equal(found[0], found[1])

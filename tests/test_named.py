@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import remove_parametrizations
 
 import focus
 from focus.hub import FocusAdapter
 from focus.named import adapter_of, state_of
 from focus.state import attached
 from tests.adapters import CONFIG, OTHER, logits, trained
-from tests.models import build
+from tests.models import build, token_ids
 
 
 @pytest.fixture
@@ -123,3 +125,25 @@ def test_an_attention_module_without_tensors_is_routed() -> None:
         for name, module in list(layer.self_attn.named_children()):
             setattr(layer.self_attn, name, Hidden(module))
     assert torch.equal(logits(focus.attach(model, CONFIG, seed=0)), logits(plain))
+
+
+@pytest.mark.parametrize("name", ["projection", "centroids"])
+def test_a_parametrised_router_runs_and_is_saved_when_it_is_plain_again(
+    name: str, tmp_path: Path
+) -> None:
+    model = trained()
+    before, routers = logits(model), list(attached(model).routers.values())
+    for router in routers:
+        weight_norm(router, name)
+    cached = model(token_ids(1, 60)).past_key_values
+    assert torch.allclose(logits(model), before, atol=1e-5)
+    with pytest.raises(ValueError, match=r"^focus_router: is parametrised.*remove_parametriz"):
+        focus.save_adapter(model, tmp_path)
+    with torch.no_grad():
+        routers[0].parametrizations[name].original0.mul_(2)
+    with pytest.raises(ValueError, match="with another router"):
+        model(token_ids(1, 1), past_key_values=cached)
+    for router in routers:
+        remove_parametrizations(router, name)
+    focus.save_adapter(model, tmp_path)
+    assert torch.equal(logits(focus.load_adapter(build("llama"), tmp_path)), logits(model))
