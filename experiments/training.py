@@ -24,7 +24,6 @@ from experiments.settings import Experiment, Settings
 from experiments.texts import streaming
 
 CHECKPOINTS = Path("checkpoints")
-TAIL = 10  # steps of the loss that metrics.json has
 
 
 def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
@@ -119,18 +118,12 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def note(run: Run, regime: Regime, resumed: int | None) -> None:
-    """Losses, sizes and times of a finished training."""
-    how = regime.settings
+    """Losses, size and times of a finished training."""
     course = pd.DataFrame({"step": range(1, len(regime.losses) + 1), "loss": regime.losses})
     if regime.validation:
         course["validation_loss"] = course["step"].map(regime.validation)
-        run.metric("validation_loss", regime.validation[max(regime.validation)])
     run.table(course, "train.csv")
-    if len(tail := course["loss"].tail(TAIL)):
-        run.metric("loss_last_10", float(tail.mean()), n=len(tail))
-    run.metric("steps", len(course))
-    run.metric("train_tokens", len(course) * how.batch_size * how.accumulate * how.context)
-    run.metric("trained_parameters", regime.trained_parameters)
+    run.note("trained_parameters", regime.trained_parameters)
     run.note("frozen_sha256", regime.before)
     run.note("train_seconds", round(regime.seconds, 3))
     run.note("resumed_from_step", resumed)

@@ -7,7 +7,7 @@ paper's decomposition into a group call and a window call, merged in three ways:
 them (``log_sum_exp``), near pairs of one group in both (``double_counting``), and the latter with
 what counts twice subtracted in log space (``subtraction``).
 
-`python -m experiments.stages.exactness` writes results/<scale>/exactness/: table.csv, metrics.json.
+`python -m experiments.stages.exactness` writes results/<scale>/exactness/table.csv.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
 """
@@ -70,14 +70,7 @@ def exactness(run: Run, chosen: Settings) -> None:
             for method, attention in _methods(case).items():
                 found = with_gradients(attention, tensors, dtype, options)
                 rows.append(_row(case, name, method, found, exact, limits))
-    table = pd.DataFrame(rows)
-    run.table(table, "table.csv")
-    for (method, dtype), own in table.groupby(["method", "dtype"]):
-        run.metric(f"{method}.{dtype}.cases", len(own))
-        run.metric(f"{method}.{dtype}.passed", int(own["passed"].sum()))
-        run.metric(f"{method}.{dtype}.worst_cosine", float(own["output_cosine"].min()))
-        run.metric(f"{method}.{dtype}.worst_output_error", float(own["output_error"].max()))
-        run.metric(f"{method}.{dtype}.worst_gradient_error", float(own["gradient_error"].max()))
+    run.table(pd.DataFrame(rows), "table.csv")
 
 
 def cases(grid: Exactness) -> Iterator[Case]:

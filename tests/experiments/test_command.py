@@ -55,11 +55,10 @@ def test_a_measurement_is_recorded(work: Any, name: str, dtype: str | None) -> N
 
     def measurement(run: Run, given: Settings) -> None:
         assert given == chosen
-        run.metric("threads", torch.get_num_threads())
+        run.note("threads", torch.get_num_threads())
 
     assert measure(name, measurement) == 0
-    folder = Path("results/laptop") / name
-    told = json.loads((folder / "run.json").read_text())
+    told = json.loads(Path(f"results/laptop/{name}/run.json").read_text())
     assert told["settings"] == plans.measurement(name, chosen)
     assert (told["seeds"], told["dtype"]) == ([chosen.seed], dtype)
-    assert json.loads((folder / "metrics.json").read_text()) == {"threads": chosen.threads}
+    assert told["notes"] == {"threads": chosen.threads}
