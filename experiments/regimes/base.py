@@ -39,7 +39,6 @@ class Regime(pl.LightningModule):
         cell: an experiment that trains.
         seed: of what is drawn.
         chosen: the settings that name the cell's texts and start.
-        results: folder of the scale's results; None: ``record.results``.
 
     Attributes:
         losses: of every step so far, nats a token, averaged over batches and processes.
@@ -48,11 +47,10 @@ class Regime(pl.LightningModule):
         after_step: called after every step of the optimiser.
     """
 
-    def __init__(self, cell: Experiment, seed: int, chosen: Settings,
-                 results: Path | None = None) -> None:  # fmt: skip
+    def __init__(self, cell: Experiment, seed: int, chosen: Settings) -> None:
         super().__init__()
         self.strict_loading = False  # checkpoints hold a part of the model
-        self.cell, self.seed, self.chosen, self.results = cell, seed, chosen, results
+        self.cell, self.seed, self.chosen = cell, seed, chosen
         self.settings: Training = cell.regime  # type: ignore[assignment]
         self.model: PreTrainedModel | None = None
         self.method: Method | None = None
@@ -96,8 +94,8 @@ class Regime(pl.LightningModule):
 
     def begin(self) -> tuple[PreTrainedModel, Method]:
         """The model as training starts with it, on the CPU where it is sharded afterwards."""
-        return trained.begin(self.cell, self.seed, self.chosen, self.results,
-                             sharded=self.device_mesh is not None)  # fmt: skip
+        sharded = self.device_mesh is not None
+        return trained.begin(self.cell, self.seed, self.chosen, sharded=sharded)
 
     # What Lightning calls.
 

@@ -60,8 +60,9 @@ def test_generation_stands_beside_the_pretrained_models(chosen: Settings, tmp_pa
 
 
 def test_experiments_are_trained_where_they_lack_and_all_take_turns(
-    tmp_path: Path, short: dict[str, Any]
+    tmp_path: Path, short: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = {"timed": {"base": "routed", "seeds": [1]},
               "timed_wide": {"base": "timed", "method": {"window": 300}}}  # fmt: skip
     chosen = workspace(tmp_path, short, blocks, timed=list(blocks))
@@ -71,4 +72,4 @@ def test_experiments_are_trained_where_they_lack_and_all_take_turns(
     assert table["full_s"].nunique() == table["outside_s"].nunique() == 1
     assert table.loc["timed", "density"] < table.loc["timed_wide", "density"] < 1
     for name in table.index:
-        assert trained.is_trained(chosen.cell(name), 1, chosen, tmp_path / "results/laptop")
+        assert trained.is_trained(chosen.cell(name), 1, chosen)
