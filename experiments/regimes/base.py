@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,17 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from experiments import trained
 from experiments.methods.base import Method
-from experiments.regimes.tensors import frozen, layers, reshard, weights_hash
+from experiments.regimes.tensors import (
+    compute_again,
+    frozen,
+    layers,
+    reshard,
+    weights_hash,
+)
 from experiments.settings import Experiment, Settings, Training
 
 Auxiliary = Callable[["Regime", dict[str, Tensor]], Tensor]  # a loss that is added to a batch's
@@ -106,10 +110,7 @@ class Regime(pl.LightningModule):
         model, self.method = self.begin()
         self.model = self.prepared(model)
         if self.settings.checkpoint_activations:
-            for layer in layers(self.model):
-                layer.gradient_checkpointing = True
-                layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
-                layer.training = True  # this flag alone: dropout within keeps its own
+            compute_again(self.model)
         if self.device_mesh is not None:
             mesh = self.device_mesh["data_parallel"]
             for module in (*self.units(), *layers(self.model), self.model):
