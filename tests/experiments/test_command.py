@@ -31,6 +31,13 @@ def test_a_refusal_is_a_line_and_an_exit_status(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == ("2.0\n", "")
     assert root(number=-1.0) == 1
     assert capsys.readouterr() == ("", "stage: number: is below zero\n")
+
+    @reported("params.yaml")
+    def read() -> None:
+        raise ValueError("params.yaml: cannot be read")
+
+    assert read() == 1
+    assert capsys.readouterr().err == "params.yaml: cannot be read\n"  # once
     assert (root.__name__, root.__doc__) == ("root", "Words.")
 
 
