@@ -16,7 +16,8 @@ Arguments = ParamSpec("Arguments")
 
 def reported(stage: str) -> Callable[[Callable[Arguments, None]], Callable[Arguments, int]]:
     """Makes a function the command line of a stage, which returns the exit status: 1, and a line
-    that starts with the stage's name, where the function raises ValueError; else 0."""
+    that starts with the stage's name (or the file's that is wrong), where the function raises
+    ValueError; else 0."""
 
     def command(main: Callable[Arguments, None]) -> Callable[Arguments, int]:
         @wraps(main)
@@ -24,7 +25,7 @@ def reported(stage: str) -> Callable[[Callable[Arguments, None]], Callable[Argum
             try:
                 main(*args, **kwargs)
             except ValueError as error:
-                print(f"{stage}: {error}", file=sys.stderr)
+                print(f"{stage}: {str(error).removeprefix(f'{stage}: ')}", file=sys.stderr)
                 return 1
             return 0
 

@@ -1,16 +1,15 @@
-"""A run's record: its numbers, and everything that produced them.
+"""A run's record: its tables, and everything that produced them.
 
-`with Run(folder, cell.plain(), seeds) as run:` writes, when the block ends well, metrics.json (flat
-numbers, intervals as x, x_low, x_high) and run.json (the settings of this run alone, seeds,
-versions, hardware, commit, wall time, peak memory). A block that raises writes neither, so a result
-file always stands for a finished run. Of several processes that train together the first writes.
+`with Run(folder, cell.plain(), seeds) as run:` writes run.json when the block ends well: the
+settings of this run alone, seeds, versions, hardware, commit, wall time, peak memory. A block that
+raises writes none, so it always stands for a finished run. Of several processes that train together
+the first writes.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import resource
@@ -50,22 +49,20 @@ class Run:
         settings: the plain settings of this run alone.
         seeds: of the run.
         dtype: number format of the model, by name; None: the run has no model.
-        metrics: the numbers so far.
     """
 
     def __init__(self, folder: str | Path, settings: Mapping[str, Any], seeds: Sequence[int],
                  dtype: str | None = None) -> None:  # fmt: skip
         self.folder, self.settings = Path(folder), dict(settings)
         self.seeds, self.dtype = list(seeds), dtype
-        self.metrics: dict[str, float | int | str | None] = {}
         self._notes: dict[str, Any] = {}
         self._started = 0.0
 
     def __enter__(self) -> Run:
         if first_process():
             self.folder.mkdir(parents=True, exist_ok=True)
-            for name in ("metrics.json", "run.json"):  # an older run's record must not outlive it
-                (self.folder / name).unlink(missing_ok=True)
+            # An older run's record must not outlive it.
+            (self.folder / "run.json").unlink(missing_ok=True)
         self._started = time.monotonic()
         return self
 
@@ -76,37 +73,10 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         if kind is None and first_process():
-            write_json(self.folder / "metrics.json", self.metrics)
             write_json(self.folder / "run.json", self.provenance())
 
-    def metric(
-        self,
-        name: str,
-        value: float | int | str | None,
-        low: float | None = None,
-        high: float | None = None,
-        n: int | None = None,
-    ) -> None:
-        """Notes a number, with its interval and the count it rests on where there are any.
-
-        Raises:
-            ValueError: the name is taken, the number is NaN or infinite (JSON has none: write
-                None and say why in a note), or one end of the interval is missing.
-        """
-        if (low is None) != (high is None):
-            raise ValueError(f"metric {name}: give both ends of the interval, or none")
-        parts = {name: value, f"{name}_low": low, f"{name}_high": high, f"{name}_n": n}
-        for key, part in parts.items():
-            if part is None and key != name:
-                continue
-            if key in self.metrics:
-                raise ValueError(f"metric {key}: noted twice")
-            if isinstance(part, float) and not math.isfinite(part):
-                raise ValueError(f"metric {key}: {part} is not a finite number")
-            self.metrics[key] = part
-
     def note(self, name: str, value: Any) -> None:
-        """Adds something that is no metric (a seed, a reason, a text) to run.json."""
+        """Adds something that stands in no table (a size, a time, a reason) to run.json."""
         self._notes[name] = value
 
     def table(self, frame: pd.DataFrame, name: str) -> Path:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from experiments.command import reported
 from experiments.settings.file import FILE, SCALES
 from experiments.settings.schema import read_yaml
 
@@ -27,21 +28,16 @@ COPIED = Path(".git/copied.json")  # of the copy: sha256 of what was copied, by 
 SCALE = re.compile(rb"^scale:[ \t]*\w+", re.MULTILINE)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and the reason where there is no such scale, or no copy can be made."""
+@reported("scale")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.scale", description=__doc__)
     parser.add_argument("name", nargs="?", help=", ".join(SCALES))
     name = parser.parse_args(arguments).name
     if name not in (*SCALES, None):
-        print(f"SCALE: must be one of {', '.join(SCALES)}, got {name!r}", file=sys.stderr)
-        return 1
-    try:
-        here = name is None or read_yaml(FILE).get("scale") == name
-        print(Path() if here else copied(name))
-    except ValueError as error:
-        print(f"scale: {error}", file=sys.stderr)
-        return 1
-    return 0
+        raise ValueError(f"must be one of {', '.join(SCALES)}, got {name!r}")
+    here = name is None or read_yaml(FILE).get("scale") == name
+    print(Path() if here else copied(name))
 
 
 def copied(name: str, root: Path = Path()) -> Path:

@@ -34,23 +34,21 @@ class Built:
     method: Method
 
 
-def build(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None) -> Built:
+def build(cell: Experiment, seed: int, chosen: Settings) -> Built:
     """The model of a cell, trained, where its regime trains.
 
     Args:
         seed: of the cell's own.
-        results: folder of the scale's results; None: ``record.results``.
 
     Raises:
         ValueError: weights are missing, or were trained under other settings.
     """
-    model, method = begin(cell, seed, chosen, results, trained=True)
+    model, method = begin(cell, seed, chosen, trained=True)
     return Built(model.requires_grad_(False), models.load_tokenizer(cell.model), method)
 
 
-def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None,
-          trained: bool = False, sharded: bool = False,
-          ) -> tuple[PreTrainedModel, Method]:  # fmt: skip
+def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
+          sharded: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
     """The model in its number format, from the cell's start, with its method installed. Weights
     that are all trained are float32, whatever they are read in: small updates are lost on others.
 
@@ -61,7 +59,6 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
     Raises:
         ValueError: as :func:`build`.
     """
-    results = record.results(chosen) if results is None else results
     starts = before(cell, seed, chosen)
     own = [(cell, seed)] if trained and cell.trains else []
     whole = cell.trains and cell.regime.all_weights and not trained
@@ -71,7 +68,7 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
     model, _ = models.load(cell.model, "float32" if merges else wanted,
                            device="cpu" if sharded else None)  # fmt: skip
     for each, its_seed in starts:
-        model = _loaded(model, each, its_seed, chosen, results)
+        model = _loaded(model, each, its_seed, chosen)
     kind: type[Method] = registry.find("method", cell.method.name)
     if "focus_state" in model.__dict__ and not kind.takes_routers:
         focus.detach(model)  # another method starts from the model, not from its routers
@@ -80,7 +77,7 @@ def begin(cell: Experiment, seed: int, chosen: Settings, results: Path | None = 
     method = built(kind, cell.method.fields, seed)
     method.install(model)
     for each, its_seed in own:
-        model = _loaded(model, each, its_seed, chosen, results)
+        model = _loaded(model, each, its_seed, chosen)
     model = cast(model, wanted) if merges else model
     if calibrates(cell):
         method.calibrate(model, calibration(cell, seed, chosen))
@@ -108,27 +105,24 @@ def calibration(cell: Experiment, seed: int, chosen: Settings) -> list[Any]:
     return [windows[index]["input_ids"][None] for index in range(how.windows)]
 
 
-def folder(cell: Experiment, seed: int, results: Path) -> Path:
+def folder(cell: Experiment, seed: int, chosen: Settings) -> Path:
     """Where a cell's training is recorded."""
-    return results / cell.block / "train" / f"seed{seed}" / cell.name
+    return record.results(chosen) / cell.block / "train" / f"seed{seed}" / cell.name
 
 
-def weights(cell: Experiment, seed: int, chosen: Settings, results: Path | None = None) -> Path:
+def weights(cell: Experiment, seed: int, chosen: Settings) -> Path:
     """Where a cell's trained weights are, or will be."""
-    results = record.results(chosen) if results is None else results
-    return folder(cell, seed, results) / "adapter"
+    return folder(cell, seed, chosen) / "adapter"
 
 
-def chain(cell: Experiment, seed: int, chosen: Settings,
-          results: Path | None = None) -> list[Path]:  # fmt: skip
+def chain(cell: Experiment, seed: int, chosen: Settings) -> list[Path]:
     """Folders of all trained weights that a cell's model has, the first first.
 
     Raises:
         ValueError: some are missing, or were trained under other settings.
     """
-    results = record.results(chosen) if results is None else results
     own = [(cell, seed)] if cell.trains else []
-    return [_there(each, its_seed, chosen, results)
+    return [_there(each, its_seed, chosen)
             for each, its_seed in [*before(cell, seed, chosen), *own]]  # fmt: skip
 
 
@@ -150,11 +144,11 @@ def calibrates(cell: Experiment) -> bool:
     return kind.calibrate is not Method.calibrate
 
 
-def is_trained(cell: Experiment, seed: int, chosen: Settings, results: Path) -> bool:
+def is_trained(cell: Experiment, seed: int, chosen: Settings) -> bool:
     """Whether there are weights that were trained under the present settings, as they were
     written."""
-    found = record.of(folder(cell, seed, results)) or {}
-    there = digests(weights(cell, seed, chosen, results))
+    found = record.of(folder(cell, seed, chosen)) or {}
+    there = digests(weights(cell, seed, chosen))
     written = found.get("notes", {}).get("weights", there)  # records before 2026-11-27 have none
     same = found.get("settings") == settings_of(cell, seed, chosen)
     return bool(there) and same and there == written
@@ -165,18 +159,16 @@ def digests(place: Path) -> dict[str, str]:
     return {path.name: sha256(path) for path in sorted(place.glob("*.safetensors"))}
 
 
-def inputs(cell: Experiment, seed: int, chosen: Settings,
-           results: Path | None = None) -> dict[str, Any]:  # fmt: skip
+def inputs(cell: Experiment, seed: int, chosen: Settings) -> dict[str, Any]:
     """sha256 of what a training takes in beside its settings: texts, weights to start from, and a
     model of the user's own.
 
     Raises:
         ValueError: they are missing.
     """
-    results = record.results(chosen) if results is None else results
     starts = {}
     for each, its_seed in before(cell, seed, chosen):
-        place = _there(each, its_seed, chosen, results)
+        place = _there(each, its_seed, chosen)
         starts[f"{each.name}.seed{its_seed}"] = list(digests(place).values())
     own = given(cell.model)
     known = {"texts": texts.fingerprint(cell.texts, "train"), "starts": starts}
@@ -198,9 +190,9 @@ def fingerprint(*known: Any) -> str:
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _there(cell: Experiment, seed: int, chosen: Settings, results: Path) -> Path:
-    place = weights(cell, seed, chosen, results)
-    if not is_trained(cell, seed, chosen, results):
+def _there(cell: Experiment, seed: int, chosen: Settings) -> Path:
+    place = weights(cell, seed, chosen)
+    if not is_trained(cell, seed, chosen):
         raise ValueError(
             f"{place}: is missing, not as it was written, or trained under other settings; run "
             f"`python -m experiments.stages.train {cell.block} --seed {seed}` first"
@@ -208,9 +200,9 @@ def _there(cell: Experiment, seed: int, chosen: Settings, results: Path) -> Path
     return place
 
 
-def _loaded(model: PreTrainedModel, cell: Experiment, seed: int, chosen: Settings,
-            results: Path) -> PreTrainedModel:  # fmt: skip
-    place = _there(cell, seed, chosen, results)
+def _loaded(model: PreTrainedModel, cell: Experiment, seed: int,
+            chosen: Settings) -> PreTrainedModel:  # fmt: skip
+    place = _there(cell, seed, chosen)
     regime: type[Regime] = registry.find("regime", cell.regime.name)
     try:
         return regime.load(model, place)

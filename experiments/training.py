@@ -24,11 +24,9 @@ from experiments.settings import Experiment, Settings
 from experiments.texts import streaming
 
 CHECKPOINTS = Path("checkpoints")
-TAIL = 10  # steps of the loss that metrics.json has
 
 
-def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
-          checkpoints: Path = CHECKPOINTS, only: str | None = None) -> None:  # fmt: skip
+def train(block: str, seed: int, chosen: Settings, only: str | None = None) -> None:
     """Trains every cell of an experiment that names the seed, and before it what it starts from:
     that is another stage of dvc.yaml, which then finds it done, but DVC does not know the order.
 
@@ -40,7 +38,6 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
             are missing; a loss that is not finite.
         RuntimeError: a frozen weight changed.
     """
-    results = record.results(chosen) if results is None else results
     named = [cell for cell in chosen.cells(block).values() if seed in cell.seeds]
     if only is not None:
         named = [cell for cell in named if cell.name == only]
@@ -55,10 +52,10 @@ def train(block: str, seed: int, chosen: Settings, results: Path | None = None,
         refuse(cell)
     for (_, its_seed), cell in asked.items():
         if record.first_process() or cell.regime.processes > 1:  # those beside it sit others out
-            one(cell, its_seed, chosen, results, checkpoints)
+            one(cell, its_seed, chosen)
     if not record.first_process() or only is not None:
         return
-    folder = results / block / "train" / f"seed{seed}"
+    folder = record.results(chosen) / block / "train" / f"seed{seed}"
     remove_others(folder, [cell.name for cell, _ in own])
     if not own:
         record.write_json(folder / "run.json", {"status": plans.status(block, seed, chosen)})
@@ -71,20 +68,20 @@ def remove_others(folder: Path, names: list[str]) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def one(cell: Experiment, seed: int, chosen: Settings, results: Path, checkpoints: Path) -> None:
+def one(cell: Experiment, seed: int, chosen: Settings) -> None:
     """Trains one cell, or finds it trained."""
-    place = checkpoints / chosen.scale / cell.block / cell.name / f"seed{seed}"
+    place = CHECKPOINTS / chosen.scale / cell.block / cell.name / f"seed{seed}"
     with alone(place):
         known = trained.settings_of(cell, seed, chosen)
-        inputs = trained.inputs(cell, seed, chosen, results)
-        folder = trained.folder(cell, seed, results)
+        inputs = trained.inputs(cell, seed, chosen)
+        folder = trained.folder(cell, seed, chosen)
         former = (record.of(folder) or {}).get("notes", {}).get("inputs")
-        if former == inputs and trained.is_trained(cell, seed, chosen, results):
+        if former == inputs and trained.is_trained(cell, seed, chosen):
             print(f"train: {cell.name}, seed {seed}: is trained")
             return
         with Run(folder, known, [seed], cell.dtype) as run:
             kind: type[Regime] = registry.find("regime", cell.regime.name)
-            regime = kind(cell, seed, chosen, results)
+            regime = kind(cell, seed, chosen)
             checkpoint = place / trained.fingerprint(known, inputs)
             data = streaming.data_of(cell, seed, chosen)
             resumed = fit(regime, data, checkpoint)
@@ -119,18 +116,12 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def note(run: Run, regime: Regime, resumed: int | None) -> None:
-    """Losses, sizes and times of a finished training."""
-    how = regime.settings
+    """Losses, size and times of a finished training."""
     course = pd.DataFrame({"step": range(1, len(regime.losses) + 1), "loss": regime.losses})
     if regime.validation:
         course["validation_loss"] = course["step"].map(regime.validation)
-        run.metric("validation_loss", regime.validation[max(regime.validation)])
     run.table(course, "train.csv")
-    if len(tail := course["loss"].tail(TAIL)):
-        run.metric("loss_last_10", float(tail.mean()), n=len(tail))
-    run.metric("steps", len(course))
-    run.metric("train_tokens", len(course) * how.batch_size * how.accumulate * how.context)
-    run.metric("trained_parameters", regime.trained_parameters)
+    run.note("trained_parameters", regime.trained_parameters)
     run.note("frozen_sha256", regime.before)
     run.note("train_seconds", round(regime.seconds, 3))
     run.note("resumed_from_step", resumed)

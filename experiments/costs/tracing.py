@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,14 +15,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 from transformers import PreTrainedModel
 
 import focus
 from experiments.costs import shapes
 from experiments.regimes.base import next_token_loss
-from experiments.regimes.tensors import layers
+from experiments.regimes.tensors import compute_again
 from focus.attention.train import blocks
 
 FORWARD = torch.ops.focus.gated_attention
@@ -150,10 +148,7 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
     """
     mixed = precision != "32-true"
     if checkpointed:
-        for layer in layers(model):
-            layer.gradient_checkpointing = True
-            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
-            layer.training = True
+        compute_again(model)
     with FakeTensorMode():
         shapes.materialise(model)
         ids = torch.zeros(batch, context, dtype=torch.int64)

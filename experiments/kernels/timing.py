@@ -180,7 +180,7 @@ def compared(full: list[float], own: list[float]) -> dict[str, float]:
 
 
 class Peak:
-    """Largest memory in MiB since it was made; None where the system does not tell."""
+    """Largest memory since it was made, above what was in use then."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -196,17 +196,12 @@ class Peak:
             self.before = None
 
     def megabytes(self) -> float | None:
-        """Above what was in use when it was made."""
-        most = self.most()
-        return None if most is None or self.before is None else max(0.0, most - self.before)
-
-    def most(self) -> float | None:
-        """In all, with what was in use before."""
+        """In MiB; None where the system does not tell."""
         if self.before is None:
             return None
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / 2**20
-        return _status("VmHWM")
+        cuda = self.device.type == "cuda"
+        most = torch.cuda.max_memory_allocated(self.device) / 2**20 if cuda else _status("VmHWM")
+        return None if most is None else max(0.0, most - self.before)
 
 
 def _status(name: str) -> float | None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
-from experiments import record, statistics, texts, trained, training
+from experiments import statistics, texts, trained, training
 from experiments.kernels import timing
 from experiments.methods.random import balance
 from experiments.regimes.tensors import cast
@@ -61,7 +61,7 @@ def load(chosen: Settings, plan: Whole) -> Models:
 def routed(name: str, plan: Whole, chosen: Settings) -> PreTrainedModel:
     """The model of an experiment's first seed, under the mask that its settings say."""
     cell = chosen.cell(name)
-    if not trained.is_trained(cell, cell.seeds[0], chosen, record.results(chosen)):
+    if not trained.is_trained(cell, cell.seeds[0], chosen):
         training.train(cell.block, cell.seeds[0], chosen)
     model = trained.build(cell, cell.seeds[0], chosen).model
     return cast(model, models.resolve_dtype(plan.dtype))

@@ -94,10 +94,6 @@ class Method(ABC):
             budget: None where the method's own settings say all.
         """
 
-    def soft(self, model: PreTrainedModel) -> AbstractContextManager[Any] | None:
-        """The model under the gate that training ends with; None: the method has none."""
-        return None
-
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """Columns of a row of results: what the budget came to in the last forward pass at it (K,
         top_k, probe, ngram, window, sinks, balance)."""

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 from transformers import PreTrainedModel
 
 import focus
-from experiments.methods.base import Beside, Counting, Method, columns
+from experiments.methods.base import Beside, Counting, Method, check_share, columns
 from experiments.methods.passes import Pass, watched
 from experiments.settings.experiment import Budget
 from focus.config import FocusConfig
@@ -151,7 +151,7 @@ class Ruled(Method):
 
         try:
             with focus.mode(model, "hard"), watched(model, before) as last:
-                yield lambda: self._counted(model, last())
+                yield lambda: counted(model, last(), self.settings.window, self.settings.sinks)
         finally:
             state.config = former
 
@@ -160,13 +160,6 @@ class Ruled(Method):
         found = FocusConfig(**{**own, **self.fitted(tokens, budget)}, balance="softmax")
         self._came_to[budget] = found
         return found
-
-    def _counted(self, model: PreTrainedModel, seen: Pass) -> PairCounts:
-        """Pairs by the standard window, also where a wider one was kept."""
-        found = PairCounts.total(focus.pair_counts(model).values())
-        near = self.settings.window, self.settings.sinks
-        routings = found.causal // seen.pairs(*near).causal
-        return seen.keeping(found.near + found.distant_kept, routings, *near)
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """The window, and groups where there are any."""
@@ -177,6 +170,18 @@ class Ruled(Method):
         if self.rule == "window":
             return columns(**near)
         return columns(found.num_groups, found.top_k, found.probe, **near)
+
+    @classmethod
+    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
+        """A share."""
+        check_share(cls.name, budget, path)
+
+
+def counted(model: PreTrainedModel, seen: Pass, window: int, sinks: int) -> PairCounts:
+    """The last pass's pairs by the standard window, also where a wider one was kept."""
+    found = PairCounts.total(focus.pair_counts(model).values())
+    routings = found.causal // seen.pairs(window, sinks).causal
+    return seen.keeping(found.near + found.distant_kept, routings, window, sinks)
 
 
 def refuse_sliding(model: PreTrainedModel, name: str, tokens: int) -> None:

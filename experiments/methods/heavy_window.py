@@ -14,12 +14,11 @@ from transformers import PreTrainedModel
 
 import focus as library
 from experiments.methods.base import Counting, check_share, columns
-from experiments.methods.fixed import refuse_sliding
+from experiments.methods.fixed import counted, refuse_sliding
 from experiments.methods.focus import Focus
 from experiments.methods.passes import Pass, watched
 from experiments.methods.window import widened
 from experiments.settings.experiment import Budget
-from focus.density import PairCounts
 from focus.routing import Memberships, Router
 from focus.state import attached
 
@@ -48,22 +47,13 @@ class HeavyWindow(Focus):
                 self._windows[budget] = widened(seen.tokens, *near, budget)
                 state.config = former.replace(window=self._windows[budget])
 
-        def counted() -> PairCounts:
-            found = PairCounts.total(library.pair_counts(model).values())
-            own = last()
-            return own.keeping(found.near + found.distant_kept,
-                               found.causal // own.pairs(*near).causal, *near)  # fmt: skip
-
         with ExitStack() as stack:
             stack.callback(setattr, state, "config", former)
             for router in state.routers.values():
                 stack.callback(router.register_forward_hook(heavy_alone).remove)
             stack.enter_context(library.mode(model, "hard", balance="causal"))
             last = stack.enter_context(watched(model, before))
-            yield counted
-
-    def soft(self, model: PreTrainedModel) -> None:
-        """None: a window is no gate."""
+            yield lambda: counted(model, last(), *near)
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """The window that it came to; no groups."""

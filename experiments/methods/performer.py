@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from experiments.methods.attending import attending, plain_scale
 from experiments.methods.base import Counting, Method, Near, check_none, columns
 from experiments.methods.fixed import rest
 from experiments.methods.passes import watched
-from experiments.selection.choosing import IMPLEMENTATION
+from experiments.selection.choosing import layer_by_layer
+from experiments.selection.layer import Layer
 from experiments.settings.experiment import Budget
 from experiments.settings.schema import Count
 from focus.attention.checks import for_query_heads
@@ -49,21 +49,18 @@ class Performer(Method):
         """Attention by random features in every layer, whole texts or with a cache."""
         self.check(self.settings, budget, "budget")
 
-        def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                      attention_mask: Tensor | None, scaling: float | None = None,
-                      **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-            scale = plain_scale(self.name, query, key, attention_mask, scaling, rest)
-            generator = torch.Generator().manual_seed(self.seed * 1009 + int(module.layer_idx))  # type: ignore[arg-type]
+        def output(layer: Layer) -> Tensor:
+            query = layer.query
+            generator = torch.Generator().manual_seed(self.seed * 1009 + layer.index)
             drawn = orthogonal(self.settings.features, query.shape[-1], generator)
-            out = by_features(query, key, value, scale, drawn.to(query.device))
-            return out.transpose(1, 2).contiguous(), None
+            return by_features(query, layer.key, layer.value, layer.scale, drawn.to(query.device))
 
         def counted() -> PairCounts:
             seen = last()
             causal, near, distant, _ = seen.pairs(self.settings.window, self.settings.sinks)
             return PairCounts(causal, near, distant, distant)
 
-        with watched(model) as last, attending(model, IMPLEMENTATION, attention):
+        with watched(model) as last, layer_by_layer(model, self.name, self.settings, output):
             yield counted
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
-from experiments.methods.base import MOST_GROUPS, check_share
+from experiments.methods.base import MOST_GROUPS
 from experiments.methods.fixed import Ruled
 from experiments.methods.window import beyond
 from experiments.settings.experiment import Budget
@@ -21,11 +20,6 @@ class Position(Ruled):
         """The number of groups."""
         own = self.settings
         return {"num_groups": groups_keeping(tokens, own.window, own.sinks, budget)}
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """A share."""
-        check_share(cls.name, budget, path)
 
 
 @lru_cache

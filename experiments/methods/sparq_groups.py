@@ -56,9 +56,6 @@ class SparQGroups(SparQ, Focus):
         """The start's routers stay."""
         Focus.install(self, model)
 
-    def soft(self, model: PreTrainedModel) -> None:
-        """None: a choice is no gate."""
-
     @contextmanager
     def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
         """As SparQ's; what the routers are shown is noted on the way."""

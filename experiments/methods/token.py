@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from transformers import PreTrainedModel
 
-from experiments.methods.base import MOST_GROUPS, check_share
+from experiments.methods.base import MOST_GROUPS
 from experiments.methods.fixed import Ruled, hashed
 from experiments.methods.window import beyond
 from experiments.settings.experiment import Budget
@@ -36,11 +36,6 @@ class Token(Ruled):
             own = self.settings
             self._groups[budget] = groups_keeping(self._windows, own.window, own.sinks, budget)
         return {"num_groups": self._groups[budget]}
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """A share."""
-        check_share(cls.name, budget, path)
 
 
 def groups_keeping(windows: list[Tensor], window: int, sinks: int, share: float) -> int:

@@ -16,29 +16,21 @@ import lm_eval
 from lm_eval.models.huggingface import HFLM
 
 from experiments.benchmarks import tasks
-from experiments.readings.perplexity import entered
-from experiments.readings.subject import Part, Rows, Subject
-from experiments.settings import Benchmarks, Budget
+from experiments.readings.perplexity import conditions, entered
+from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.settings import Benchmarks
 
 SEEDS = {f"{name}_seed": 0 for name in ("random", "numpy_random", "torch_random", "fewshot_random")}
 
 
 def parts(subject: Subject, reading: Benchmarks) -> Iterator[Part]:
-    """A part a task, number of worked examples and budget."""
-    full = subject.cell.method.name == "full"
-    known: list[tuple[str, Budget | None]] = [("full", None)]
-    known = known if full else [("hard", budget) for budget in subject.budgets]
-    for task in reading.tasks:
-        for shots in reading.shots:
-            for condition, budget in known:
-                how = task, shots, condition, budget
-                yield ".".join(map(str, how)), lambda h=how: answered(subject, reading, *h)
+    """A part a task, number of worked examples and condition."""
+    return every(answered, subject, reading, reading.tasks, reading.shots, conditions(subject))
 
 
-def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, condition: str,
-             budget: Budget | None) -> Rows:  # fmt: skip
+def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: Condition) -> Rows:
     """A row a question: whether it was answered, and what the right answer cost."""
-    with tempfile.TemporaryDirectory() as folder, entered(subject, condition, budget):
+    with tempfile.TemporaryDirectory() as folder, entered(subject, how):
         task = tasks.load(name, shots, Path(folder))
         chosen = spread(len(task.eval_docs), reading.questions)
         model = Checked(pretrained=subject.model, tokenizer=subject.tokenizer,
@@ -51,8 +43,7 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, condi
                  "shots": shots}  # fmt: skip
         longest = max(map(model.length, requests(sample)))
         exposed = exposure(longest, reading.window, reading.sinks)
-        rows.append(subject.row(condition, budget, **which, tokens=longest, exposure=exposed,
-                                **scores(sample)))  # fmt: skip
+        rows.append(subject.row(how, **which, tokens=longest, exposure=exposed, **scores(sample)))
     return rows
 
 

@@ -14,31 +14,23 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from experiments import texts
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
-from experiments.readings.perplexity import entered
-from experiments.readings.subject import Part, Rows, Subject
-from experiments.settings import Budget, Chat
+from experiments.readings.perplexity import conditions, entered
+from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.settings import Chat
 
 
 def parts(subject: Subject, reading: Chat) -> Iterator[Part]:
-    """A part a length of the text before the question, condition and budget."""
-    known: list[tuple[str, Budget | None]] = [("full", None)]
-    if subject.cell.method.name != "full":
-        known = [("hard", budget) for budget in subject.budgets]
-    for length in reading.before:
-        for condition, budget in known:
-            how = length, condition, budget
-            yield ".".join(map(str, how)), lambda h=how: rows(subject, reading, *h)
+    """A part a length of the text before the question and condition."""
+    return every(rows, subject, reading, reading.before, conditions(subject))
 
 
-def rows(subject: Subject, reading: Chat, length: int, condition: str,
-         budget: Budget | None) -> Rows:  # fmt: skip
+def rows(subject: Subject, reading: Chat, length: int, how: Condition) -> Rows:
     """A row a question: nats a token of the divergence, and percent of the tokens that both models
     hold likeliest."""
     (name,) = reading.texts
-    pages = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
+    pages = subject.documents(name)
     which = subject.cell.model, subject.cell.dtype
     first = asking.untrained(*which).to(subject.model.device)
     found = []
@@ -46,12 +38,12 @@ def rows(subject: Subject, reading: Chat, length: int, condition: str,
         page = pages[number % len(pages)][1][0, :length]
         prompt = asking.prompt(subject.tokenizer, question, page)
         ids = asking.answered(*which, tuple(prompt[0].tolist()), reading.answer)
-        with entered(subject, condition, budget) as counting:
+        with entered(subject, how) as counting:
             own = compared(logits_of(first, ids, prompt.shape[1]),
                            logits_of(subject.model, ids, prompt.shape[1]))  # fmt: skip
             pairs = counting()
         found.append(subject.row(
-            condition, budget, texts=name, document=str(number), before=length,
+            how, texts=name, document=str(number), before=length,
             prompt=prompt.shape[1], tokens=ids.shape[1] - prompt.shape[1], **own,
             distant_density=pairs.distant_density if pairs.distant else 1.0,
         ))  # fmt: skip

@@ -16,8 +16,8 @@ from scipy.cluster.vq import kmeans2, vq
 from torch import Tensor
 
 import focus
-from experiments import texts, trained
-from experiments.readings.subject import Part, Rows, Subject
+from experiments import trained
+from experiments.readings.subject import SOFT, Part, Rows, Subject, every
 from experiments.settings import Contents
 from experiments.texts import speech
 from focus.state import attached
@@ -28,13 +28,12 @@ Layer = tuple[Tensor, Tensor]  # groups (D, T), hidden states (D, T, E)
 
 def parts(subject: Subject, reading: Contents) -> Iterator[Part]:
     """A part a kind of text."""
-    for name in reading.texts:
-        yield f"{name}.contents", lambda n=name: rows(subject, reading, n)
+    return every(rows, subject, reading, reading.texts)
 
 
 def rows(subject: Subject, reading: Contents, name: str) -> Rows:
     """A row a document, layer, way to group and group: how many tokens of each category."""
-    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
+    documents = subject.documents(name)
     ids = torch.cat([windows[:1] for _, windows in documents])
     spoken = [speech.categories(subject.tokenizer, row.tolist()) for row in ids]
     learnt_on = torch.cat(trained.calibration(subject.cell, subject.seed, subject.chosen))
@@ -43,11 +42,10 @@ def rows(subject: Subject, reading: Contents, name: str) -> Rows:
         count = subject.method.config.num_groups
         clusters = nearest(hidden, known[layer][1], count)
         for by, grouping in ways(groups, clusters, ids, count).items():
-            for place, (document, _) in enumerate(documents):
-                which = {"texts": name, "document": document.title, "sha": document.sha}
+            for place, (which, _) in enumerate(documents):
                 for group, own in held(grouping[place], spoken[place], ids[place], subject).items():
                     row = {**which, "layer": layer, "by": by, "group": group, **own}
-                    found.append(subject.row("soft", None, **row))
+                    found.append(subject.row(SOFT, **row))
     return found
 
 

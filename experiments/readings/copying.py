@@ -14,39 +14,32 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from experiments import texts
-from experiments.readings.perplexity import entered
+from experiments.readings.perplexity import conditions, entered
 from experiments.readings.scoring import score
-from experiments.readings.subject import Part, Rows, Subject
-from experiments.settings import Budget, Copying
+from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.settings import Copying
 
 
 def parts(subject: Subject, reading: Copying) -> Iterator[Part]:
-    """A part a kind of text, condition and budget."""
-    masked = [] if subject.cell.method.name == "full" else list(subject.budgets)
-    conditions = [("full", None), ("new", None), *(("hard", budget) for budget in masked)]
-    for name in reading.texts:
-        for condition, budget in conditions:
-            part = f"{name}.{condition}.{budget}"
-            yield part, lambda n=name, c=condition, b=budget: rows(subject, reading, n, c, b)
+    """A part a kind of text and condition."""
+    masked = [how for how in conditions(subject) if how.name == "hard"]
+    hows = [Condition("full"), Condition("new"), *masked]
+    return every(rows, subject, reading, reading.texts, hows)
 
 
-def rows(subject: Subject, reading: Copying, name: str, condition: str,
-         budget: Budget | None) -> Rows:  # fmt: skip
+def rows(subject: Subject, reading: Copying, name: str, how: Condition) -> Rows:
     """A row a document and distance."""
     found = []
     score_from = reading.context - reading.passage + reading.lead
     longer = reading.model_copy(update={"context": reading.context + reading.passage, "windows": 1})
-    documents = texts.reading_windows(longer, name, subject.cell.model, subject.chosen)
-    with entered(subject, "hard" if condition == "hard" else "full", budget) as counting:
-        for document, ((ids),) in documents:
+    under = Condition("full") if how.name == "new" else how
+    with entered(subject, under) as counting:
+        for which, (ids,) in subject.documents(name, longer):
             seen, new = windows(ids, reading)
             for place, distance in enumerate(reading.distances):
-                window = (new if condition == "new" else seen)[place : place + 1]
+                window = (new if how.name == "new" else seen)[place : place + 1]
                 own = score(subject.model, window, score_from, counting)
-                which = {"texts": name, "document": document.title, "sha": document.sha,
-                         "distance": distance}  # fmt: skip
-                found.append(subject.row(condition, budget, **which, **own.row))
+                found.append(subject.row(how, **which, distance=distance, **own.row))
     return found
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments import texts
 from experiments.readings.perplexity import entered
-from experiments.readings.subject import Part, Rows, Subject
+from experiments.readings.subject import SOFT, Part, Rows, Subject, every
 from experiments.settings import Groups
 from focus.balance import balance_statistics
 from focus.routing import Router
@@ -23,29 +22,26 @@ from focus.routing import Router
 
 def parts(subject: Subject, reading: Groups) -> Iterator[Part]:
     """A part a kind of text."""
-    for name in reading.texts:
-        yield f"{name}.groups", lambda n=name: rows(subject, reading, n)
+    return every(rows, subject, reading, reading.texts)
 
 
 def rows(subject: Subject, reading: Groups, name: str) -> Rows:
     """A row a document and layer; of routers that balance keys alone, the keys'."""
     found = []
-    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
-    for document, windows in documents:
-        which = {"texts": name, "document": document.title, "sha": document.sha}
+    for which, windows in subject.documents(name):
         for layer, logits in enumerate(logits_of(subject, windows)):
             keys = logits[:, -1]
             members = nn.functional.one_hot(keys.argmax(-1), keys.shape[-1]).bool()
             sure = float(keys.softmax(-1).amax(-1).mean())
             own = {"layer": layer, **balance_statistics(members), "confidence": sure}
-            found.append(subject.row("soft", None, **which, **own))
+            found.append(subject.row(SOFT, **which, **own))
     return found
 
 
 @torch.no_grad()
 def logits_of(subject: Subject, windows: Tensor) -> list[Tensor]:
     """Every router's balanced logits (B, S, Hr, T, K) of windows (B, T), a window at a time."""
-    with entered(subject, "soft", None), seen(subject.model) as logits:
+    with entered(subject, SOFT), seen(subject.model) as logits:
         for window in windows:
             subject.model(window[None].to(subject.model.device), use_cache=False)
     return [torch.cat([each.float() for each in own]) for own in logits.values()]

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_mutual_info_score
 
-from experiments import texts
 from experiments.readings.contents import states
-from experiments.readings.subject import Part, Rows, Subject
+from experiments.readings.subject import SOFT, Part, Rows, Subject, every
 from experiments.settings import Information
 from experiments.texts import speech
 
@@ -27,25 +26,23 @@ LETTERS = string.ascii_letters + "".join(map(chr, range(0x100, 0x250)))
 
 def parts(subject: Subject, reading: Information) -> Iterator[Part]:
     """A part a kind of text."""
-    for name in reading.texts:
-        yield f"{name}.information", lambda n=name: rows(subject, reading, n)
+    return every(rows, subject, reading, reading.texts)
 
 
 def rows(subject: Subject, reading: Information, name: str) -> Rows:
     """A row a document and layer: adjusted mutual information of groups and labels (0 is chance, 1
     that each tells the other), and the groups of all tokens."""
-    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
+    documents = subject.documents(name)
     ids = torch.cat([windows[:1] for _, windows in documents])
     known = [labels(subject, row.numpy()) for row in ids]
     found = []
     for layer, (groups, _) in enumerate(states(subject, ids)):
-        for place, (document, _) in enumerate(documents):
+        for place, (which, _) in enumerate(documents):
             own = groups[place].numpy()
             told = {about: adjusted_mutual_info_score(each, own)
                     for about, each in known[place].items()}  # fmt: skip
-            which = {"texts": name, "document": document.title, "sha": document.sha}
             letters = "".join(LETTERS[group] for group in own)
-            found.append(subject.row("soft", None, **which, layer=layer, **told, groups=letters))
+            found.append(subject.row(SOFT, **which, layer=layer, **told, groups=letters))
     return found
 
 

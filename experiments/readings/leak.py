@@ -14,32 +14,26 @@ import torch
 from torch import Tensor
 
 import focus
-from experiments import texts
-from experiments.readings.subject import Part, Rows, Subject
+from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Budget, Leak
 from focus.balance import balance_statistics
 
 
 def parts(subject: Subject, reading: Leak) -> Iterator[Part]:
     """A part a kind of text and balance, under the mask of the cell's first budget."""
-    for name in reading.texts:
-        for balance in reading.balances:
-            yield f"{name}.{balance}", lambda n=name, b=balance: rows(subject, reading, n, b)
+    return every(rows, subject, reading, reading.texts, reading.balances)
 
 
 def rows(subject: Subject, reading: Leak, name: str, balance: str) -> Rows:
     """A row a document: share of the first half's assignments that changed, largest change of a
     logit there, and how evenly groups are filled."""
-    budget = subject.budgets[0]
-    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
+    how, documents = Condition("hard", subject.budgets[0]), subject.documents(name)
     half, found = reading.context // 2, []
-    for place, (document, windows) in enumerate(documents):
+    for place, (which, windows) in enumerate(documents):
         other = documents[(place + 1) % len(documents)][1]
         changed = torch.cat([windows[:1, :half], other[:1, half:]], -1)
-        own = compare(subject, balance, budget, windows[:1], changed)
-        which = {"texts": name, "document": document.title, "sha": document.sha}
-        row = subject.row("hard", budget, **which, **own)
-        found.append({**row, "balance": balance})
+        own = compare(subject, balance, how.budget, windows[:1], changed)
+        found.append(subject.row(how, **which, **own) | {"balance": balance})
     return found
 
 

@@ -6,58 +6,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from experiments import texts
 from experiments.methods.base import Counting
 from experiments.readings.scoring import score
-from experiments.readings.subject import Part, Rows, Subject
-from experiments.settings import Budget, Perplexity
+from experiments.readings.subject import SOFT, Condition, Part, Rows, Subject, every
+from experiments.settings import Perplexity
 from focus.density import PairCounts
 
 
 def parts(subject: Subject, reading: Perplexity) -> Iterator[Part]:
-    """A part a kind of text, condition and budget."""
-    for name in reading.texts:
-        for condition, budget in conditions(subject, reading):
-            part = f"{name}.{condition}.{budget}"
-            yield part, lambda n=name, c=condition, b=budget: rows(subject, reading, n, c, b)
+    """A part a kind of text and condition."""
+    return every(rows, subject, reading, reading.texts, conditions(subject, reading.soft))
 
 
-def conditions(subject: Subject, reading: Perplexity) -> list[tuple[str, Budget | None]]:
-    """What a model is read under."""
+def conditions(subject: Subject, soft: bool = False) -> list[Condition]:
+    """What a model is read under; with its training gate, where that is asked for and there."""
     if subject.cell.method.name == "full":
-        return [("full", None)]
-    gate = [("soft", None)] if reading.soft and subject.cell.method.name == "focus" else []
-    return [*gate, *(("hard", budget) for budget in subject.budgets)]
+        return [Condition("full")]
+    gate = [SOFT] if soft and subject.cell.method.name == "focus" else []
+    return [*gate, *(Condition("hard", budget) for budget in subject.budgets)]
 
 
-def rows(subject: Subject, reading: Perplexity, name: str, condition: str,
-         budget: Budget | None) -> Rows:  # fmt: skip
+def rows(subject: Subject, reading: Perplexity, name: str, how: Condition) -> Rows:
     """A row a document."""
     found = []
-    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
-    with entered(subject, condition, budget) as counting:
-        for document, windows in documents:
+    with entered(subject, how) as counting:
+        for which, windows in subject.documents(name):
             own = score(subject.model, windows, reading.score_from, counting)
-            which = {"texts": name, "document": document.title, "sha": document.sha}
-            found.append(subject.row(condition, budget, **which, **own.row))
+            found.append(subject.row(how, **which, **own.row))
     return found
 
 
-def entered(subject: Subject, condition: str,
-            budget: Budget | None) -> AbstractContextManager[Counting]:  # fmt: skip
-    """The model under a condition: ``full``, ``soft`` or ``hard``."""
-    if condition == "hard":
-        return subject.applied(budget)
-    if condition == "full":
-        return subject.full()
-    return _gate(subject)
+def entered(subject: Subject, how: Condition) -> AbstractContextManager[Counting]:
+    """The model under a condition."""
+    if how.name == "hard":
+        return subject.applied(how.budget)
+    return subject.full() if how.name == "full" else _gate(subject)
 
 
 @contextmanager
 def _gate(subject: Subject) -> Iterator[Counting]:
     """The training gate masks nothing, so it counts nothing."""
-    gate = subject.method.soft(subject.model)
-    if gate is None:
-        raise ValueError(f"method {subject.cell.method.name} has no training gate to be read under")
-    with gate:
+    with subject.method.soft(subject.model):
         yield lambda: PairCounts(0, 0, 0, 0)

@@ -12,45 +12,37 @@ import torch
 from torch import Tensor
 
 import focus
-from experiments import texts
 from experiments.readings.perplexity import conditions, entered
 from experiments.readings.scoring import token_nll
-from experiments.readings.subject import Part, Rows, Subject
-from experiments.settings import Budget, Perplexity, Positions
+from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.settings import Positions
 from focus.state import attached
 
 
 def parts(subject: Subject, reading: Positions) -> Iterator[Part]:
-    """A part a kind of text, condition and budget; never the training gate."""
-    plain = Perplexity(**reading.model_dump(exclude={"kind", "width"}), soft=False)
-    for name in reading.texts:
-        for how in conditions(subject, plain):
-            part = ".".join(map(str, (name, *how)))
-            yield part, lambda n=name, h=how: rows(subject, reading, n, *h)
+    """A part a kind of text and condition; never the training gate."""
+    return every(rows, subject, reading, reading.texts, conditions(subject))
 
 
-def rows(subject: Subject, reading: Positions, name: str, condition: str,
-         budget: Budget | None) -> Rows:  # fmt: skip
+def rows(subject: Subject, reading: Positions, name: str, how: Condition) -> Rows:
     """A row a document and stretch of ``width`` positions: the loss of its tokens, and of
     routed ones the share of its largest group of keys, and how far its groups are from the first
     stretch's."""
     found = []
-    documents = texts.reading_windows(reading, name, subject.cell.model, subject.chosen)
-    with entered(subject, condition, budget):
-        for document, windows in documents:
-            which = {"texts": name, "document": document.title, "sha": document.sha}
-            found += [subject.row(condition, budget, **which, **own)
-                      for own in stretches(subject, reading, windows, condition)]  # fmt: skip
+    with entered(subject, how):
+        for which, windows in subject.documents(name):
+            found += [subject.row(how, **which, **own)
+                      for own in stretches(subject, reading, windows, how)]  # fmt: skip
     return found
 
 
 @torch.no_grad()
 def stretches(subject: Subject, reading: Positions, ids: Tensor,
-              condition: str) -> Iterator[dict[str, Any]]:  # fmt: skip
+              how: Condition) -> Iterator[dict[str, Any]]:  # fmt: skip
     """What one window (1, T) says of each stretch of its positions."""
     ids = ids.to(subject.model.device)
     losses = token_nll(subject.model(ids, use_cache=False).logits, ids, reading.score_from).double()
-    groups = held(subject, reading.width) if condition == "hard" else None
+    groups = held(subject, reading.width) if how.name == "hard" else None
     for number, start in enumerate(range(0, reading.context, reading.width)):
         first, end = (max(at - reading.score_from, 0) for at in (start, start + reading.width))
         own = losses[first:end]

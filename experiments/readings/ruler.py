@@ -13,37 +13,30 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from experiments.readings.perplexity import entered
-from experiments.readings.subject import Part, Rows, Subject
+from experiments.readings.perplexity import conditions, entered
+from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.ruler import tasks
 from experiments.ruler.prompts import Prompt
-from experiments.settings import Budget, Ruler
+from experiments.settings import Ruler
 
 
 def parts(subject: Subject, reading: Ruler) -> Iterator[Part]:
-    """A part a task, length and budget."""
-    full = subject.cell.method.name == "full"
-    known: list[tuple[str, Budget | None]] = [("full", None)]
-    known = known if full else [("hard", budget) for budget in subject.budgets]
-    for task in reading.tasks:
-        for length in reading.lengths:
-            for condition, budget in known:
-                how = task, length, condition, budget
-                yield ".".join(map(str, how)), lambda h=how: answered(subject, reading, *h)
+    """A part a task, length and condition."""
+    axes = reading.tasks, reading.lengths, conditions(subject)
+    return every(answered, subject, reading, *axes)
 
 
-def answered(subject: Subject, reading: Ruler, task: str, length: int, condition: str,
-             budget: Budget | None) -> Rows:  # fmt: skip
+def answered(subject: Subject, reading: Ruler, task: str, length: int, how: Condition) -> Rows:
     """A row a question: ``found``, the share of its answers that are; ``nll``, nats of all
     answers' tokens together."""
     rows = []
-    with entered(subject, condition, budget) as counting:
+    with entered(subject, how) as counting:
         for number in range(reading.questions):
             prompt = tasks.prompt(task, number, length, subject.tokenizer)
             losses, likeliest = scored(subject, prompt)
             pairs = counting()
             rows.append(subject.row(
-                condition, budget, texts=task, document=str(number), sha=mark(prompt),
+                how, texts=task, document=str(number), sha=mark(prompt),
                 length=length, prompt=len(prompt.ids), needle_distance=prompt.distance,
                 nll=sum(float(each.sum()) for each in losses),
                 tokens=sum(len(each) for each in losses),

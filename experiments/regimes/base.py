@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,17 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from experiments import trained
 from experiments.methods.base import Method
-from experiments.regimes.tensors import frozen, layers, reshard, weights_hash
+from experiments.regimes.tensors import (
+    compute_again,
+    frozen,
+    layers,
+    reshard,
+    weights_hash,
+)
 from experiments.settings import Experiment, Settings, Training
 
 Auxiliary = Callable[["Regime", dict[str, Tensor]], Tensor]  # a loss that is added to a batch's
@@ -39,7 +43,6 @@ class Regime(pl.LightningModule):
         cell: an experiment that trains.
         seed: of what is drawn.
         chosen: the settings that name the cell's texts and start.
-        results: folder of the scale's results; None: ``record.results``.
 
     Attributes:
         losses: of every step so far, nats a token, averaged over batches and processes.
@@ -48,11 +51,10 @@ class Regime(pl.LightningModule):
         after_step: called after every step of the optimiser.
     """
 
-    def __init__(self, cell: Experiment, seed: int, chosen: Settings,
-                 results: Path | None = None) -> None:  # fmt: skip
+    def __init__(self, cell: Experiment, seed: int, chosen: Settings) -> None:
         super().__init__()
         self.strict_loading = False  # checkpoints hold a part of the model
-        self.cell, self.seed, self.chosen, self.results = cell, seed, chosen, results
+        self.cell, self.seed, self.chosen = cell, seed, chosen
         self.settings: Training = cell.regime  # type: ignore[assignment]
         self.model: PreTrainedModel | None = None
         self.method: Method | None = None
@@ -96,8 +98,8 @@ class Regime(pl.LightningModule):
 
     def begin(self) -> tuple[PreTrainedModel, Method]:
         """The model as training starts with it, on the CPU where it is sharded afterwards."""
-        return trained.begin(self.cell, self.seed, self.chosen, self.results,
-                             sharded=self.device_mesh is not None)  # fmt: skip
+        sharded = self.device_mesh is not None
+        return trained.begin(self.cell, self.seed, self.chosen, sharded=sharded)
 
     # What Lightning calls.
 
@@ -108,10 +110,7 @@ class Regime(pl.LightningModule):
         model, self.method = self.begin()
         self.model = self.prepared(model)
         if self.settings.checkpoint_activations:
-            for layer in layers(self.model):
-                layer.gradient_checkpointing = True
-                layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
-                layer.training = True  # this flag alone: dropout within keeps its own
+            compute_again(self.model)
         if self.device_mesh is not None:
             mesh = self.device_mesh["data_parallel"]
             for module in (*self.units(), *layers(self.model), self.model):

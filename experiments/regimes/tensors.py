@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -47,6 +49,14 @@ def cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 def layers(model: nn.Module) -> list[nn.Module]:
     """The decoder's layers: what is sharded, and computed again, one by one."""
     return [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+
+
+def compute_again(model: nn.Module) -> None:
+    """Lets the layers compute their activations again in the backward pass, to save memory."""
+    for layer in layers(model):
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        layer.training = True  # this flag alone: dropout within keeps its own
 
 
 def reshard(model: nn.Module) -> None:

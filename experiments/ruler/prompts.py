@@ -50,7 +50,10 @@ def cut(draft: Draft, tokenizer: PreTrainedTokenizerBase, length: int, rng: Rand
     Raises:
         ValueError: it does not fit without any filler.
     """
-    encoded = Pieces(tokenizer)
+
+    def encoded(text: str) -> list[int]:  # without the marks of a beginning
+        return list(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+
     opening, question = encoded(draft.opening + "\n"), encoded("\n" + draft.question)
     needles = [encoded(each + "\n") for each in draft.needles]
     answers = [encoded(" " + each) for each in draft.answers]
@@ -60,7 +63,7 @@ def cut(draft: Draft, tokenizer: PreTrainedTokenizerBase, length: int, rng: Rand
     if room < 0:
         raise ValueError(f"length: a prompt takes {length - room} tokens without any filler, more "
                          f"than {length}; ask for a longer one")  # fmt: skip
-    filler = filling(draft.filler, encoded, room)
+    filler = filling(map(encoded, (f"{piece}\n" for piece in draft.filler)), room)
     body, end = spread(filler, needles, rng)
     ids = opening + body + question
     distance = len(ids) - len(opening) - end
@@ -72,22 +75,10 @@ def cut(draft: Draft, tokenizer: PreTrainedTokenizerBase, length: int, rng: Rand
     return Prompt(ids, places, distance)
 
 
-class Pieces:
-    """Token ids of a piece of text, without the marks of a beginning."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
-
-    def __call__(self, text: str) -> list[int]:
-        """Its token ids."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
-
-
-def filling(pieces: Iterator[str], encoded: Pieces, room: int) -> list[list[int]]:
+def filling(pieces: Iterator[list[int]], room: int) -> list[list[int]]:
     """The first pieces, as many as there is room for."""
     found: list[list[int]] = []
-    for piece in pieces:
-        ids = encoded(piece + "\n")
+    for ids in pieces:
         room -= len(ids)
         if room < 0:
             break

@@ -9,7 +9,7 @@ Shape suffixes: as :mod:`experiments.selection.layer`'s.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -72,18 +72,14 @@ class Choosing(Method):
         pairs: dict[int, tuple[int, int]] = {}  # kept, and routings
         near = self.settings.window, self.settings.sinks
 
-        def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                      attention_mask: Tensor | None, scaling: float | None = None,
-                      **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-            scale = plain_scale(self.name, query, key, attention_mask, scaling, rest)
-            if not self.causal and query.shape[2] != key.shape[2]:
+        def output(layer: Layer) -> Tensor:
+            if not self.causal and layer.query.shape[2] != layer.key.shape[2]:
                 raise ValueError(f"{self.name}: it chooses for blocks of queries together, so it "
                                  "takes whole texts and cannot generate")  # fmt: skip
-            layer = Layer.of(module, query, key, value, scale, self.settings)
             with torch.no_grad():
                 kept = self.kept(layer, budget)
             pairs[layer.index] = int(kept.count_nonzero()), len(kept) * kept.shape[1]
-            return self.output(layer, kept).transpose(1, 2).contiguous(), None
+            return self.output(layer, kept)
 
         def counted(seen: Pass) -> PairCounts:
             return PairCounts.total(
@@ -91,7 +87,7 @@ class Choosing(Method):
                 for count, routings in pairs.values()
             )
 
-        with watched(model) as last, attending(model, IMPLEMENTATION, attention):
+        with watched(model) as last, layer_by_layer(model, self.name, self.settings, output):
             yield lambda: counted(last())
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:
@@ -108,24 +104,45 @@ class Choosing(Method):
                              f"{settings.window} tokens, not {block}")  # fmt: skip
 
 
+@contextmanager
+def layer_by_layer(model: PreTrainedModel, what: str, near: Near,
+                   output: Callable[[Layer], Tensor]) -> Iterator[None]:  # fmt: skip
+    """The attached model with another output of its attention, (B, H, M, D) of each layer.
+
+    Args:
+        what: whose output it is, for errors: see :func:`plain_scale`.
+    """
+
+    def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                  attention_mask: Tensor | None, scaling: float | None = None,
+                  **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
+        scale = plain_scale(what, query, key, attention_mask, scaling, rest)
+        layer = Layer.of(module, query, key, value, scale, near)
+        return output(layer).transpose(1, 2).contiguous(), None
+
+    with attending(model, IMPLEMENTATION, attention):
+        yield
+
+
+def full_attention(layer: Layer) -> Tensor:
+    """(B, H, T, D): of a whole text."""
+    return scaled_dot_product_attention(layer.query, layer.key, layer.value, is_causal=True,
+                                        scale=layer.scale, enable_gqa=True)  # fmt: skip
+
+
 @torch.no_grad()
 def observed(model: PreTrainedModel, windows: list[Tensor],
              near: Near) -> Iterator[Layer]:  # fmt: skip
     """Every layer of the model under full attention, window (1, T) after window."""
     found: list[Layer] = []
 
-    def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                  attention_mask: Tensor | None, scaling: float | None = None,
-                  **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-        scale = plain_scale("calibrate", query, key, attention_mask, scaling, rest)
-        found.append(Layer.of(module, query, key, value, scale, near))
-        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale,
-                                           enable_gqa=True)  # fmt: skip
-        return out.transpose(1, 2).contiguous(), None
+    def output(layer: Layer) -> Tensor:
+        found.append(layer)
+        return full_attention(layer)
 
     device = next(model.parameters()).device
     for ids in windows:
         found.clear()
-        with attending(model, IMPLEMENTATION, attention):
+        with layer_by_layer(model, "calibrate", near, output):
             model(input_ids=ids.to(device), use_cache=False)
         yield from found

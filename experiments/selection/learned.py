@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, scaled_dot_product_attention
+from torch.nn.functional import kl_div
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from experiments.methods.attending import attending, plain_scale
 from experiments.methods.fixed import rest
-from experiments.selection.choosing import IMPLEMENTATION, Choosing
+from experiments.selection.choosing import Choosing, full_attention, layer_by_layer
 from experiments.selection.layer import Layer
 from experiments.settings.experiment import Experiment
 from focus.state import attached, transformers_model
@@ -66,20 +65,15 @@ class Learned(Choosing):
         (all, where there are fewer) drawn from torch's own generator."""
         found: list[Tensor] = []
 
-        def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                      attention_mask: Tensor | None, scaling: float | None = None,
-                      **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-            scale = plain_scale(self.name, query, key, attention_mask, scaling, rest)
-            layer = Layer.of(module, query, key, value, scale, self.settings)
+        def output(layer: Layer) -> Tensor:
+            query = layer.query
             some = torch.randperm(query.shape[2])[:rows].sort().values.to(query.device)
             drawn = replace(layer, query=query[:, :, some], rows=layer.rows[some])
             # A layer's scores are large; the backward pass forms them again.
             found.append(checkpoint(self._divergence, drawn, use_reentrant=False))
-            out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale,
-                                               enable_gqa=True)  # fmt: skip
-            return out.transpose(1, 2).contiguous(), None
+            return full_attention(layer)
 
-        with attending(model, IMPLEMENTATION, attention):
+        with layer_by_layer(model, self.name, self.settings, output):
             yield found
 
     def _divergence(self, layer: Layer) -> Tensor:

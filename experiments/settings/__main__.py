@@ -6,29 +6,25 @@ import argparse
 import sys
 
 from experiments import settings
+from experiments.command import reported
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 and the field's name where the file is wrong; `--targets core` prints what
-    `dvc repro` takes to run the experiments of `make reproduce`."""
+@reported("params.yaml")
+def main(arguments: list[str] | None = None) -> None:
+    """The command line; `--targets core` prints what `dvc repro` takes to run the experiments of
+    `make reproduce`."""
     parser = argparse.ArgumentParser(prog="python -m experiments.settings", description=__doc__)
     parser.add_argument("--scale", help="instead of the file's own")
     parser.add_argument("--targets", choices=["core"], help="print DVC targets instead")
     options = parser.parse_args(arguments)
-    try:
-        chosen = settings.load(scale=options.scale)
-    except ValueError as error:
-        told = str(error)
-        print(told if told.startswith("params.yaml") else f"params.yaml: {told}", file=sys.stderr)
-        return 1
+    chosen = settings.load(scale=options.scale)
     if options.targets:
         print(*core_targets(chosen))
-        return 0
+        return
     print(f"params.yaml is valid: scale {chosen.scale}, seeds {', '.join(map(str, chosen.seeds))}")
     for block, cells in chosen.experiments.items():
         names = ", ".join(cells) if len(cells) > 1 else chosen.cell(block).method.name
         print(f"  {block}: {names}")
-    return 0
 
 
 def core_targets(chosen: settings.Settings) -> list[str]:

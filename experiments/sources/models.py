@@ -35,37 +35,21 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 END = "<|endoftext|>"
 
 # 2 layers of 4 heads (2 key heads where grouped) of 16 dimensions over 256 bytes and one end mark.
+_BYTES: dict[str, Any] = {"vocab_size": 257, "bos_token_id": 256, "eos_token_id": 256}
 _SMALL: dict[str, Any] = {
-    "vocab_size": 257,
-    "bos_token_id": 256,
-    "eos_token_id": 256,
-    "pad_token_id": None,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 4096,
-}
+    **_BYTES, "pad_token_id": None, "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 4096,
+}  # fmt: skip
 _GROUPED = {**_SMALL, "num_key_value_heads": 2}
 TINY: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
-    "tiny-gpt2": (
-        GPT2Config,
-        {
-            "vocab_size": 257,
-            "bos_token_id": 256,
-            "eos_token_id": 256,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 4,
-            "n_positions": 4096,
-        },
-    ),
+    "tiny-gpt2": (GPT2Config,
+                  {**_BYTES, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 4096}),
     "tiny-llama": (LlamaConfig, _GROUPED),
     "tiny-mistral": (MistralConfig, {**_GROUPED, "sliding_window": 32}),
     "tiny-qwen2": (Qwen2Config, _GROUPED),
     "tiny-olmo2": (Olmo2Config, _SMALL),
     "tiny-gemma2": (Gemma2Config, {**_GROUPED, "head_dim": 16, "sliding_window": 32}),
-}
+}  # fmt: skip
 
 
 def load(

@@ -5,8 +5,7 @@ model and by each experiment of the plan in hard mode (:mod:`experiments.kernels
 the caches is not timed. The pretrained model's holds random keys and values, since their size alone
 decides its time; an experiment's is filled by reading held-out documents, one after the other.
 
-`python -m experiments.stages.continuation` writes results/<scale>/continuation/: table.csv,
-metrics.json.
+`python -m experiments.stages.continuation` writes results/<scale>/continuation/table.csv.
 
 Shapes: T tokens of the context.
 """
@@ -40,9 +39,6 @@ def continuation(run: Run, chosen: Settings) -> None:
         print(f"continuation: {context} tokens", flush=True)
         rows += compare(models, text[:, : context + 1].to(models.full.device), chosen)
     run.table(pd.DataFrame(rows), "table.csv")
-    for row in rows:
-        run.metric(f"{row['experiment']}.{row['length']}.speedup", row["speedup"],
-                   row["speedup_low"], row["speedup_high"], row["repetitions"])  # fmt: skip
 
 
 def compare(models: whole.Models, ids: Tensor, chosen: Settings) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from experiments import imports, plans, settings, sources, texts, trained
 from experiments.command import reported
-from experiments.record import read_json, results, write_json
+from experiments.record import read_json, write_json
 from experiments.settings import Settings
 from experiments.sources.catalogue import TINY
 from experiments.sources.files import sha256
@@ -54,7 +54,7 @@ def prepare(name: str, chosen: Settings) -> None:
         bring([plan.model], chosen)
         make([plan.texts], chosen)
         for cell in map(chosen.cell, plan.experiments):
-            if not trained.is_trained(cell, cell.seeds[0], chosen, results(chosen)):
+            if not trained.is_trained(cell, cell.seeds[0], chosen):
                 prepare(cell.block, chosen)
         return
     if name in plans.MEASUREMENTS:

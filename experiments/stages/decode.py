@@ -4,7 +4,7 @@ In one run, at every context: torch's SDPA over a contiguous cache and the libra
 routing, taking turns, and right after them transformers' way of appending; seconds and bytes of
 keys and values. `bound` is full attention's bytes over those that a method has to read.
 
-`python -m experiments.stages.decode` writes results/<scale>/decode/: table.csv, metrics.json.
+`python -m experiments.stages.decode` writes results/<scale>/decode/table.csv.
 """
 
 from __future__ import annotations
@@ -38,24 +38,7 @@ def decode(run: Run, chosen: Settings) -> None:
         copying = [stepping.appended_by_copy(layers)]
         stepping.take_turns(copying, plan.repetitions, device)
         rows += stepping.rows(layers, stepped + copying, errors, dtype)
-    table = pd.DataFrame(rows)
-    run.table(table, "table.csv")
-    note_metrics(run, table)
-
-
-def note_metrics(run: Run, table: pd.DataFrame) -> None:
-    """Speed-up and bytes of each routing at each context; the interval holds 8 steps of 10."""
-    for row in table[table["method"] == "ours"].to_dict("records"):
-        name = (
-            f"{row['dtype']}.K{int(row['K'])}.k{int(row['k'])}.{row['probe']}.{row['routers']}."
-            f"{row['context']}" + (f".extra{int(row['extra_keys'])}" if row["extra_keys"] else "")
-        )
-        speedup, middle = row["speedup"], row["median_s"]
-        run.metric(f"{name}.speedup", speedup, speedup * middle / row["high_s"],
-                   speedup * middle / row["low_s"], row["repetitions"])  # fmt: skip
-        run.metric(f"{name}.bytes_read", row["bytes_read"])
-        run.metric(f"{name}.bound", row["bound"])
-        run.metric(f"{name}.error", row["error"])
+    run.table(pd.DataFrame(rows), "table.csv")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ paper's decomposition into a group call and a window call, merged in three ways:
 them (``log_sum_exp``), near pairs of one group in both (``double_counting``), and the latter with
 what counts twice subtracted in log space (``subtraction``).
 
-`python -m experiments.stages.exactness` writes results/<scale>/exactness/: table.csv, metrics.json.
+`python -m experiments.stages.exactness` writes results/<scale>/exactness/table.csv.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, K groups.
 """
@@ -35,6 +35,10 @@ from focus.attention.native import call as native
 
 LIMITS = {torch.float32: (1e-5, 1e-4)}  # relative errors of outputs and gradients
 HALF_FACTOR = 2.0  # half precision: times the error of full FlashAttention on the same tensors
+# What is merged of four calls, by its sign: over pairs of one group, over the window, over the
+# pairs of both, and over those of the window alone.
+MERGED = {"log_sum_exp": (1, 0, 0, 1), "double_counting": (1, 1, 0, 0),
+          "subtraction": (1, 1, -1, 0)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,14 +74,7 @@ def exactness(run: Run, chosen: Settings) -> None:
             for method, attention in _methods(case).items():
                 found = with_gradients(attention, tensors, dtype, options)
                 rows.append(_row(case, name, method, found, exact, limits))
-    table = pd.DataFrame(rows)
-    run.table(table, "table.csv")
-    for (method, dtype), own in table.groupby(["method", "dtype"]):
-        run.metric(f"{method}.{dtype}.cases", len(own))
-        run.metric(f"{method}.{dtype}.passed", int(own["passed"].sum()))
-        run.metric(f"{method}.{dtype}.worst_cosine", float(own["output_cosine"].min()))
-        run.metric(f"{method}.{dtype}.worst_output_error", float(own["output_error"].max()))
-        run.metric(f"{method}.{dtype}.worst_gradient_error", float(own["gradient_error"].max()))
+    run.table(pd.DataFrame(rows), "table.csv")
 
 
 def cases(grid: Exactness) -> Iterator[Case]:
@@ -112,8 +109,7 @@ def _methods(case: Case) -> dict[str, Callable[..., Tensor]]:
         ways["native_lists"] = by_lists
     if case.top_k > 1 or case.sinks:
         return ways
-    return {**ways, "log_sum_exp": log_sum_exp, "double_counting": double_counting,
-            "subtraction": subtraction}  # fmt: skip
+    return ways | {name: partial(decomposed, signs=signs) for name, signs in MERGED.items()}
 
 
 def by_lists(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
@@ -150,34 +146,10 @@ def _row(case: Case, dtype: str, method: str, found: list[Tensor], exact: list[T
     }  # fmt: skip
 
 
-def log_sum_exp(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
-                sinks: int) -> Tensor:  # fmt: skip
-    """Group call and window call, the latter without pairs of one group, merged by log-sum-exp."""
-    group, _, _, apart = _branches(query, key, value, membership, window)
-    return _combine([(group, 1.0), (apart, 1.0)]).to(query.dtype)
-
-
-def double_counting(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
-                    sinks: int) -> Tensor:  # fmt: skip
-    """Group call and window call merged as they are: near pairs of one group count twice."""
-    group, near, _, _ = _branches(query, key, value, membership, window)
-    return _combine([(group, 1.0), (near, 1.0)]).to(query.dtype)
-
-
-def subtraction(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
-                sinks: int) -> Tensor:  # fmt: skip
-    """As :func:`double_counting`, less a third call over the pairs that both counted."""
-    group, near, both, _ = _branches(query, key, value, membership, window)
-    return _combine([(group, 1.0), (near, 1.0), (both, -1.0)]).to(query.dtype)
-
-
-_Branch = tuple[Tensor, Tensor]  # out (B, H, T, D), lse (B, H, T, 1)
-
-
-def _branches(query: Tensor, key: Tensor, value: Tensor, membership: Tensor,
-              window: int) -> tuple[_Branch, _Branch, _Branch, _Branch]:  # fmt: skip
-    """Attention over pairs of one group, over the window, over the pairs of both, and over those of
-    the window alone."""
+def decomposed(query: Tensor, key: Tensor, value: Tensor, *, membership: Tensor, window: int,
+               sinks: int, signs: tuple[int, ...]) -> Tensor:  # fmt: skip
+    """The paper's calls, merged: the signed sum of their softmax numerators over that of their
+    denominators, in log space."""
     tokens = query.shape[2]
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
@@ -186,25 +158,23 @@ def _branches(query: Tensor, key: Tensor, value: Tensor, membership: Tensor,
     same = ((membership.float() @ membership.float().transpose(-1, -2)) > 0)[:, None]
     causal, near = distance >= 0, (distance >= 0) & (distance < window)
     masks = (same & causal, near, same & near, ~same & near)
-    first, second, third, fourth = (_branch(logits, value, mask) for mask in masks)
-    return first, second, third, fourth
+    calls = [(sign, *_call(logits, value, mask))
+             for sign, mask in zip(signs, masks, strict=True) if sign]  # fmt: skip
+    top = torch.stack([lse for _, _, lse in calls]).amax(0)
+    weights = [sign * torch.exp(lse - top) for sign, _, lse in calls]
+    total = torch.stack(weights).sum(0)
+    outs = [out.float() for _, out, _ in calls]
+    shares = [weight / total for weight in weights]
+    parts = [a * b for a, b in zip(outs, shares, strict=True)]
+    return torch.stack(parts).sum(0).to(query.dtype)
 
 
-def _branch(logits: Tensor, value: Tensor, mask: Tensor) -> _Branch:
+def _call(logits: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, H, T, D) and log-sum-exp (B, H, T, 1) over the pairs of a mask."""
     none = ~mask.any(-1, keepdim=True)
     logits = logits.masked_fill(~(mask | none), -torch.inf)
     out = torch.softmax(logits, -1).to(value.dtype) @ value
     return out, logits.logsumexp(-1, keepdim=True).masked_fill(none, -torch.inf)
-
-
-def _combine(branches: list[tuple[_Branch, float]]) -> Tensor:
-    """Signed sum of softmax numerators over the signed sum of denominators, in log space."""
-    top = torch.stack([lse for (_, lse), _ in branches]).amax(0)
-    weights = [sign * torch.exp(lse - top) for (_, lse), sign in branches]
-    total = torch.stack(weights).sum(0)
-    outs = [out.float() for (out, _), _ in branches]
-    shares = [weight / total for weight in weights]
-    return torch.stack([a * b for a, b in zip(outs, shares, strict=True)]).sum(0)
 
 
 if __name__ == "__main__":

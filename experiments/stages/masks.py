@@ -4,7 +4,7 @@ In one run, taking turns: full FlashAttention, groups as the recipe, heavy hitte
 have them (random, of one size), and windows that keep as many distant pairs. Routing and
 the search for n-grams are not timed here: stage prefill has them.
 
-`python -m experiments.stages.masks` writes results/<scale>/masks/: table.csv, metrics.json.
+`python -m experiments.stages.masks` writes results/<scale>/masks/table.csv.
 """
 
 from __future__ import annotations
@@ -39,14 +39,7 @@ def time_masks(run: Run, chosen: Settings) -> None:
         for each in every:
             took = once(each.run, tensors, False, device)
             each.seconds += [took] if number else []
-    table = pd.DataFrame([row(plan, each, every[0], device) for each in every])
-    run.table(table, "table.csv")
-    for told in table.to_dict("records")[1:]:
-        name = (f"window.{told['budget']:g}" if told["method"] == "window"
-                else f"K{told['K']:g}.k{told['k']:g}.heavy{told['heavy']:g}"
-                     f"{'.allocated' * bool(told['allocated'])}")  # fmt: skip
-        run.metric(f"{name}.time", told["time"], told["time_low"], told["time_high"],
-                   plan.repetitions)  # fmt: skip
+    run.table(pd.DataFrame([row(plan, each, every[0], device) for each in every]), "table.csv")
 
 
 def row(plan: Masks, each: Masked, full: Masked, device: torch.device) -> dict[str, Any]:

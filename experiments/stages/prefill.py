@@ -5,8 +5,7 @@ mode (:mod:`experiments.kernels.whole`), and the model with attention left out, 
 sparsity can save. From that and the share of pairs kept follows the bound: what a mask would reach
 if a kept pair cost it what a pair costs full attention, and nothing else anything.
 
-`python -m experiments.stages.prefill` writes results/<scale>/prefill/: table.csv,
-metrics.json.
+`python -m experiments.stages.prefill` writes results/<scale>/prefill/table.csv.
 """
 
 from __future__ import annotations
@@ -42,12 +41,6 @@ def prefill(run: Run, chosen: Settings) -> None:
         print(f"prefill: {length} tokens", flush=True)
         rows += compare(models, text[:, :length].to(models.full.device), chosen)
     run.table(pd.DataFrame(rows), "table.csv")
-    for row in rows:
-        name = f"{row['experiment']}.{row['length']}"
-        run.metric(f"{name}.speedup", row["speedup"], row["speedup_low"], row["speedup_high"],
-                   row["repetitions"])  # fmt: skip
-        for key in ("density", "bound", "share_of_bound"):
-            run.metric(f"{name}.{key}", row[key])
 
 
 def compare(models: whole.Models, tokens: Tensor, chosen: Settings) -> list[dict[str, Any]]:

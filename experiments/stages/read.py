@@ -2,9 +2,9 @@
 
 `python -m experiments.stages.read EXPERIMENT [--reading NAME]` does every reading that the
 experiment names, for all its seeds, and writes results/<scale>/EXPERIMENT/read/NAME/: rows.csv (a
-row a seed, condition, budget and document), metrics.json and run.json. A reading whose weights,
-settings, texts and code are the same as when it was done is left as it is; a killed one goes on
-from its last finished part.
+row a seed, condition, budget and document) and run.json. A reading whose weights, settings, texts
+and code are the same as when it was done is left as it is; a killed one goes on from its last
+finished part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from rich.progress import track
 
-from experiments import imports, plans, record, registry, settings, statistics, texts, trained
+from experiments import imports, plans, record, registry, settings, texts, trained
 from experiments.command import reported
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
@@ -64,12 +64,9 @@ def one_reading(block: str, name: str, cells: list[Experiment], chosen: Settings
     with Run(folder, plain, seeds, cells[0].dtype) as run:
         found = [row for cell in cells for seed in cell.seeds
                  for row in rows(Subject(cell, seed, reading, chosen), name, marks)]  # fmt: skip
-        table = pd.DataFrame(found)
-        run.note("sha256", sha256(run.table(table, ROWS)))
+        run.note("sha256", sha256(run.table(pd.DataFrame(found), ROWS)))
         run.note("fingerprint", marks)
         run.note("opened", opened(reading, chosen))
-        if reading.kind == "perplexity":
-            levels(run, table, chosen)
 
 
 def is_read(folder: Path, marks: dict[str, str]) -> bool:
@@ -126,17 +123,6 @@ def opened(reading: Windows, chosen: Settings) -> dict[str, Any]:
     """Which documents a reading looked at, by kind of text; whether they were test documents."""
     return {"side": reading.side, "final": reading.final, "documents": reading.documents,
             "texts": {n: texts.fingerprint(n, reading.side) for n in reading.texts}}  # fmt: skip
-
-
-def levels(run: Run, table: pd.DataFrame, chosen: Settings) -> None:
-    """Nats a token of every cell, text, condition and budget; changes are the analysis's, beside
-    the baselines."""
-    keys = ["cell", "texts", "condition", "budget"]
-    for key, own in table.groupby(keys, sort=False):
-        nats = own.assign(nats=own["nll"] / own["tokens"])
-        wide = nats.pivot_table("nats", "seed", ["document", "sha"]).to_numpy()
-        found = statistics.two_way(wide, chosen.intervals.confidence)
-        run.metric(".".join(map(str, key)), found.value, found.low, found.high, found.documents)
 
 
 if __name__ == "__main__":

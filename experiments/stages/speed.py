@@ -5,7 +5,7 @@ for k = 1, what runs without a compiler (``stripes``: all pairs under the mask),
 the library gets (``ours``: backend ``auto``). Reported beside the speed-up is the bound that the
 kept pairs set.
 
-`python -m experiments.stages.speed` writes results/<scale>/speed/: table.csv and metrics.json.
+`python -m experiments.stages.speed` writes results/<scale>/speed/table.csv.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def speed(run: Run, chosen: Settings) -> None:
         routings = routings_of(plan, shape, chosen.seed)
         for backward in (False, True) if tokens <= plan.both_until else (False,):
             rows += time_length(plan, shape, routings, backward, chosen.seed)
-    table = pd.DataFrame(rows)
-    run.table(table, "table.csv")
-    note_metrics(run, table)
+    run.table(pd.DataFrame(rows), "table.csv")
 
 
 def routings_of(plan: Speed, shape: Shape, seed: int) -> list[Routed]:
@@ -71,31 +69,6 @@ def time_length(plan: Speed, shape: Shape, routings: list[Routed], backward: boo
     timed = timing.methods(shape, routings, names)
     timing.time_methods(shape, timed, backward, plan.seconds, plan.most_repetitions, seed)
     return list(timing.rows(shape, timed, backward))
-
-
-def note_metrics(run: Run, table: pd.DataFrame) -> None:
-    """Speed-ups with their spread, the share of the bound, and where each method crosses."""
-    keys = ["method", "K", "k", "probe", "direction"]
-    for key, own in table[table["K"].notna()].groupby(keys):
-        method, groups, top_k, probe, direction = key
-        name = f"{method}.K{int(groups)}.k{int(top_k)}.{probe}.{direction}"
-        for row in own.to_dict("records"):
-            fastest, slowest = row["median_s"] / row["high_s"], row["median_s"] / row["low_s"]
-            run.metric(f"{name}.{row['length']}.speedup", row["speedup"], row["speedup"] * fastest,
-                       row["speedup"] * slowest, row["repetitions"])  # fmt: skip
-            run.metric(f"{name}.{row['length']}.share_of_bound", row["share_of_bound"])
-        run.metric(f"{name}.crossover", crossing(own))
-
-
-def crossing(own: pd.DataFrame) -> int | None:
-    """The shortest length from which on a method is faster than full attention; None: at none that
-    was timed."""
-    found = None
-    for row in own.sort_values("length", ascending=False).to_dict("records"):
-        if row["speedup"] <= 1:
-            break
-        found = int(row["length"])
-    return found
 
 
 if __name__ == "__main__":

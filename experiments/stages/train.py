@@ -1,8 +1,8 @@
 """Stage train: what an experiment trains, with one seed (:mod:`experiments.training`).
 
 `python -m experiments.stages.train EXPERIMENT --seed N [--cell NAME]` writes
-results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step),
-metrics.json and run.json. A seed that the experiment does not name, and an experiment that trains
+results/<scale>/EXPERIMENT/train/seedN/<cell>/: the adapter, train.csv (loss of every step) and
+run.json. A seed that the experiment does not name, and an experiment that trains
 nothing, leave a run.json that says so. With ``--cell`` one cell of a sweep is trained, so that
 several can beside each other on a GPU; without it those are then found trained.
 """

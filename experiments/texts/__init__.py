@@ -5,16 +5,6 @@ reading alone.
 """
 
 from experiments.texts.corpus import ROOT, SIDES
-from experiments.texts.documents import (
-    Document,
-    documents,
-    fingerprint,
-    reading_windows,
-)
+from experiments.texts.documents import Document, documents, fingerprint, reading_windows
 from experiments.texts.training import TrainingData
-from experiments.texts.windows import (
-    WindowSequence,
-    training_documents,
-    training_windows,
-    windows,
-)
+from experiments.texts.windows import WindowSequence, training_documents, training_windows

@@ -222,13 +222,9 @@ class StreamedData(TrainingData):
     processes, since Lightning keeps the state of the first alone.
     """
 
-    def setup(self, stage: str | None = None) -> None:
-        """Finds the shards; Lightning calls it once a process."""
-        self._windows = self.stream  # type: ignore[assignment]
-
     @cached_property
-    def stream(self) -> WindowStream:
-        """The training windows."""
+    def windows(self) -> WindowStream:
+        """Of the training shards, found once a process."""
         how = self.cell.regime
         source = Streamed.of(self.cell.texts, self.cell.model, self.chosen)
         count = how.steps * how.accumulate * how.batch_size
@@ -236,10 +232,10 @@ class StreamedData(TrainingData):
 
     def state_dict(self) -> dict[str, Any]:
         """Places of all lanes; every process must call it."""
-        found: list[Any] = [self.stream.places()]
+        found: list[Any] = [self.windows.places()]
         if distributed.is_available() and distributed.is_initialized():
             found = [None] * distributed.get_world_size()
-            distributed.all_gather_object(found, self.stream.places())
+            distributed.all_gather_object(found, self.windows.places())
         lanes: dict[int, dict[str, Any]] = {}
         for number, place in (item for places in found for item in places.items()):
             # After a resumption a process also has, unmoved, the lanes that others go on with.
@@ -249,7 +245,7 @@ class StreamedData(TrainingData):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from there."""
-        self.stream.go_on(state["lanes"])
+        self.windows.go_on(state["lanes"])
 
     def seen(self) -> pd.DataFrame:
         """What was read, a row for each lane, turn and shard; every process must call it.

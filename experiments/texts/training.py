@@ -6,14 +6,16 @@ Shapes: B batch, T tokens.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from experiments.settings import Experiment, Settings
 from experiments.texts.documents import documents
-from experiments.texts.windows import WindowSequence, training_windows
+from experiments.texts.windows import training_windows
 
 VALIDATION = 8  # documents, one window each: the course of training, not a reading
 
@@ -34,15 +36,13 @@ class TrainingData(pl.LightningDataModule):
     def __init__(self, cell: Experiment, seed: int, chosen: Settings) -> None:
         super().__init__()
         self.cell, self.seed, self.chosen = cell, seed, chosen
-        self._windows: WindowSequence | None = None
 
-    def setup(self, stage: str | None = None) -> None:
-        """Reads the training side; Lightning calls it once a process."""
-        if self._windows is None:
-            regime = self.cell.regime
-            count = regime.steps * regime.accumulate * regime.batch_size
-            self._windows = training_windows(self.cell, self.chosen, regime.context, count,
-                                             self.seed)  # fmt: skip
+    @cached_property
+    def windows(self) -> Dataset:
+        """Of the training side, read once a process."""
+        regime = self.cell.regime
+        count = regime.steps * regime.accumulate * regime.batch_size
+        return training_windows(self.cell, self.chosen, regime.context, count, self.seed)
 
     def train_dataloader(self) -> StatefulDataLoader:
         """A loader with `state_dict`; no workers, so its position is the trainer's.
@@ -50,14 +50,12 @@ class TrainingData(pl.LightningDataModule):
         Raises:
             ValueError: a batch cannot be shared evenly among the processes.
         """
-        self.setup()
-        assert self._windows is not None  # noqa: S101 - for the type checker
         rank, world = self._place()
         batch = self.cell.regime.batch_size
         if batch % world:
             raise ValueError(f"experiments.{self.cell.block}.regime.batch_size: {batch} windows "
                              f"cannot be shared by {world} processes")  # fmt: skip
-        own = Subset(self._windows, share(len(self._windows), batch, rank, world))
+        own = Subset(self.windows, share(len(self.windows), batch, rank, world))
         return StatefulDataLoader(own, batch_size=batch // world, shuffle=False)
 
     def val_dataloader(self) -> DataLoader:

@@ -13,32 +13,15 @@ from experiments.settings import Experiment, Settings
 from experiments.texts.documents import Document, documents
 
 
-def windows(document: Document | Tensor, context: int, stride: int) -> Tensor:
-    """All full windows of a document, from its start: int64 of shape (N, context).
-
-    Raises:
-        ValueError: `context` or `stride` is below 1, or the document is shorter than a window.
-    """
-    tokens = document.tokens if isinstance(document, Document) else document
-    title = document.title if isinstance(document, Document) else "document"
-    if context < 1 or stride < 1:
-        raise ValueError(f"context and stride must be >= 1, got {context} and {stride}")
-    if len(tokens) < context:
-        raise ValueError(f"{title}: {len(tokens)} tokens are fewer than one window of {context}")
-    return tokens.unfold(0, context, stride).contiguous()
-
-
 class WindowSequence(Dataset):
     """A fixed number of training windows in an order that the seed alone decides.
 
-    Windows do not overlap. Every window comes once before any comes again; each pass has an order
-    of its own.
+    They are all full ones of documents that have one, and do not overlap. Every window comes once
+    before any comes again; each pass has an order of its own.
     """
 
     def __init__(self, documents: list[Document], context: int, count: int, seed: int) -> None:
-        if not documents:
-            raise ValueError("no training documents")
-        self.windows_NT = torch.cat([windows(document, context, context) for document in documents])
+        self.windows_NT = torch.cat([each.tokens.unfold(0, context, context) for each in documents])
         generator = torch.Generator().manual_seed(seed)
         total = len(self.windows_NT)
         passes = -(-count // total)

@@ -31,6 +31,13 @@ def test_a_refusal_is_a_line_and_an_exit_status(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == ("2.0\n", "")
     assert root(number=-1.0) == 1
     assert capsys.readouterr() == ("", "stage: number: is below zero\n")
+
+    @reported("params.yaml")
+    def read() -> None:
+        raise ValueError("params.yaml: cannot be read")
+
+    assert read() == 1
+    assert capsys.readouterr().err == "params.yaml: cannot be read\n"  # once
     assert (root.__name__, root.__doc__) == ("root", "Words.")
 
 
@@ -55,11 +62,10 @@ def test_a_measurement_is_recorded(work: Any, name: str, dtype: str | None) -> N
 
     def measurement(run: Run, given: Settings) -> None:
         assert given == chosen
-        run.metric("threads", torch.get_num_threads())
+        run.note("threads", torch.get_num_threads())
 
     assert measure(name, measurement) == 0
-    folder = Path("results/laptop") / name
-    told = json.loads((folder / "run.json").read_text())
+    told = json.loads(Path(f"results/laptop/{name}/run.json").read_text())
     assert told["settings"] == plans.measurement(name, chosen)
     assert (told["seeds"], told["dtype"]) == ([chosen.seed], dtype)
-    assert json.loads((folder / "metrics.json").read_text()) == {"threads": chosen.threads}
+    assert told["notes"] == {"threads": chosen.threads}

@@ -55,6 +55,19 @@ def test_words_about_code_are_no_code() -> None:
     assert effective(plain) != effective(plain.replace("return x", "return -x"))
 
 
+def test_a_file_that_is_imported_no_more_counts_as_it_was(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = code(["experiments.methods.one"], tree)
+    (tree / "experiments/methods/base.py").write_text("def f():\n    pass\n")
+    now = code(["experiments.methods.one"], tree)
+    assert before.keys() - now.keys() == {"experiments/trained.py"}
+    gone = {"experiments/trained.py": before["experiments/trained.py"]}
+    monkeypatch.setattr(imports, "FORMER", {"experiments/methods/base.py": gone})
+    assert code(["experiments.methods.one"], tree) == gone | now
+    assert code(["experiments.record"], tree).keys() & gone.keys() == set()
+
+
 def test_an_unknown_module_is_refused(tree: Path) -> None:
     with pytest.raises(ValueError, match=r"experiments\.methods\.none: no such module"):
         code(["experiments.methods.none"], tree)

@@ -16,16 +16,10 @@ def read(path):
     return json.loads(path.read_text())
 
 
-def test_a_run_writes_metrics_and_what_produced_them(tmp_path):
+def test_a_run_writes_tables_and_what_produced_them(tmp_path):
     with Run(tmp_path / "topk/cell", {"method": {"name": "full"}}, [0, 2], "float32") as run:
-        run.metric("ppl", 34.2, 33.0, 35.5, n=8)
-        run.metric("steps", 60)
-        run.metric("unknown", None)
         run.note("reason", "because")
         run.table(pd.DataFrame({"a": [1, 2]}), "table.csv")
-    assert read(tmp_path / "topk/cell/metrics.json") == {
-        "ppl": 34.2, "ppl_low": 33.0, "ppl_high": 35.5, "ppl_n": 8, "steps": 60, "unknown": None,
-    }  # fmt: skip
     found = read(tmp_path / "topk/cell/run.json")
     assert found == record.of(tmp_path / "topk/cell")
     assert found["settings"] == {"method": {"name": "full"}}
@@ -41,14 +35,11 @@ def test_a_run_writes_metrics_and_what_produced_them(tmp_path):
 
 
 def test_a_run_that_fails_leaves_no_record_not_even_an_old_one(tmp_path):
-    def a_run(times):
-        with Run(tmp_path / "leak", {}, [0]) as run:
-            for _ in range(times):
-                run.metric("x", 1)
-
-    a_run(1)
-    with pytest.raises(ValueError, match="noted twice"):
-        a_run(2)
+    with Run(tmp_path / "leak", {}, [0]):
+        pass
+    assert record.of(tmp_path / "leak")["settings"] == {}
+    with pytest.raises(RuntimeError), Run(tmp_path / "leak", {}, [0]):
+        raise RuntimeError
     assert list((tmp_path / "leak").iterdir()) == []
     assert record.of(tmp_path / "leak") is None
 
@@ -57,32 +48,13 @@ def test_of_several_processes_the_first_alone_writes(tmp_path, monkeypatch):
     for rank in ("1", "0"):
         monkeypatch.setenv("LOCAL_RANK", rank)
         with Run(tmp_path / rank, {}, [0]) as run:
-            run.metric("x", 1)
             run.table(pd.DataFrame({"a": [1]}), "table.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
-    assert sorted(path.name for path in (tmp_path / "0").iterdir()) == [
-        "metrics.json", "run.json", "table.csv"
-    ]  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "0").iterdir()) == ["run.json", "table.csv"]
 
 
 def test_results_of_scales_lie_apart():
     assert record.results(SimpleNamespace(scale="gpu")) == Path("results/gpu")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("x", 1.0, 0.5, None), "give both ends"),
-        (("x", float("nan")), "not a finite number"),
-        (("x", 1.0, float("-inf"), 2.0), "x_low: -inf is not a finite number"),
-        (("taken", 2.0), "noted twice"),
-    ],
-)
-def test_a_metric_that_json_or_a_reader_cannot_take_is_refused(tmp_path, arguments, message):
-    run = Run(tmp_path, {}, [0])
-    run.metric("taken", 1.0)
-    with pytest.raises(ValueError, match=message):
-        run.metric(*arguments)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

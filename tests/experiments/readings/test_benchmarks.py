@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import focus
 from experiments.readings import benchmarks
+from experiments.readings.subject import Condition
 from experiments.settings import Benchmarks
 from experiments.settings.schema import parse
 from tests.experiments.benchmarks.conftest import PIQA, questions  # noqa: F401 - a fixture
@@ -49,8 +50,8 @@ class Known:
     def full(self) -> Any:
         return focus.mode(self.model, "full") if self.masked else nullcontext()
 
-    def row(self, condition: str, budget: Any, **more: Any) -> dict[str, Any]:
-        return {"condition": condition, **more}
+    def row(self, how: Condition, **more: Any) -> dict[str, Any]:
+        return {"condition": how.name, **more}
 
 
 def answers(subject: Known, reading: Benchmarks = READING) -> list[dict[str, Any]]:

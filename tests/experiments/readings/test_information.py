@@ -27,10 +27,7 @@ def test_rows_hold_the_groups_and_what_they_tell(workspace: Settings) -> None:
 def test_kept_groups_are_the_routers_own(workspace: Settings) -> None:
     subject = Subject(workspace.cell("routed"), 0, workspace.readings["information"], workspace)
     rows = information.rows(subject, workspace.readings["information"], "letters")
-    documents = information.texts.reading_windows(
-        subject.reading, "letters", subject.cell.model, workspace
-    )
-    ids = torch.cat([windows[:1] for _, windows in documents])
+    ids = torch.cat([windows[:1] for _, windows in subject.documents("letters")])
     (groups, _), *_ = contents.states(subject, ids)
     first = rows[0]
     assert [information.LETTERS.index(each) for each in first["groups"]] == groups[0].tolist()

@@ -41,7 +41,7 @@ def test_weights_and_routers_are_trained_saved_and_read(work: Any, weights: bool
             ours = built.model(input_ids=ids).logits
         theirs = plain(input_ids=ids).logits
     assert torch.equal(ours, theirs) != weights  # weights that are frozen are the model's own
-    trace = pd.read_csv(trained.folder(cell, 0, Path("results/laptop")) / "groups.csv")
+    trace = pd.read_csv(trained.folder(cell, 0, chosen) / "groups.csv")
     assert sorted(trace["step"].unique()) == [1, 2, 4]
     assert trace["largest_group"].between(0.25, 1).all()
     assert trace["alive"].between(1, 4).all()

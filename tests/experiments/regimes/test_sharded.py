@@ -58,7 +58,7 @@ def test_two_processes_train_what_one_does(work: Any) -> None:
 
 
 def of(chosen: Any, name: str) -> Path:
-    return trained.folder(chosen.cell(name), 0, Path("results/laptop"))
+    return trained.folder(chosen.cell(name), 0, chosen)
 
 
 def same_weights(chosen: Any, found: str, wanted: str) -> None:

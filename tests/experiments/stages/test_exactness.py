@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 
 from experiments import settings
@@ -26,5 +24,3 @@ def test_every_way_but_double_counting_is_exact(params, tmp_path):
     assert exact["passed"].all()
     wrong = table.query("method == 'double_counting' and K == 4 and length == 40 and window == 8")
     assert not wrong.loc[wrong["groups"] == "balanced", "passed"].any()
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics["ours.float32.passed"] == metrics["ours.float32.cases"]

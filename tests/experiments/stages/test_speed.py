@@ -20,12 +20,3 @@ def test_every_method_stands_beside_full_attention(params, tmp_path):
     assert (table["bound"] * table["density"]).round(6).eq(1).all()
     assert table.loc[table["method"] == "full", "speedup"].eq(1).all()
     assert set(table.loc[table["direction"] == "both", "length"]) == {64}
-
-
-def test_crossing_is_where_all_longer_ones_are_faster():
-    own = pd.DataFrame({"length": [256, 1024, 4096], "speedup": [1.2, 0.9, 2.0]})
-    assert speed.crossing(own) == 4096
-    own["speedup"] = [1.2, 1.1, 2.0]
-    assert speed.crossing(own) == 256
-    own["speedup"] = [1.2, 1.1, 0.5]
-    assert speed.crossing(own) is None

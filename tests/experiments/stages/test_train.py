@@ -24,8 +24,7 @@ from experiments.settings import Settings
 from experiments.stages import train
 from tests.experiments.training import CENTROIDS, LORA, ROOT, workspace
 
-FILES = ("adapter/adapter_model.safetensors", "adapter/adapter_config.json", "train.csv",
-         "metrics.json")  # fmt: skip
+FILES = ("adapter/adapter_model.safetensors", "adapter/adapter_config.json", "train.csv")
 
 
 def place(block: str, seed: int = 0, cell: str = "") -> Path:
@@ -39,14 +38,13 @@ def read(path: Path) -> Any:
 def test_what_a_training_leaves(work: Any) -> None:
     chosen = work()
     training.train("adapted", 1, chosen)
-    assert sorted(p.name for p in place("adapted", 1).iterdir()) == [
-        "adapter", "metrics.json", "run.json", "train.csv"
-    ]  # fmt: skip
-    metrics, run = (read(place("adapted", 1) / name) for name in ("metrics.json", "run.json"))
-    assert metrics["steps"] == LORA["steps"]
-    assert metrics["train_tokens"] == LORA["steps"] * LORA["context"]
-    assert metrics["trained_parameters"] == 2 * 4 * (64 * 6 + 32 * 2)
-    assert (place("adapted", 1) / "train.csv").read_text().startswith("step,loss\n1,5.")
+    names = sorted(path.name for path in place("adapted", 1).iterdir())
+    assert names == ["adapter", "run.json", "train.csv"]
+    course, run = ((place("adapted", 1) / name).read_text() for name in ("train.csv", "run.json"))
+    assert course.startswith("step,loss\n1,5.")
+    assert len(course.splitlines()) == 1 + LORA["steps"]
+    run = json.loads(run)
+    assert run["notes"]["trained_parameters"] == 2 * 4 * (64 * 6 + 32 * 2)
     assert run["settings"] == trained.settings_of(chosen.cell("adapted"), 1, chosen)
     assert run["seeds"] == [1]
     assert run["dtype"] == "float32"
@@ -112,7 +110,7 @@ def test_seeds_that_are_not_asked_for_and_nothing_to_train(work: Any) -> None:
 def test_every_cell_of_a_sweep_is_trained(work: Any) -> None:
     chosen = work(many={"base": "adapted", "sweep": {"regime.rank": [2, 3]}})
     training.train("many", 0, chosen)
-    sizes = [read(place("many", cell=name) / "metrics.json")["trained_parameters"]
+    sizes = [read(place("many", cell=name) / "run.json")["notes"]["trained_parameters"]
              for name in ("many-rank2", "many-rank3")]  # fmt: skip
     assert sizes[1] * 2 == sizes[0] * 3
 
