@@ -31,6 +31,8 @@ from experiments.settings import Tolerances
 
 BLOCKS = {"lora-r4": ("lora4", "lora4_steps"), "lora-r16": ("lora16",)}  # the longest last
 RATES = ("1e-5", "5e-5", "1e-4")
+# Percent that guessing has; of TruthfulQA the mean over its 817 questions, of 2 to 13 choices.
+GUESSED = {"hellaswag": 25.0, "arc_easy": 25.0, "piqa": 50.0, "truthfulqa_mc1": 22.6}
 
 
 def nearest(results: Results, wanted: float) -> Cell:
@@ -95,6 +97,12 @@ def rate_of(results: Results, block: str) -> Cell:
     return best(results, [each.name for each in results.cells.values() if each.block == block])
 
 
+def above_guessing(claim: Claim, more: float, base: float) -> float:
+    """The paper's change in points, for a model that is nearer to guessing than its own."""
+    guessed, theirs = GUESSED.get(claim.column, 0.0), before(claim)
+    return more * (base - guessed) / (theirs - guessed) if theirs > guessed else more
+
+
 def trained(cell: Cell, claim: Claim) -> str:
     """The steps, and the rate of LoRA or the groups of Focus, in words."""
     if cell.regime.get("name") != "lora":
@@ -109,7 +117,8 @@ def trained(cell: Cell, claim: Claim) -> str:
     *(f"table4.lora-r4-lr{rate}.{task}" for rate in RATES for task in NAMES),
     refuted="an interval of the difference to the model before on the other side of zero, or "
     "beyond the limit same_score where the paper's difference is small; where it is large, one "
-    "around zero that does not reach the share much_less of it",
+    "around zero that does not reach the share much_less of it, nor the same share of what is "
+    "above guessing",
 )
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark after LoRA, question by question beside the model before."""
@@ -122,6 +131,10 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
                            few)  # fmt: skip
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
+    share = above_guessing(claim, more, float(row["base_score"]))
+    if verdict == Verdict.NOT_REPRODUCED and row["low"] <= share <= row["high"]:
+        verdict = Verdict.INCONCLUSIVE
+        said += f", but the same share of what is above guessing would be {share:+.1f} here"
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why + trained(cell, claim), **interval(row, "points", 1),

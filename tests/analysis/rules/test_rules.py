@@ -35,6 +35,7 @@ from tests.analysis.rules.writers import (
     leaks,
     lengths,
     lora,
+    lora_asked,
     paper,
     persisting,
     rivals,
@@ -227,3 +228,11 @@ def test_of_several_readings_the_one_of_most_questions_counts(results, limits, m
     outcome = decided("table4.lora-r4-lr1e-4.hellaswag", results, limits)
     assert outcome.n == max(more, 100)
     assert ("no answer changed" in outcome.why) == (more > 100)
+
+
+def test_a_model_near_guessing_can_hardly_fall(results, limits):
+    """A loss of half a point, from 25.5% where guessing has 25."""
+    lora_asked(300, before=298)(results)
+    outcome = decided("table4.lora-r4-lr1e-4.hellaswag", results, limits)
+    assert outcome.verdict == INCONCLUSIVE
+    assert outcome.why.count("above guessing would be -0.4 here") == 1

@@ -207,14 +207,16 @@ def lora(change: float, **how: Any) -> Writer:
     return lambda results: write_lora(results.root, change, **how)
 
 
-def lora_asked(missed: int) -> Writer:
-    """LoRA that changes no answer of 100, and 400 questions that another cell asks it."""
+def lora_asked(missed: int, before: int = 0) -> Writer:
+    """LoRA that changes no answer of 100, and 400 questions that another cell asks it; ``before``:
+    of which the model before has as many wrong."""
 
     def write(results: Results) -> None:
         lora(0.2, rate=1e-4, **THEIR_STEPS)(results)
-        for block, wrong in (("lora4_asked", missed), ("answers_pretrained", 0)):
-            known = {"start": "lora4_steps", "against": ["answers_pretrained"]} if wrong else {}
-            write_scores(results.root, block, wrong, 400, reading="more", method=FULL, **known)
+        known = {"reading": "more", "method": FULL}
+        write_scores(results.root, "lora4_asked", missed, 400, start="lora4_steps",
+                     against=["answers_pretrained"], **known)  # fmt: skip
+        write_scores(results.root, "answers_pretrained", before, 400, **known)
 
     return write
 
