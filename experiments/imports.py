@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,9 +26,6 @@ APART = (
 )  # fmt: skip
 KEPT = ("experiments.sources.models",)  # of those
 SAME = Path(__file__).with_name("same.yaml")
-# Files that a file imports no more, for what changed no row, with the digits that results have of
-# them.
-FORMER = {"experiments/stages/read.py": {"experiments/statistics.py": "b4cc2300b148"}}
 
 
 def code(modules: Iterable[str], root: Path = ROOT) -> dict[str, str]:
@@ -50,7 +48,7 @@ def code(modules: Iterable[str], root: Path = ROOT) -> dict[str, str]:
     files = {path.relative_to(root).as_posix(): digits([path]) for path in found.values()}
     library = sorted(p for p in (root / "focus").rglob("*") if p.suffix in SUFFIXES)
     known = {**files, "focus": digits(library)}
-    former = {file: own for name in files for file, own in FORMER.get(name, {}).items()}
+    former = {file: own for name in files for file, own in gone().get(name, {}).items()}
     return former | {name: same().get((name, own), own) for name, own in known.items()}
 
 
@@ -58,10 +56,21 @@ def code(modules: Iterable[str], root: Path = ROOT) -> dict[str, str]:
 def same() -> dict[tuple[str, str], str]:
     """Digits that results know a file by whose change was seen to change no row, by the file and
     the digits that it has now."""
-    text = SAME.read_text(encoding="utf-8")
-    entries = yaml.load(text, yaml.BaseLoader) or []  # noqa: S506 - all are texts, also bare digits
     return {(file, known["now"]): known["as"]
-            for each in entries for file, known in each["files"].items()}  # fmt: skip
+            for each in listed() for file, known in each["files"].items()}  # fmt: skip
+
+
+@cache
+def gone() -> dict[str, dict[str, str]]:
+    """Files that a file imports no more, with the digits that results know them by."""
+    return {file: own for each in listed() for file, own in each.get("gone", {}).items()}
+
+
+def listed() -> list[dict[str, Any]]:
+    """The changes of same.yaml."""
+    text = SAME.read_text(encoding="utf-8")
+    entries: list[dict[str, Any]] = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - all are texts, also bare digits
+    return entries or []
 
 
 def file_of(module: str, root: Path) -> Path | None:

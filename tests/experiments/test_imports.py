@@ -63,7 +63,7 @@ def test_a_file_that_is_imported_no_more_counts_as_it_was(
     now = code(["experiments.methods.one"], tree)
     assert before.keys() - now.keys() == {"experiments/trained.py"}
     gone = {"experiments/trained.py": before["experiments/trained.py"]}
-    monkeypatch.setattr(imports, "FORMER", {"experiments/methods/base.py": gone})
+    monkeypatch.setattr(imports, "gone", lambda: {"experiments/methods/base.py": gone})
     assert code(["experiments.methods.one"], tree) == gone | now
     assert code(["experiments.record"], tree).keys() & gone.keys() == set()
 
