@@ -45,14 +45,14 @@ def adopt(cache: Any, index: int) -> FocusCacheLayer:
     layers = getattr(cache, "layers", None)
     if layers is None:
         raise ValueError(_unsupported(type(cache).__name__))
+    if index < len(layers) and isinstance(layers[index], FocusCacheLayer):
+        return layers[index]
     if getattr(cache, "offloading", False):
         raise ValueError(OFFLOADED)
     kind = getattr(cache, "layer_class_to_replicate", None)
     while len(layers) <= index and kind is not None:
         layers.append(kind())
     layer = layers[index]
-    if isinstance(layer, FocusCacheLayer):
-        return layer
     if type(layer) is DUMMY:  # under Focus it has keys of its own: their groups are
         layer = DynamicLayer()
     if type(layer) not in REPLACED:

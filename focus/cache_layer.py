@@ -16,6 +16,7 @@ from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.call import running
+from focus.config import FocusConfig
 from focus.ngrams import NgramIndex
 from focus.routing import Prepared, Router
 
@@ -40,6 +41,7 @@ class FocusCacheLayer(CacheLayerMixin):
         self.record_past = bool(getattr(replaced, "record_past", False))
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._ready: Prepared | None = None
+        self._config: FocusConfig | None = None
 
     @property
     def seen(self) -> int:
@@ -93,9 +95,21 @@ class FocusCacheLayer(CacheLayerMixin):
         return self._ready
 
     def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor | None,
-              real: Tensor | None, hidden: Tensor | None = None) -> None:  # fmt: skip
-        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`."""
+              real: Tensor | None, hidden: Tensor | None = None,
+              config: FocusConfig | None = None) -> None:  # fmt: skip
+        """Takes the first tokens, whose attention is computed elsewhere: see :meth:`Past.begin`.
+
+        Args:
+            config: that of the call, where ``hidden`` takes the place of groups.
+        """
         self._continued(rule).begin(key, value, key_groups, real, hidden)
+        self._config = config
+
+    def goes_on(self, config: FocusConfig, key: Tensor) -> bool:
+        """Whether tokens without groups may follow others: what filed keys would have to agree on
+        is asked once they are filed."""
+        same = self._config is config or self._config == config
+        return same and self.past is not None and self.past.dtype == key.dtype
 
     def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
                key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from torch import Tensor, nn
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.groups import Memberships
+
+if TYPE_CHECKING:
+    from focus.terms import Terms
 
 KEYWORD = "focus_call"  # of the model's own keyword arguments
 CALL = nn.Module._call_impl.__code__
@@ -81,6 +85,13 @@ class Record:
     further: Tensor | None = None
 
 
+@dataclass
+class Shared:
+    """What layers of a forward pass are asked alike, as the last of them has read it."""
+
+    terms: Terms | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One forward pass of the model: its settings, token ids (B, M) or None, and its record."""
@@ -93,6 +104,7 @@ class Call:
     module: object = None  # at whose forward
     outer: Call | None = None  # the pass within which this one runs
     record: Record = field(default_factory=Record)
+    shared: Shared = field(default_factory=Shared)
 
 
 _running: ContextVar[Call | None] = ContextVar("focus_running", default=None)

@@ -34,22 +34,17 @@ from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
+from focus.terms import Terms, terms_of
 
 
 class Inputs(NamedTuple):
-    """One attention call: query (B, H, M, D), key and value (B, Hk, M, D) of one dtype; real (B, T)
-    bool of all tokens so far or None; own_window: tokens of the model's own sliding window, or
-    None; limit: the same where it removes a pair."""
+    """One attention call: query (B, H, M, D), key and value (B, Hk, M, D) of one dtype."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     scale: float
-    real: Tensor | None
-    own_window: int | None
-    limit: int | None
-    softcap: float | None
-    dropout: float
+    terms: Terms
 
 
 def attention(
@@ -78,26 +73,16 @@ def attention(
         return _own_function(module, implementation)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    masks.refuse_keywords(kwargs)
-    seen = 0 if layer.cache is None else layer.cache.get_seq_length()
-    tokens, own_window = key.shape[2] + seen, kwargs.get("sliding_window")
-    if layer.cache is None:
-        masks.refuse_other_length(attention_mask, tokens)
-    elif seen:
-        layer.cache.check_batch(len(query))
-    real, band = masks.read_mask(attention_mask, query.shape[2], tokens)
-    masks.refuse_other_window(attention_mask, real, band, own_window)
-    if real is not None:
-        real = real.expand(len(query), -1)  # a mask of four dimensions may be one for all
-    limit = own_window if own_window is not None and (seen or own_window < tokens) else None
-    usual = query.shape[-1] ** -0.5
+    terms = terms_of(layer, query, key, attention_mask, dropout, kwargs)
+    usual = terms.head_dim**-0.5
     scale = usual if scaling is None else scaling
     if settings.tap is not None:
         scaled = query if scale == usual else query * (scale / usual)
         settings.tap(layer.index, layer.hidden, scaled, key)
-    x = Inputs(*as_one_dtype(query, key, value), scale, real, own_window, limit,
-               kwargs.get("softcap"), dropout)  # fmt: skip
-    run = soft if settings.mode == "soft" else cached if seen else hard
+    if terms.autocast or not query.dtype == key.dtype == value.dtype:
+        query, key, value = as_one_dtype(query, key, value)
+    x = Inputs(query, key, value, scale, terms)
+    run = soft if settings.mode == "soft" else cached if terms.seen else hard
     return run(x, layer, layer.router).transpose(1, 2).contiguous(), None
 
 
@@ -110,7 +95,7 @@ def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple
 
 def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The training gate: (B, H, T, D)."""
-    config, record = layer.call.settings.config, layer.call.record
+    config, record, terms = layer.call.settings.config, layer.call.record, x.terms
     if x.key.shape[2] != x.query.shape[2]:
         raise ValueError(
             f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys: soft mode "
@@ -124,22 +109,22 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         record.learned.add(layer.index)
     if balance == "causal" and router.training:
         balance = "sinkhorn"
-    logits = router(layer.hidden, x.real, balance=balance, temperature=config.temperature,
+    logits = router(layer.hidden, terms.real, balance=balance, temperature=config.temperature,
                     learn=learn)  # fmt: skip
     heavy = router.heavy(layer.hidden) if config.heavy_hitters else None
     top_k = config.top_k + (heavy is not None)
     return gated_attention(
         x.query, x.key, x.value, assignments_of(logits, heavy), gate=config.gate,
         window=config.window, sinks=config.sinks, top_k=top_k, key_top_k=config.key_top_k,
-        probes=router.config.probes, hard_keys=router.config.hard_keys, scale=x.scale, real=x.real,
-        limit=x.limit, softcap=x.softcap, dropout=x.dropout,
+        probes=router.config.probes, hard_keys=router.config.hard_keys, scale=x.scale,
+        real=terms.real, limit=terms.limit, softcap=terms.softcap, dropout=terms.dropout,
     )  # fmt: skip
 
 
 def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask over a whole sequence: (B, H, T, D); begins the cache, where there is one."""
     settings = layer.call.settings
-    config = settings.config
+    config, terms = settings.config, x.terms
     if x.key.shape[2] != x.query.shape[2]:
         raise ValueError(
             f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys, and no cache "
@@ -147,48 +132,41 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         )
     # Sinkhorn is told of sequences that are too short for it.
     refused = layer.cache is not None and config.balance == "sinkhorn"
-    if not refused and x.real is None and _window_holds(x, layer, x.query.shape[2]):
+    if terms.whole and not refused:
         return _whole(x, layer, router)
-    of_model = x.limit is not None or x.softcap is not None
-    found = _route(layer, router, x.real)
-    further = _further_keys(x, layer, x.real)
+    of_model = terms.limit is not None or terms.softcap is not None
+    found = _route(layer, router, terms.real)
+    further = _further_keys(x, layer, terms.real)
     layer.call.record.layers[layer.index] = LayerRecord(
-        found, partial(count_pairs, *found, config.window, config.sinks, x.real, further, x.limit)
+        found,
+        partial(count_pairs, *found, config.window, config.sinks, terms.real, further, terms.limit),
     )
     if of_model and settings.backend not in ("auto", "dense"):
         raise ValueError(
             f"backend: {settings.backend!r} knows no sliding window or soft-cap of the model's "
             "own; use 'auto' or 'dense'"
         )
-    if of_model and not x.dropout and _no_gradient(x) and settings.backend != "dense":
+    if of_model and not terms.dropout and _no_gradient(x) and settings.backend != "dense":
         attend = partial(decode_attention, past=Past(_rule(x, config, router)))
         if layer.cache is not None:
             attend = partial(layer.cache.attend, _rule(x, config, router))
         return attend(
-            x.query, x.key, x.value, found.query, found.of_keys, real=x.real, scale=x.scale,
-            softcap=x.softcap, extra_keys=further,
+            x.query, x.key, x.value, found.query, found.of_keys, real=terms.real, scale=x.scale,
+            softcap=terms.softcap, extra_keys=further,
         )[0]  # fmt: skip
     if layer.cache is not None:
-        layer.cache.begin(_rule(x, config, router), x.key, x.value, found.of_keys, x.real)
-    if of_model or x.dropout:
+        layer.cache.begin(_rule(x, config, router), x.key, x.value, found.of_keys, terms.real)
+    if of_model or terms.dropout:
         return masked_attention(
             x.query, x.key, x.value, found.query, found.of_keys, window=config.window,
-            sinks=config.sinks, scale=x.scale, real=x.real, limit=x.limit, softcap=x.softcap,
-            dropout=x.dropout, further=further,
+            sinks=config.sinks, scale=x.scale, real=terms.real, limit=terms.limit,
+            softcap=terms.softcap, dropout=terms.dropout, further=further,
         )  # fmt: skip
     return focus_attention(
         x.query, x.key, x.value, found.query, window=config.window, sinks=config.sinks,
-        scale=x.scale, key_padding_mask=x.real, key_membership=found.key, extra_keys=further,
+        scale=x.scale, key_padding_mask=terms.real, key_membership=found.key, extra_keys=further,
         backend=settings.backend,
     )  # fmt: skip
-
-
-def _window_holds(x: Inputs, layer: LayerCall, tokens: int) -> bool:
-    """Whether every pair of so many tokens is kept, and torch's own attention knows all there is
-    to it."""
-    settings = layer.call.settings
-    near = tokens <= min(settings.config.window, x.limit or tokens)
-    return near and settings.backend == "auto" and x.softcap is None and not x.dropout
 
 
 def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
@@ -197,53 +175,56 @@ def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     cache, tokens = layer.cache, x.query.shape[2]
     if cache is not None:
         _further_keys(x, layer, None)
-        rule = _rule(x, layer.call.settings.config, router)
-        cache.begin(rule, x.key, x.value, None, None, layer.hidden)
-    _record_whole(x, layer, router, tokens * (tokens + 1) // 2)
+        config = layer.call.settings.config
+        cache.begin(_rule(x, config, router), x.key, x.value, None, None, layer.hidden, config)
+    _record_whole(layer, router, x.terms.batch * tokens * (tokens + 1) // 2)
     return scaled_dot_product_attention(
         x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
     )
 
 
-def _record_whole(x: Inputs, layer: LayerCall, router: Router, pairs: int) -> None:
-    """Pairs of a sequence, all of them kept; groups, should somebody ask where a cache needs
+def _record_whole(layer: LayerCall, router: Router, pairs: int) -> None:
+    """Pairs of sequences, all of them kept; groups, should somebody ask where a cache needs
     them."""
     found = None if layer.cache is None else partial(_route, layer, router, None)
-    every = len(x.query) * pairs * router.query_routings
-    layer.call.record.layers[layer.index] = LayerRecord(
-        found, partial(PairCounts, every, every, 0, 0)
-    )
+    layer.call.record.layers[layer.index] = LayerRecord(found, partial(_every, router, pairs))
+
+
+def _every(router: Router, pairs: int) -> PairCounts:
+    kept = pairs * router.query_routings
+    return PairCounts(kept, kept, 0, 0)
 
 
 def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask of new tokens over a cache: (B, H, M, D)."""
     cache, config = layer.cache, layer.call.settings.config
-    if cache is None or cache.past is None:
+    past = None if cache is None else cache.past
+    if cache is None or past is None:
         raise RuntimeError("there is no cache to continue from")
+    if x.terms.one_more and past.hidden and cache.goes_on(config, x.key) and _no_gradient(x):
+        return _one_more(x, layer, router, past)
     _refuse_to_continue(x, layer)
     rule = _rule(x, config, router)
     cache.check(rule)
-    past, real = cache.past, cache.new_real(x.real)
-    if past.hidden and real is None and _goes_on(x, layer, past):
-        _further_keys(x, layer, None)
-        _record_whole(x, layer, router, past.seen + 1)
-        return past.extend(x.query, layer.hidden, x.key, x.value, x.scale)
+    real = cache.new_real(x.terms.real)
     ready = cache.ready(router)
     if past.hidden:
         past.route(router(torch.cat(past.hidden, 1), mask=config, ready=ready).of_keys)
     found = _route(layer, router, None, ready)
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
-        softcap=x.softcap, extra_keys=_further_keys(x, layer, real),
+        softcap=x.terms.softcap, extra_keys=_further_keys(x, layer, real),
     )  # fmt: skip
     layer.call.record.layers[layer.index] = LayerRecord(found, kept.counts)
     return out
 
 
-def _goes_on(x: Inputs, layer: LayerCall, past: Past) -> bool:
-    """Whether the window holds a new token and all before it, too."""
-    plain = x.query.shape[2] == 1 and x.key.dtype == past.dtype and _no_gradient(x)
-    return plain and _window_holds(x, layer, past.seen + 1)
+def _one_more(x: Inputs, layer: LayerCall, router: Router, past: Past) -> Tensor:
+    """:func:`cached` where the window holds the one new token and all before it."""
+    if layer.call.record.further is None:
+        _further_keys(x, layer, None)
+    _record_whole(layer, router, x.terms.batch * (past.seen + 1))
+    return past.extend(x.query, layer.hidden, x.key, x.value, x.scale)
 
 
 def _route(layer: LayerCall, router: Router, real: Tensor | None,
@@ -279,8 +260,8 @@ def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     """What the cache must know, and go on with."""
     fewest, most = router.groups_of_queries(config)
     keys = config.all_groups, most, config.key_top_k
-    return Rule(config.window, config.sinks, x.own_window, *keys, config.balance, config.ngram > 0,
-                router.name, None if fewest == most else fewest)  # fmt: skip
+    return Rule(config.window, config.sinks, x.terms.own_window, *keys, config.balance,
+                config.ngram > 0, router.name, None if fewest == most else fewest)  # fmt: skip
 
 
 def _no_gradient(x: Inputs) -> bool:
@@ -294,7 +275,7 @@ def _refuse_to_continue(x: Inputs, layer: LayerCall) -> None:
             "groups at every step; generate with balance='causal' "
             "(focus.mode(model, 'hard', balance='causal')), or pass use_cache=False"
         )
-    if x.dropout:
+    if x.terms.dropout:
         raise ValueError(
             "past_key_values: the model is in training mode, with dropout of its attention; call "
             "model.eval() before generating"

@@ -43,12 +43,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
     (batch, heads, tokens, dim), (_, key_routings, _, groups) = query.shape, key_groups.shape
     lists, rule, kept = past.lists, past.rule, ctypes.c_int64()
     out = query.new_empty(query.shape)
-    tensors = (query, key, value, query_groups, key_groups, extra, past.real, sinks, rows, bits,
-               lists, past.lengths, out)  # fmt: skip
-    held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
+    given = (query, key, value, query_groups, key_groups, extra, past.real, sinks)
+    held = [None if x is None else x.contiguous() for x in given]  # until the call has returned
     limit = FAR if rule.limit is None else rule.limit
     problem = _PROBLEM.pack(
-        *places(held), ctypes.addressof(kept),
+        *places(held), *places((rows, bits, lists, past.lengths, out)), ctypes.addressof(kept),
         batch, heads, key.shape[1], query_groups.shape[1], key_routings, tokens, dim, groups,
         bits.shape[3], 0 if extra is None else extra.shape[2], sinks.shape[1], past.first, start,
         rows.shape[2], 0 if lists is None else lists.shape[3], rule.reach, limit,
