@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,36 +115,43 @@ def known(cell: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in cell.items() if key not in SHOWN}, "regime": regime}
 
 
-@pytest.fixture
-def repository(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This one's code with tiny experiments, committed."""
-    root = tmp_path / "first"
-    for path in (*tracked("experiments"), *tracked("focus"), *tracked("scales"), ".gitignore",
-                 ".dvcignore", ".dvc/config", ".dvc/.gitignore", "dvc.yaml"):  # fmt: skip
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """This one's code with tiny experiments, committed, where the recipe was trained and read."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    root = folder / "first"
+    folders = ("analysis", "experiments", "focus", "scales", ".dvc")
+    for path in (*(path for name in folders for path in tracked(name)), ".gitignore", ".dvcignore",
+                 "dvc.yaml"):  # fmt: skip
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, root / path)
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
     own = values(params)
     names = ("plain", "adapted", "recipe")
-    tiny = {"kind": "perplexity", "texts": ["letters"], "documents": 2, "context": 64}
+    tiny = {"kind": "perplexity", "texts": ["letters"], "documents": 3, "context": 64}
     own |= {"seeds": [0], "readings": {"search": tiny},
             "experiments": {**{name: own["experiments"][name] for name in names}}}  # fmt: skip
     own["experiments"]["adapted"]["seeds"] = [0]
     routed = values(params)["experiments"]["routed"]
-    own["experiments"]["recipe"] = {**routed, "start": "adapted", "seeds": [0]}
+    own["experiments"]["recipe"] = {**routed, "start": "adapted", "seeds": [0],
+                                     "against": ["adapted"]}  # fmt: skip
     own["texts"]["letters"].update(min_characters=100, validation_every=2)
     for name in ("adapted", "recipe"):
         block = own["experiments"][name]
         block["regime"] = {**block["regime"], "steps": 2, "warmup_steps": 1}
     (root / "params.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
-    letters = tmp_path / "texts/letters"
+    letters = folder / "texts/letters"
     letters.mkdir(parents=True)
     for number in range(16):
         word = f"{chr(97 + number)}{number} {number * 37 % 100} "
         (letters / f"{number}.txt").write_text((word * 60 + "\n") * 3)
-    monkeypatch.setenv("FOCUS_DATA", str(tmp_path / "texts"))
     git(root, "init", "--quiet")
     commit(root)
-    return root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOCUS_DATA", str(folder / "texts"))
+        first = dvc(root, "repro", "read@recipe")
+        assert ran(first) == ["plan", "data@recipe", "train@recipe-0", "read@recipe"]
+        yield root
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -175,8 +184,6 @@ def ran(printed: str) -> list[str]:
 @pytest.mark.timeout(900)
 def test_a_clone_makes_its_data_and_runs_nothing_that_is_there(repository: Path,
                                                               tmp_path: Path) -> None:  # fmt: skip
-    first = dvc(repository, "repro", "read@recipe")
-    assert ran(first) == ["plan", "data@recipe", "train@recipe-0", "read@recipe"]
     weights = "results/laptop/adapted/train/seed0/adapted/adapter"
     assert (repository / weights).is_dir()  # trained on the way: the recipe starts from it
     assert "adapted, seed 0: is trained" in dvc(repository, "repro", "train@adapted-0")
@@ -192,3 +199,32 @@ def test_a_clone_makes_its_data_and_runs_nothing_that_is_there(repository: Path,
     params = (clone / "params.yaml").read_text()
     (clone / "params.yaml").write_text(params.replace("threads: 2", "threads: 1"))
     assert ran(dvc(clone, "repro", "read@recipe")) == ["plan"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_setting_is_tried_without_an_edit_and_compared(repository: Path) -> None:
+    dvc(repository, "repro", "read@adapted")
+    dvc(repository, "repro", "--single-item", "analysis")
+    commit(repository)
+    stages = ["plan", "data@recipe", "train@recipe-0", "read@recipe", "analysis"]
+    changed = "experiments.recipe.method.window"
+    printed = dvc(repository, "exp", "run", "--temp", "--single-item", "--name", "narrow", "-S",
+                  f"{changed}=4", *stages)  # fmt: skip
+    assert ran(printed) == stages
+    assert (repository / "params.yaml").read_text() == (clean := committed(repository))
+    assert "window: 8" in clean
+    table = list(csv.DictReader(dvc(repository, "exp", "show", "--csv").splitlines()))
+    tried = next(row for row in table if row["Experiment"] == "narrow")
+    before = next(row for row in table if row["rev"] == "workspace")
+    assert (before[changed], tried[changed]) == ("8", "4")
+    kept = "experiments.recipe.distant_pairs"  # a narrower window has other distant pairs
+    assert 0 < float(before[kept]) != float(tried[kept]) > 0
+    dvc(repository, "plots", "diff", "narrow", "--out", "drawn")
+    assert "narrow" in (repository / "drawn/index.html").read_text()
+
+
+def committed(folder: Path) -> str:
+    """params.yaml as the last commit has it."""
+    return subprocess.run(["git", "show", "HEAD:params.yaml"], cwd=folder, text=True, check=True,
+                          stdout=subprocess.PIPE).stdout  # fmt: skip
