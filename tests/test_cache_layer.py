@@ -12,7 +12,7 @@ from torch import nn
 from transformers import DynamicCache
 
 import focus
-from focus import FocusConfig
+from focus import FocusConfig, masks
 from focus.routing import Router
 from tests.models import tiny, token_ids
 
@@ -113,3 +113,42 @@ def test_a_cache_that_was_emptied_takes_other_sequences(ngram: int) -> None:
         model(ids[:1, :40], past_key_values=cache)
         cache.crop(-40)
         assert torch.equal(model(ids, past_key_values=cache).logits, model(ids).logits)
+
+
+def within_the_window() -> tuple[nn.Module, torch.Tensor]:
+    config = CONFIG.replace(window=50)
+    return focus.attach(tiny("tiny-llama"), config, seed=0), token_ids(2, 60)
+
+
+def test_a_step_within_the_window_reads_the_mask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = within_the_window()
+    asked: list[int] = []
+    read = masks.read_mask
+    monkeypatch.setattr(masks, "read_mask", lambda *args: (asked.append(1), read(*args))[1])
+    with torch.no_grad():
+        cache = model(ids[:, :40]).past_key_values
+        asked.clear()
+        model(ids[:, 40:41], past_key_values=cache)
+    assert len(asked) == 1 < model.config.num_hidden_layers
+
+
+def test_a_router_that_changes_within_the_window_is_told_of_beyond_it() -> None:
+    model, ids = within_the_window()
+    with torch.no_grad():
+        cache = model(ids[:, :40]).past_key_values
+        learn(model)
+        for at in range(40, 50):  # every pair is kept: no groups, so none of another router
+            model(ids[:, at : at + 1], past_key_values=cache)
+        with pytest.raises(ValueError, match="or it has learnt since"):
+            model(ids[:, 50:51], past_key_values=cache)
+
+
+def test_another_config_is_told_of_within_the_window() -> None:
+    model, ids = within_the_window()
+    with torch.no_grad():
+        cache = model(ids[:, :40]).past_key_values
+        told = pytest.raises(ValueError, match="balance = 'causal' where it is 'softmax' now")
+        with focus.mode(model, "hard", balance="softmax"), told:
+            model(ids[:, 40:41], past_key_values=cache)
+        model(ids[:, 40:41], past_key_values=cache)
+        assert cache.get_seq_length() == 41
