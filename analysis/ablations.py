@@ -39,10 +39,11 @@ NAMES = {
     "causal": "causal potentials (ours)", "bias": "bias update (DeepSeek-V3)",
     "none": "plain softmax",
 }  # fmt: skip
-MEASURES = ("drift", "shift", "rank", "alive", "agreement", "confidence")
+MEASURES = ("drift", "shift", "rank", "alive", "agreement", "confidence", "one_plus_cv2")
 # What mitigations are compared with, in params.yaml: a few steps of a pretrained model, and the
 # paper's steps of a small one.
 WATCHED = ("stable", "stable_routers", "steady", "steady_routers")
+BALANCED, BALANCED_NAME = "held_recipe", "balanced keys alone (our recipe)"
 MITIGATIONS = ["cell", "experiment", "mitigation", "name", "weights", "groups", "steps", "layers",
            "seeds", "evidence",
            *(f"{name}{end}" for name in (*MEASURES, "lost_rank", "largest")
@@ -194,9 +195,11 @@ def alike(cell: Cell, default: Cell | None) -> bool:
 def mitigations(results: Results) -> pd.DataFrame:
     """A row a joint training: tokens in the largest group on test documents (percent), and at the
     last step, as means over layers with intervals over layers, how far centroids and hidden states
-    moved, the dimensions that projected tokens fill (of those at first), groups that are alive, and
-    the share of tokens that keep their group from look to look, over the second half."""
-    found = [_mitigation(results, cell) for cell in watched(results)]
+    moved, the dimensions that projected tokens fill (of those at first), groups that are alive, how
+    uneven they are (1 + CV^2 of their sizes: 1 is even, K all tokens in one), and the share of
+    tokens that keep their group from look to look, over the second half. The last row is the
+    recipe's, whose training was not watched: all of it is of test documents."""
+    found = [*(_mitigation(results, cell) for cell in watched(results)), _recipe(results)]
     return pd.DataFrame([each for each in found if each], columns=MITIGATIONS)
 
 
@@ -218,6 +221,23 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
     for name in (*MEASURES, "lost_rank"):
         if last[name].notna().all() and len(last) > 1:
             known |= columns(statistics.mean(last[name], results.confidence), name, f"{name}_")
+    return known | largest(results, cell, cell)
+
+
+def _recipe(results: Results) -> dict[str, Any]:
+    """Our recipe, which balances keys alone, by a reading of its groups; {} without one."""
+    cell, own = results.cells.get(BALANCED), only(results.readings["groups"], cell=BALANCED)
+    if cell is None or own.empty:
+        return {}
+    known: dict[str, Any] = {
+        "cell": cell.name, "experiment": cell.block, "mitigation": "keys", "name": BALANCED_NAME,
+        "weights": False, "groups": cell.method["num_groups"],
+        "steps": scope.trained(results, cell), "layers": own["layer"].nunique(),
+        "seeds": own["seed"].nunique(), "evidence": own["evidence"].iloc[0],
+    }  # fmt: skip
+    by_layer = own.groupby("layer")[["confidence", "one_plus_cv2"]].mean()
+    for name in by_layer:
+        known |= columns(statistics.mean(by_layer[name], results.confidence), name, f"{name}_")
     return known | largest(results, cell, cell)
 
 

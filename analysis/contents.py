@@ -3,7 +3,8 @@ And what they tell of a token, and of groups of another seed or training: adjust
 information (0 is chance, 1 that each tells the other).
 
 Of parts of speech each group is given the category that most of its validation tokens have; what
-counts is how many test tokens then have it.
+counts is how many test tokens then have it. Of one category, every way to group names the group of
+all its layers that is purest of it on validation documents.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from experiments import statistics
 CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verbs and pronouns",
               "content nouns", "modifiers", "other")  # fmt: skip
 WAYS = {"groups": "learnt groups", "kmeans": "k-means of hidden states",
-        "token": "token identity, modulo K", "permuted": "the learnt groups, shuffled"}  # fmt: skip
+        "token": "a hash of the token, number modulo K",
+        "permuted": "the learnt groups, shuffled"}  # fmt: skip
 SEARCH, FINAL = "contents_search", "contents"
 OWN, TUNED = "held", "held_tuned"  # experiments of params.yaml: routers alone, and with all weights
 KEY = ["by", "layer", "group"]
 LEAST = 0.02  # of the tokens: groups with fewer stand for nothing
 COLUMNS = ["layer", "by", "purity", "low", "high", "ours_more", "ours_more_low", "ours_more_high",
            "documents", "evidence"]  # fmt: skip
+PUREST = ["category", "by", "layer", "group", "share", "purity", "low", "high", "ours_more",
+          "ours_more_low", "ours_more_high", "documents", "cell", "evidence"]  # fmt: skip
 RECIPE = "held_recipe"
 LABELS = {"token": "the token itself", "speech": "its part of speech",
           "frequency": "how frequent it is", "position": "its position"}  # fmt: skip
@@ -37,26 +41,28 @@ PLACE = ["document", "sha", "layer"]
 INFORMATION = ["layer", "about", "information", "low", "high", "documents", "cell", "evidence"]
 
 
-@cache
-def named(results: Results, experiment: str = OWN) -> pd.DataFrame:
-    """The category of groups on validation documents, its purity, and their share of tokens."""
+def counted(results: Results, experiment: str = OWN) -> pd.DataFrame:
+    """Tokens of each category in every group of validation documents."""
     own = only(results.readings["contents"], reading=SEARCH, experiment=experiment)
     if own.empty:
-        return pd.DataFrame(columns=[*KEY, "category", "purity", "share"])
-    counts = own.groupby(KEY)[[*CATEGORIES, "members"]].sum()
-    each = counts[list(CATEGORIES)]
-    total = counts.groupby(["by", "layer"])["members"].transform("sum")
-    return pd.DataFrame({
-        "category": each.idxmax(axis=1), "purity": each.max(axis=1) / counts["members"],
-        "share": counts["members"] / total,
-    }).reset_index()  # fmt: skip
+        return pd.DataFrame(columns=[*CATEGORIES, "members"])
+    return own.groupby(KEY)[[*CATEGORIES, "members"]].sum()
+
+
+@cache
+def named(results: Results, experiment: str = OWN) -> pd.DataFrame:
+    """The category of groups on validation documents."""
+    counts = counted(results, experiment)
+    if counts.empty:
+        return pd.DataFrame(columns=[*KEY, "category"])
+    return counts[list(CATEGORIES)].idxmax(axis=1).rename("category").reset_index()
 
 
 @cache
 def right(results: Results, experiment: str = OWN) -> pd.DataFrame:
     """Test rows with the tokens that have their group's category; an unseen group has none."""
     own = only(results.readings["contents"], reading=FINAL, experiment=experiment)
-    names = named(results, experiment)[[*KEY, "category"]]
+    names = named(results, experiment)
     own = own.merge(names, on=KEY, how="left") if len(names) else own.head(0).assign(category=None)
     hits = [row[row["category"]] if isinstance(row["category"], str) else 0
             for row in own.to_dict("records")]  # fmt: skip
@@ -89,11 +95,44 @@ def table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def best(results: Results, category: str) -> pd.Series | None:
-    """The purest learnt group of a category on validation documents, if it is no tiny one."""
-    own = only(named(results), by="groups", category=category)
-    own = own[own["share"] >= LEAST]
-    return None if own.empty else own.loc[own["purity"].idxmax()]
+@cache
+def purest(results: Results) -> pd.DataFrame:
+    """A row a category and way: the group of :func:`best`, the share of validation tokens that it
+    holds, percent of its test tokens that have the category, and points that the learnt groups'
+    has more, with intervals over documents."""
+    found = [row for category in CATEGORIES[:-1] for row in _purest(results, category)]
+    return pd.DataFrame(found, columns=PUREST)
+
+
+def best(results: Results, category: str) -> pd.DataFrame:
+    """By way to group, the group of all layers that is purest of a category on validation
+    documents, and no tiny one; nothing of test documents decides."""
+    counts = counted(results)
+    if counts.empty:
+        return pd.DataFrame(columns=[*KEY, "share"])
+    whole = counts.groupby(["by", "layer"])["members"].transform("sum")
+    known = counts.assign(share=counts["members"] / whole)
+    known = known[known["share"] >= LEAST]
+    pure = (known[category] / known["members"]).groupby("by").idxmax()
+    return known.loc[pure, ["share"]].reset_index()
+
+
+def _purest(results: Results, category: str) -> Iterator[dict[str, object]]:
+    own = only(results.readings["contents"], reading=FINAL, experiment=OWN)
+    own = own.merge(chosen := best(results, category), on=KEY) if len(own) else own
+    if own.empty:
+        return
+    percent = own.assign(found=100 * own[category] / own["members"])
+    by_document = percent.pivot_table("found", ["document", "sha"], "by").reindex(columns=[*WAYS])
+    known = {"category": category, **own.iloc[0][["cell", "evidence"]]}
+    for row in chosen.to_dict("records"):
+        apart = (by_document["groups"] - by_document[row["by"]]).dropna()
+        if len(apart) > 1:
+            found = statistics.mean(by_document.loc[apart.index, row["by"]], results.confidence)
+            more = statistics.mean(apart, results.confidence)
+            yield {**known, **row, **columns(found, "purity"),
+                   **columns(more, "ours_more", "ours_more_"),
+                   "documents": found.documents}  # fmt: skip
 
 
 @cache

@@ -187,6 +187,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "ablations": ablations.table,
     "stability": ablations.mitigations,
     "contents": contents.table,
+    "purest": contents.purest,
     "information": contents.information,
     "copying": copying,
     "leak": leak,

@@ -19,16 +19,18 @@ from analysis.rows import need, only
 CAPTION = (
     "Above: change of the perplexity under the training gate against the default (K = 8, window "
     "128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Below: tokens in the "
-    "largest group, the mean over layers. Filled: ours with 95% intervals over documents, SmolLM2 "
-    "on plays after 24 steps, and after the paper's 4,000 on texts of 256 tokens; below also a "
-    "small model on articles after 4,000 (both with shorter windows, counted as the paper's that "
-    "they stand for). Hollow: the paper's GPT-2 on PG-19, without intervals."
+    "largest group, the mean over layers. Filled: ours with 95% intervals over documents (and over "
+    "seeds, where the table `ablations` has several in a row), SmolLM2 on plays after 24 steps, "
+    "and after the paper's 4,000 on texts of 256 tokens; below also a small model on articles "
+    "after 4,000 (both with shorter windows, counted as the paper's that they stand for). Hollow: "
+    "the paper's GPT-2 on PG-19, without intervals."
 )
 FURTHER = (
     "The paper's setup with one setting changed that the paper leaves alone (routers alone "
     "trained, SmolLM2, plays, 24 steps). Above: change of perplexity against the default, with 95% "
-    "intervals over seeds and documents. Below: distant pairs that the hard mask keeps. Shared: "
-    "so many layers use the groups of the first of them."
+    "intervals over documents. A row of one seed says nothing of other seeds; its number stands in "
+    "the title and, row by row, in the table `ablations`. Below: distant pairs that the hard mask "
+    "keeps. Shared: so many layers use the groups of the first of them."
 )
 TITLES = {
     "k": "groups K", "window": "window (tokens)", "tau": "temperature",
@@ -133,7 +135,16 @@ def further(results: Results) -> Figure:
         finish(above, below, range(len(own)), [named(setting, each) for each in own["value"]],
                setting)  # fmt: skip
     style.legend(figure, figure.axes, 2)
+    style.title(figure, read(frame))
     return figure
+
+
+def read(frame: pd.DataFrame) -> str:
+    """How many documents and seeds the rows' intervals are over, in words."""
+    documents, seeds = (sorted({int(each) for each in frame[name].dropna()})
+                        for name in ("documents", "seeds"))  # fmt: skip
+    return (f"intervals over {' or '.join(map(str, documents))} documents, "
+            f"{' or '.join(map(str, seeds))} seed{'s' * (seeds != [1])} a row")  # fmt: skip
 
 
 def beside(above: Axes, below: Axes, rows: pd.DataFrame) -> None:

@@ -1,7 +1,8 @@
 """Rules of what groups hold: Section 5.
 
-The paper does not say which layer its groups are of. Of every layer's groups, the one that is
-purest of a category on validation documents stands for it, and is judged on test documents.
+The paper does not say which layer its groups are of. So every way to group the same tokens, ours
+and the others, names its group of all layers that is purest of a category on validation documents,
+and is judged on test documents. A group speaks for the paper's where it beats every other way's.
 """
 
 from __future__ import annotations
@@ -13,22 +14,29 @@ import pandas as pd
 from analysis import contents, scope
 from analysis.paper import Claim, printed
 from analysis.results import Results
-from analysis.rows import Missing, columns, need, only
-from analysis.rules.registry import EARLY, Outcome, Verdict, around, facts, points, rule, told
+from analysis.rows import Missing, columns, need, only, row_of
+from analysis.rules.registry import (
+    EARLY,
+    Outcome,
+    Verdict,
+    around,
+    facts,
+    interval,
+    points,
+    rule,
+    told,
+)
 from experiments import statistics
 from experiments.settings import Tolerances
 
 HALF = 50.0  # percent from which on a group is one of a category
 
 
-def chosen(results: Results, group: str) -> tuple[pd.Series, pd.DataFrame] | None:
-    """The group of ours that stands for one of the paper's, and its test rows."""
+def chosen(results: Results, group: str) -> tuple[pd.Series, pd.DataFrame]:
+    """Rows of :func:`contents.purest` for one of the paper's groups: ours, and of other ways."""
     (row,) = printed("groups", group=group)
-    best = contents.best(results, row["category"])
-    if best is None:
-        return None
-    own = only(contents.right(results), by="groups", layer=best["layer"], group=best["group"])
-    return None if len(own) < 2 else (best, own)
+    every = only(contents.purest(results), category=row["category"])
+    return need(row_of(every, by="groups")), every[every["by"] != "groups"]
 
 
 def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
@@ -36,24 +44,30 @@ def known(results: Results, own: pd.DataFrame) -> dict[str, Any]:
     return facts({**own.iloc[0], "documents": own["document"].nunique()}, results)
 
 
-def few(claim: Claim, results: Results, own: pd.DataFrame) -> bool:
+def few(claim: Claim, results: Results, own: Any) -> bool:
     """Whether the routers trained for fewer steps than the paper's: then nothing is refuted."""
-    return scope.fewer_steps(claim, results, own.iloc[0]["cell"])
+    return scope.fewer_steps(claim, results, own["cell"])
 
 
-def purity(results: Results, own: pd.DataFrame) -> dict[str, float]:
-    """Percent of the group's test tokens that have its category."""
-    by = own.groupby(["document", "sha"])[["hits", "members"]].sum()
-    found = statistics.mean(100 * by["hits"] / by["members"], results.confidence)
-    return columns(found, "ours")
+def place(ours: pd.Series) -> str:
+    """A group and its purity, in words; that it is not one of its category, where that is so."""
+    none = f"no group is mostly of {ours['category']}; the purest, " if ours["high"] < HALF else ""
+    return (f"{none}layer {ours['layer']}, group {ours['group']}: {ours['purity']:.0f}% "
+            f"({ours['low']:.0f} to {ours['high']:.0f}) of its tokens")  # fmt: skip
 
 
-def against_others(results: Results, layer: int) -> tuple[bool, str]:
-    """Whether a layer's groups say more of parts of speech than k-means and than chance."""
-    own = only(contents.table(results), layer=layer, by=["kmeans", "permuted"])
-    words = "; ".join(f"{contents.WAYS[row['by']]} {row['purity']:.0f}%, so learnt groups "
-                      f"{points(row, 'ours_more', 0)}" for _, row in own.iterrows())  # fmt: skip
-    return bool((own["ours_more_low"] > 0).all()), words
+def beside(others: pd.DataFrame) -> tuple[bool, bool, str]:
+    """Whether the learnt group is purer than that of every other way, whether one's is purer, and
+    words for each way, the purest first."""
+    ordered = others.sort_values("purity", ascending=False)
+    won, lost = ordered["ours_more_low"] > 0, ordered["ours_more_high"] < 0
+    words = "; ".join(
+        f"{'beats' if more else 'loses to' if less else 'cannot be told from'} "
+        f"{contents.WAYS[row['by']]} ({row['purity']:.0f}%), {points(row, 'ours_more')}"
+        for (_, row), more, less in zip(ordered.iterrows(), won, lost, strict=True)
+    )
+    whole = set(contents.WAYS) == {"groups", *others["by"]}
+    return whole and bool(won.all()), bool(lost.any()), words
 
 
 def better_layers(results: Results) -> str:
@@ -66,64 +80,63 @@ def better_layers(results: Results) -> str:
 
 @rule(
     "groups.{group}.category",
-    refuted="after as many steps, no group is mostly of this category on test documents",
+    refuted="after as many steps, no group is mostly of this category on test documents, or "
+    "another way to group the same tokens has one that is purer",
 )
 def category(claim: Claim, results: Results, group: str) -> Outcome:
     """Whether a group holds mostly this category, and whether groups are needed to see it."""
-    need(contents.table(results))
-    found = chosen(results, group)
-    if found is None:
-        first = contents.right(results).head(1)
-        why = f"in no layer is a group mostly of {claim.paper} on validation documents"
-        early = few(claim, results, first)
-        return Outcome(told(False, not early), why + EARLY * early, **known(results, first))
-    best, own = found
-    value, (more, words) = purity(results, own), against_others(results, int(best["layer"]))
-    early = few(claim, results, own) and value["high"] < HALF
-    verdict = told(value["low"] > HALF and more, value["high"] < HALF and not early)
-    why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
-           f"({value['low']:.0f} to {value['high']:.0f}) of its tokens{EARLY * early}; the layer's "
-           f"tokens by part of speech: {words}; {better_layers(results)}")  # fmt: skip
-    return Outcome(verdict, why, **value, **known(results, own))
+    ours, others = chosen(results, group)
+    won, lost, words = beside(others)
+    against, early = bool(ours["high"] < HALF or lost), few(claim, results, ours)
+    verdict = told(ours["low"] > HALF and won, against and not early)
+    why = (f"{place(ours)}{EARLY * (against and early)}; chosen alike, it {words}; "
+           f"{better_layers(results)}")  # fmt: skip
+    return Outcome(verdict, why, **interval(ours, "purity", 1), **facts(ours, results))
 
 
 @rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit "
       "same_share from the paper's")  # fmt: skip
 def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outcome:
-    """How pure the purest group of that category is."""
-    best, own = need(chosen(results, group))
-    value, paper = purity(results, own), claim.figure
-    verdict, early = around(value, paper, limits.same_share, few(claim, results, own))
-    why = (f"layer {best['layer']}, group {best['group']}: {value['ours']:.0f}% "
-           f"({value['low']:.0f} to {value['high']:.0f}); the paper {paper:g}%{early}")  # fmt: skip
-    return Outcome(verdict, why, **value, **known(results, own))
+    """How pure the purest group of that category is; as pure as the paper's says something of
+    groups only where no other way to group has one."""
+    ours, others = chosen(results, group)
+    value, paper = interval(ours, "purity", 1), claim.figure
+    won, _, words = beside(others)
+    verdict, early = around(value, paper, limits.same_share, few(claim, results, ours))
+    if verdict == Verdict.DIRECTION and not won:
+        verdict = Verdict.INCONCLUSIVE
+    why = f"{place(ours)}; the paper {paper:g}%{early}; chosen alike, it {words}"
+    return Outcome(verdict, why, **value, **facts(ours, results))
 
 
 @rule(
     "groups.{group}.top_tokens",
-    refuted="after as many steps, none of the paper's tokens among the most frequent",
+    refuted="after as many steps, none of the paper's tokens among the most frequent, or no group "
+    "that is mostly of the category",
 )
 def tokens(claim: Claim, results: Results, group: str) -> Outcome:
     """How many of the paper's most frequent tokens are among ours, and how many groups of all
     layers have as many: the words are frequent everywhere."""
-    best, own = need(chosen(results, group))
+    ours, others = chosen(results, group)
     theirs = [word.lower() for word in str(claim.paper).split()]
     shared = shared_words(results, theirs)
-    same = int(shared[(best["layer"], best["group"])])
-    chance = float((shared >= same).mean())
-    early = not same and few(claim, results, own)
-    verdict = told(2 * same >= len(theirs) and chance <= 1 - results.confidence,
-                   not same and not early)  # fmt: skip
-    why = (f"layer {best['layer']}, group {best['group']} has {same} of the paper's {len(theirs)} "
-           f"among the most frequent tokens of a document; so have {chance:.0%} of all "
-           f"groups{EARLY * early}")  # fmt: skip
-    return Outcome(verdict, why, **known(results, own))
+    same, *rest = (int(shared[tuple(row[contents.KEY])])
+                   for row in (ours, *(row for _, row in others.iterrows())))  # fmt: skip
+    chance = float((shared["groups"] >= same).mean())
+    against, early = bool(not same or ours["high"] < HALF), few(claim, results, ours)
+    good = 2 * same >= len(theirs) and chance <= 1 - results.confidence and same > max(rest)
+    verdict = told(good and ours["low"] > HALF, against and not early)
+    words = ", ".join(f"that of {contents.WAYS[by]} {count}"
+                      for by, count in zip(others["by"], rest, strict=True))  # fmt: skip
+    why = (f"{place(ours)}; it has {same} of the paper's {len(theirs)} among the most frequent "
+           f"tokens of a document, {words}; {chance:.0%} of all learnt groups have as many"
+           f"{EARLY * (against and early)}")  # fmt: skip
+    return Outcome(verdict, why, **facts(ours, results))
 
 
 def shared_words(results: Results, words: list[str]) -> pd.Series:
-    """How many of these words each learnt group has among its most frequent tokens."""
-    frame = contents.right(results)
-    own = only(frame, by="groups").groupby(["layer", "group"])["top"]
+    """How many of these words each group, of each way, has among its most frequent tokens."""
+    own = contents.right(results).groupby(contents.KEY)["top"]
     return own.agg(lambda top: len(set(words) & set(" ".join(top.dropna()).lower().split())))
 
 
@@ -140,7 +153,7 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     found = statistics.mean(by_document, results.confidence)
     factor = 100 if claim.column == "confidence" else 1  # the paper's is a share
     percent, paper = columns(found, "ours", scale=factor), factor * claim.figure
-    early = few(claim, results, own)
+    early = few(claim, results, own.iloc[0])
     verdict, said = around(percent, paper, limits.same_share, early)
     why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
            f"layers; the paper {paper:g}%{said}")  # fmt: skip
@@ -154,16 +167,19 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     refuted="after as many steps, an interval wholly more than the limit same_share below",
 )
 def persists(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
-    """Whether groups trained with all weights hold parts of speech as well as others do."""
+    """Whether groups trained with all weights hold parts of speech as well as those of routers
+    alone. These are two trainings: neither goes on from the other."""
     alone, tuned = (need(contents.right(results, each)) for each in (contents.OWN, contents.TUNED))
     before, after = (contents.by_document(only(own, by="groups")) for own in (alone, tuned))
     found = statistics.mean(100 * (after - before).dropna(), results.confidence)
     limit = limits.same_share
-    early = few(claim, results, tuned)
+    early = few(claim, results, tuned.iloc[0])
     verdict = told(found.low > -limit and not early, found.high < -limit and not early)
-    why = (f"{100 * after.mean():.1f}% of the tokens have their group's part of speech; "
-           f"{100 * before.mean():.1f}% where routers alone were trained, so "
-           f"{points(vars(found), 'value')}{EARLY * early}")  # fmt: skip
+    seeds = [", ".join(map(str, sorted(own["seed"].unique()))) for own in (tuned, alone)]
+    why = (f"{100 * after.mean():.1f}% of the tokens have their group's part of speech where all "
+           f"weights were trained (seed {seeds[0]}), {100 * before.mean():.1f}% in another "
+           f"training, of routers alone (seed {seeds[1]}; the same seed draws the same routers), "
+           f"so {points(vars(found), 'value')}{EARLY * early}")  # fmt: skip
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, tuned))
 
 

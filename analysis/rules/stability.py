@@ -30,7 +30,7 @@ ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank
 WORDS = {"drift": "centroids moved by {:.2f} of their norm",
          "shift": "hidden states moved by {:.2f} of their norm",
          "lost_rank": "projected tokens lost {:.0%} of their dimensions"}  # fmt: skip
-PLAIN, SINKHORN = "plain softmax", "sinkhorn"
+PLAIN, SINKHORN, LOSSES = "plain softmax", "sinkhorn", "entropy-and-balance-loss"
 CONVERGED = "steady_converged-sinkhorn_iterations1000"
 SEEN = {True: "yes", False: "no", None: "cannot be told"}
 DETACHED = "stop-gradient-on-inputs"
@@ -202,7 +202,26 @@ def converged(results: Results, limits: Tolerances) -> Outcome:
     return Outcome(verdict, why, **shares, **facts(known, results))
 
 
-METHODS = {"softmax-and-balance-loss": "entropy-and-balance-loss", SINKHORN: SINKHORN}
+@rule("ours.sinkhorn.losses", refuted="an interval of the difference, Sinkhorn minus losses, "
+      "wholly above zero")  # fmt: skip
+def beside_losses(results: Results) -> Outcome:
+    """The largest group under Sinkhorn beside that under losses of entropy and balance, paired by
+    document, after as many steps as the paper's."""
+    even, losses = (trained(results, name, True, "largest") for name in (SINKHORN, LOSSES))
+    cells = [results.cells[row["cell"]] for row in (even, losses)]
+    if any(scope.fewer_steps(None, results, cell.name) for cell in cells):
+        raise Missing
+    row = {**of_groups(even), **ablations.largest(results, *cells)}
+    need(row.get("points"))
+    verdict = told(row["points_high"] < 0, row["points_low"] > 0)
+    why = (f"{even['largest']:.0f}% of the tokens in the largest of {even['groups']} groups under "
+           f"Sinkhorn, {losses['largest']:.0f}% under losses of entropy and balance, "
+           f"{points(row)}, paired by document; {cells[0].model}")  # fmt: skip
+    return Outcome(verdict, why, **interval(row, "points", 1),
+                   **known(row, results, "documents"))  # fmt: skip
+
+
+METHODS = {"softmax-and-balance-loss": LOSSES, SINKHORN: SINKHORN}
 
 
 @rule(

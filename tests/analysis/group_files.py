@@ -66,9 +66,11 @@ CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verb
 
 def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .",
                    category: str = "punctuation", even: int = 0, block: str = "held",
+                   last: float | None = None, same: bool = False,
                    regime: Any = NOTHING) -> None:  # fmt: skip
     """Eight groups in each of three layers, the first of which holds a category, and that of the
-    first layer its most frequent tokens; on both sides."""
+    first layer its most frequent tokens; on both sides. ``last``: what k-means' group of the last
+    layer holds of it; ``same``: other ways' groups have the tokens, too."""
     known = {"method": DEFAULT, "regime": regime}
     for reading in ("contents_search", "contents"):
         rows = []
@@ -77,16 +79,22 @@ def write_contents(root: Path, pure: float, kmeans: float = 0.3, top: str = ", .
             for by, own in ways.items():
                 for group in range(8):
                     members = 1000 + (even if group == 0 else 0)
-                    share = own + 0.01 * (n % 2)
+                    pure_here = last if last and by == "kmeans" and layer == 2 else own
+                    share = pure_here + 0.01 * (n % 2)
                     held = dict.fromkeys(CATEGORIES, 0)
                     held["other"] = round(members * (1 - share))
                     held[category if group == 0 else "content nouns"] += members - held["other"]
                     row = {"seed": 0, "condition": "soft", "budget": "own", "layer": layer,
                            "document": f"play {n}", "sha": f"{n:012x}", "by": by,
                            "group": group, "members": members,
-                           "top": "of in" if layer or group else top}  # fmt: skip
+                           "top": top if has_top(by, layer, group, same) else "of in"}  # fmt: skip
                     rows.append(row | held)
         write_read(root, block, rows, reading=reading, kind="contents", **known)
+
+
+def has_top(by: str, layer: int, group: int, same: bool) -> bool:
+    """Whether a group is the one whose most frequent tokens are the category's."""
+    return layer == group == 0 and (same or by == "groups")
 
 
 def write_information(root: Path, block: str, *by_document: str) -> None:

@@ -49,8 +49,9 @@ def test_a_new_block_is_a_row_and_a_panel(
     assert own["change"].notna().all()
     assert own["hard_change"].notna().all()
     assert own["distant_density"].between(0, 1).all()
-    titles = [axis.get_title(loc="left") for axis in further(results).axes]
-    assert "training gate" in titles
+    figure = further(results)
+    assert "training gate" in [axis.get_title(loc="left") for axis in figure.axes]
+    assert figure.get_suptitle() == "intervals over 2 documents, 1 seed a row"
 
 
 def test_shares_are_compared_over_the_seeds_that_both_have(results: Results) -> None:

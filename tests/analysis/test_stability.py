@@ -5,14 +5,15 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import ablations
-from analysis.figures.groups import dominance
+from analysis.figures.groups import FIRST, OTHERS, dominance
 from analysis.paper import claims
 from analysis.results import Results
 from analysis.rules.ablations import with_value
 from analysis.rules.registry import Verdict, decide
 from analysis.rules.stability import PLAIN, trained
 from experiments.settings import Tolerances
-from tests.analysis.group_files import JOINT, write_ablation, write_cure
+from tests.analysis.group_files import JOINT, write_ablation, write_cure, write_groups
+from tests.analysis.result_files import NOTHING, RECIPE
 
 LONG = {**JOINT, "steps": 4000}
 
@@ -46,6 +47,28 @@ def test_each_training_has_panels_of_its_own(results: Results) -> None:
             write_cure(results.root, mitigation, 20.0, base=base, steps=steps)
     ends = [axis.get_lines()[0].get_xdata()[-1] for axis in dominance(results).axes[::2]]
     assert ends == [60, 4000]
+
+
+def test_lines_that_no_eye_would_keep_apart_are_faint(results: Results) -> None:
+    for mitigation in (*FIRST, "softmax_x5", "stop_gradient", "ema", "recluster"):
+        write_cure(results.root, mitigation, 20.0)
+    figure = dominance(results)
+    (faint,) = (sum(line.get_label() == OTHERS for line in axis.get_lines())
+                for axis in figure.axes[:1])  # fmt: skip
+    assert faint == 4
+    assert len(figure.legends[0].get_texts()) == len(FIRST) + 1 <= 7
+
+
+def test_how_uneven_groups_are_stands_beside_the_largest(results: Results) -> None:
+    write_cure(results.root, "none", 80.0, one_plus_cv2=3.0)
+    write_groups(results.root, "held_recipe", 16.0, method=RECIPE | {"num_groups": 18},
+                 regime=NOTHING)  # fmt: skip
+    watched, recipe = ablations.mitigations(results).to_dict("records")
+    assert round(watched["one_plus_cv2"], 2) == 3.0
+    assert watched["one_plus_cv2_low"] < 3.0 < watched["one_plus_cv2_high"]
+    assert (recipe["name"], recipe["groups"]) == (ablations.BALANCED_NAME, 18)
+    assert (round(recipe["one_plus_cv2"], 2), round(recipe["largest"])) == (1.1, 16)
+    assert pd.isna(recipe["drift"])
 
 
 def test_groups_are_judged_by_the_longest_training_and_perplexity_is_not(

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.pages import findings
+from tests.analysis.group_files import write_contents
 from tests.analysis.result_files import ROUTERS, write_adapted, write_masks
 
 MINUS = "\N{MINUS SIGN}"
@@ -51,6 +52,20 @@ def test_a_row_must_be_the_only_one(results):
         asked["row"]("quality", cell="recipe")
     row = asked["row"]("quality", cell="recipe", budget="0.25")
     assert row["distant_density"] == 0.25
+
+
+@pytest.mark.parametrize("last", [0.95, None])
+def test_k_means_is_said_to_be_as_pure_only_where_it_is(results, last):
+    write_contents(results.root, 0.9, last=last)
+    asked = findings.found(results, [])
+    if last:
+        assert f"this is {MINUS}5.0 points" in asked["best_of"]("punctuation")
+    for sentence in (lambda: asked["best_of"]("punctuation"), asked["none_purer"]):
+        if last:
+            assert "k-means" in sentence()
+        else:
+            with pytest.raises(ValueError, match="findings: "):
+                sentence()
 
 
 def test_a_line_without_results_says_so(results):

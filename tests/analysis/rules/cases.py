@@ -16,6 +16,7 @@ from tests.analysis.rules.writers import (
     H200,
     IN_SETTING,
     INCONCLUSIVE,
+    LATE,
     LONG,
     MILLION,
     NOT_REPRODUCED,
@@ -352,6 +353,10 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "converged": [
         ("ours.sinkhorn.converged", settled(15.0, 14.0), DIRECTION, settled(70.0, 14.0)),
     ],
+    "beside_losses": [
+        ("ours.sinkhorn.losses", cures(("sinkhorn", 13.0, LATE), ("softmax", 22.0, LATE)),
+         DIRECTION, cures(("sinkhorn", 31.0, LATE), ("softmax", 22.0, LATE))),
+    ],
     "lora_perplexity": [
         ("table3.lora-r4.ppl", lora(-0.2), DIRECTION, lora(0.1)),
         ("table4.lora-r4-lr1e-5.ppl", lora(-0.1), DIRECTION, lora(0.1)),
@@ -367,10 +372,14 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("groups.g4.category", holds(0.9), DIRECTION, holds(0.45, kmeans=0.2, regime=TRAINED)),
         ("groups.g3.category", holds(0.9, category="determiners"), DIRECTION,
          holds(0.9, regime=TRAINED)),
+        ("groups.g4.category", holds(0.9), DIRECTION,  # k-means has a purer one in another layer
+         holds(0.9, last=0.95, regime=TRAINED)),
     ],
     "pure": [("groups.g4.purity", holds(0.95), DIRECTION, holds(0.6, regime=TRAINED))],
     "tokens": [
         ("groups.g4.top_tokens", holds(0.9), DIRECTION, holds(0.9, top="a the", regime=TRAINED)),
+        ("groups.g5.top_tokens", holds(0.9, category="connectives", top="who and"), DIRECTION,
+         holds(0.9, top="who and", regime=TRAINED)),  # no group of connectives
     ],
     "even": [
         ("groups.notes.assignment.largest_share", holds(0.9, regime=TRAINED), DIRECTION,

@@ -19,6 +19,7 @@ from tests.analysis.rules.writers import (
     GROWING,
     H200,
     INCONCLUSIVE,
+    LATE,
     NOT_REPRODUCED,
     REPRODUCED,
     TRAINED,
@@ -48,7 +49,6 @@ from tests.analysis.rules.writers import (
 )
 
 SINKHORN: Any = ("sinkhorn", 13.0, {})
-LATE: Any = {"steps": 4000, "base": "steady"}
 SHAKEN: Any = ("recluster", 60.0, {"agreement": 0.5})
 
 
@@ -128,7 +128,13 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("table9.k.32.centroid_ppl", ablated(-0.1, 24.0, num_groups=32)),  # after 24 steps
         ("groups.g4.purity", holds(0.6)),
         ("groups.notes.full-finetuning.persists", persisting(0.6)),
-        ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says as much
+        ("groups.g4.category", holds(0.9, kmeans=0.95)),  # k-means says more, after few steps
+        ("groups.g4.category", holds(0.9, last=0.95)),  # so it does in another layer
+        ("groups.g4.category", holds(0.9, kmeans=0.9, regime=TRAINED)),  # as much
+        ("groups.g4.purity", holds(0.95, last=0.95, regime=TRAINED)),
+        ("groups.g4.top_tokens", holds(0.9, same=True)),  # as those of other ways
+        ("groups.g5.top_tokens", holds(0.9)),  # no group of connectives, after few steps
+        ("ours.sinkhorn.losses", cures(("sinkhorn", 22.0, LATE), ("softmax", 22.0, LATE))),
         ("ours.ruler.window", beside_window(0.0, kept=0.05)),  # the recipe keeps more pairs
         ("ours.ruler.window", beside_window(1.0, kept=0.15)),  # and here the window does
         ("table1.longformer.lambada", rivals_answers(0, "longformer", 0.0)),  # out of its reach

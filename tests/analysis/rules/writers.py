@@ -192,6 +192,9 @@ def cures(*known: tuple[str, float, dict[str, Any]]) -> Writer:
     return write
 
 
+LATE: Any = {"steps": 4000, "base": "steady"}
+
+
 def settled(few: float, many: float) -> Writer:
     """Percent in the largest group as trained, and after a thousand iterations."""
 
