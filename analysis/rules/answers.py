@@ -123,8 +123,7 @@ def unexposed(results: Results) -> Outcome:
     *(f"table1.{method}.{task}" for method in ANSWERED for task in TASKS),
     *(f"table10.{method}.{task}" for method in ANSWERED for task in TASKS),
     refuted="where the paper's score changes by more than the limit same_score, an interval within "
-    "that limit or on the other side of zero, if the mask reaches the questions; where it does "
-    "not, one wholly beyond the limit",
+    "that limit or on the other side of zero, if the mask reaches the questions",
 )
 def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """A benchmark under a rival, or after fine-tuning, beside the pretrained model's."""
@@ -137,9 +136,9 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     verdict, said = beside(row, more, limit, limits.much_less, few, STAYS)
     masked = not trained and method != "performer"
     if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
-        verdict = {Verdict.DIRECTION: Verdict.ARITHMETIC,
-                   Verdict.NOT_REPRODUCED: Verdict.INCONCLUSIVE}.get(verdict, verdict)  # fmt: skip
-    share = f"; {row['exposed_questions_percent']:.0f}% of the questions are longer than its window"
+        verdict = Verdict.INCONCLUSIVE  # of the paper's masks, 32 keys a query reach most
+    share = (f"; {row['exposed_questions_percent']:.0f}% of the questions are longer than its "
+             "window, which is ours")  # fmt: skip
     reach = f"{share}{narrower(claim, results, method)}" if masked else ""
     why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
            f"{said}{reach}")  # fmt: skip
@@ -153,7 +152,7 @@ def narrower(claim: Claim, results: Results, method: str) -> str:
     if method != "longformer" or own.empty:
         return ""
     row = own.iloc[0]
-    return f", and the paper names none; of {int(row['window'])} tokens {points(row)}"
+    return f", the paper names none; of {int(row['window'])} tokens {points(row)}"
 
 
 @rule("gsm8k.mistral-7b.focus.accuracy", refuted="an interval wholly beyond same_score, where the "

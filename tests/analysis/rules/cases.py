@@ -281,7 +281,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          rivals_answers(0, "performer")),
         ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq"), DIRECTION,
          rivals_answers(9, "sparq")),
-        ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq", 0.0), ARITHMETIC,
+        # Whatever is under our window is no evidence of the paper's 32 keys a query.
+        ("table10.sparq-mean-reallocation.lambada", rivals_answers(0, "sparq", 0.0), INCONCLUSIVE,
          rivals_answers(9, "sparq")),
     ],
     "sums": [
