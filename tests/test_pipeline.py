@@ -55,6 +55,7 @@ def test_every_experiment_and_seed_has_its_stages(chosen: Settings, stages: Any)
     assert set(stages) == wanted
 
 
+@pytest.mark.timeout(600)
 def test_every_plan_that_a_stage_depends_on_is_written(chosen: Settings, stages: Any) -> None:
     needed = {str(dep) for stage in stages.values() for dep in stage.deps}
     asked = {name.removeprefix("data/plan/") for name in needed if name.startswith("data/plan/")}
@@ -65,6 +66,7 @@ def test_the_pipeline_is_read_from_top_to_bottom() -> None:
     assert len((ROOT / "dvc.yaml").read_text().splitlines()) <= 250
 
 
+@pytest.mark.timeout(600)
 def test_every_result_is_in_the_lock_of_a_stage(stages: Any) -> None:
     path = ROOT / "dvc.lock"
     lock = yaml.safe_load(path.read_text())["stages"] if path.is_file() else {}

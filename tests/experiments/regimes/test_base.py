@@ -87,7 +87,9 @@ def test_two_batches_of_one_are_one_step_of_two(work: Any, tmp_path: Path) -> No
     )
     parts, one = (fitted(chosen, name, tmp_path / name) for name in ("parts", "one"))
     assert parts.losses == pytest.approx(one.losses, rel=1e-5)
-    assert torch.allclose(trained_tensors(parts), trained_tensors(one), atol=1e-6)
+    # Adam divides by the gradient's size: of a tiny one the rounding shows, and processors differ.
+    near = 2e-3 * LORA["learning_rate"]
+    assert torch.allclose(trained_tensors(parts), trained_tensors(one), atol=near)
     assert list(parts.validation) == [1, 2, 3]
     assert one.validation == {}
     assert parts.validation[3] < parts.validation[1]
