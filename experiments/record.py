@@ -3,7 +3,7 @@
 `with Run(folder, cell.plain(), seeds) as run:` writes run.json when the block ends well: the
 settings of this run alone, seeds, versions, hardware, commit, wall time, peak memory. A block that
 raises writes none, so it always stands for a finished run. Of several processes that train together
-the first writes.
+the first writes. What earlier processes finished of it (`run.earlier`) counts in time and memory.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from experiments.settings import Settings
 
 PACKAGES = ("torch", "transformers", "pytorch-lightning", "peft", "numpy", "dvc", "safetensors")
+PEAKS = ("peak_memory_mb", "peak_gpu_memory_mb")
 ROOT = Path("results")
 # These change while a pipeline runs, or stand in every record whole: they make the code no other.
 NOT_CODE = (":!results", ":!dvc.lock", ":!params.yaml")
@@ -57,6 +59,7 @@ class Run:
         self.seeds, self.dtype = list(seeds), dtype
         self._notes: dict[str, Any] = {}
         self._started = 0.0
+        self._earlier: list[Mapping[str, Any] | None] = []
 
     def __enter__(self) -> Run:
         if first_process():
@@ -86,22 +89,37 @@ class Run:
             write_text(path, frame.to_csv(index=False))
         return path
 
+    @contextmanager
+    def part(self) -> Iterator[dict[str, Any]]:
+        """Fills a mapping, when the block ends well, with what it took and what ran it: to be kept
+        with a part of the run, which a later process may find and gives to :meth:`earlier`."""
+        took: dict[str, Any] = {}
+        started = time.monotonic()
+        yield took
+        took |= {"seconds": round(time.monotonic() - started, 3), **peaks(), **self._maker}
+
+    def earlier(self, took: Mapping[str, Any] | None) -> None:
+        """Counts a part that an earlier process made; None: it is not known what that took."""
+        self._earlier.append(took)
+
+    @cached_property
+    def _maker(self) -> dict[str, Any]:
+        return maker()  # once: git takes longer than some parts
+
     def provenance(self) -> dict[str, Any]:
         """What run.json holds."""
-        return {
+        own = {
             "command": " ".join(["python", *_command()]),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(time.monotonic() - self._started, 3),
-            "peak_memory_mb": round(peak_memory_mb(), 1),
-            "peak_gpu_memory_mb": _peak_gpu_memory_mb(),
-            "commit": commit(),
-            "versions": versions(),
-            "hardware": hardware(),
+            **peaks(),
+            **maker(),
             "dtype": self._dtype(),
             "seeds": self.seeds,
             "settings": self.settings,
             "notes": self._notes,
         }
+        return with_earlier(own, self._earlier) if self._earlier else own
 
     def _dtype(self) -> str | None:
         """What the wanted number format meant on this machine."""
@@ -110,6 +128,43 @@ class Run:
         from experiments.sources import models  # it takes seconds, and not every run has a model
 
         return str(models.resolve_dtype(self.dtype)).removeprefix("torch.")
+
+
+def peaks() -> dict[str, float | None]:
+    """Most memory of this process so far, by the names in :data:`PEAKS`."""
+    return dict(zip(PEAKS, (round(peak_memory_mb(), 1), _peak_gpu_memory_mb()), strict=True))
+
+
+def maker() -> dict[str, Any]:
+    """What code, packages and machine something is made by."""
+    return {"commit": commit(), "versions": versions(), "hardware": hardware()}
+
+
+def with_earlier(own: dict[str, Any], parts: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    """A process's record with what earlier ones made of the run: seconds added up, the greatest
+    memory, and in the notes what others made it. Seconds and memory are null where a part, made by
+    older code, does not tell its own."""
+    told = [part for part in parts if part is not None]
+    notes: dict[str, Any] = {"parts": len(parts)}
+    for name in ("commit", "versions", "hardware"):
+        if others := _others(own[name], [part[name] for part in told]):
+            notes[name] = others
+    taken: dict[str, Any] = dict.fromkeys(("wall_seconds", *PEAKS))
+    if len(told) < len(parts):
+        notes["untold"] = (f"{len(parts) - len(told)} parts do not tell what they took, nor what "
+                           "made them: time and memory of the whole are unknown")  # fmt: skip
+    else:
+        seconds = own["wall_seconds"] + sum(part["seconds"] for part in told)
+        taken["wall_seconds"] = round(seconds, 3)
+        for peak in PEAKS:
+            known = [each[peak] for each in (own, *told) if each[peak] is not None]
+            taken[peak] = max(known, default=None)
+    return own | taken | {"notes": own["notes"] | {"earlier": notes}}
+
+
+def _others(own: Any, theirs: Sequence[Any]) -> list[Any]:
+    """Each that differs from one's own, once."""
+    return [each for number, each in enumerate(theirs) if each not in (own, *theirs[:number])]
 
 
 def first_process() -> bool:

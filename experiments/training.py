@@ -19,8 +19,9 @@ import pandas as pd
 from experiments import imports, plans, record, registry, trained
 from experiments.record import Run
 from experiments.regimes.base import Regime
-from experiments.regimes.fitting import fit, refuse
+from experiments.regimes.fitting import fit
 from experiments.settings import Experiment, Settings
+from experiments.settings.machine import refuse
 from experiments.texts import streaming
 
 CHECKPOINTS = Path("checkpoints")

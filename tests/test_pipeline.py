@@ -83,7 +83,9 @@ def test_every_result_is_of_committed_code_and_these_settings(path: str, chosen:
     scale, name, *rest = Path(path).parts[1:-1]
     assert scale == chosen.scale
     if "status" not in told:
-        assert told["commit"]["dirty"] is False, f"{path}: made by code that was not committed"
+        before = told["notes"].get("earlier", {}).get("commit", [])
+        for each in (told["commit"], *before):
+            assert each["dirty"] is False, f"{path}: made by code that was not committed"
     if name in plans.MEASUREMENTS:
         assert told["settings"] == plans.measurement(name, chosen)
     elif rest[0] == "train":

@@ -34,11 +34,14 @@ Activations = Callable[[int], int]  # bytes that a step of so many windows makes
 @dataclass(frozen=True)
 class Hardware:
     """What an estimate is for: memory of a device in GiB, its peak in TFLOP/s (H100, dense
-    bfloat16, by its data sheet), and the share of that peak which a training reaches."""
+    bfloat16, by its data sheet), the share of that peak which a training reaches, its name, and
+    where the share is from."""
 
     gibibytes: float = 80.0
     tflops: float = 989.0
     share: float = 0.3
+    name: str = "H100"
+    reached: str = "a guess; others by --tflops and --share"
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
-"""Fits a regime: Lightning's trainer, what it cannot do here, checkpoints that outlive a kill."""
+"""Fits a regime: Lightning's trainer, and checkpoints that outlive a kill."""
 
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from pytorch_lightning.strategies import ModelParallelStrategy
 
 from experiments.record import written
 from experiments.regimes.base import Regime
-from experiments.settings import Experiment, Training
+from experiments.settings import Training
 
 
 def fit(regime: Regime, data: pl.LightningDataModule, folder: Path) -> int | None:
@@ -73,55 +71,6 @@ def strategy(how: Training) -> Any:
     if how.strategy == "fsdp2":
         return ModelParallelStrategy(how.processes, 1, save_distributed_checkpoint=False)
     return "ddp" if how.strategy == "ddp" or how.processes > 1 else "auto"
-
-
-def refuse(cell: Experiment) -> None:
-    """Refuses what this machine, or Lightning, cannot do.
-
-    Raises:
-        ValueError: the message starts with the field's name.
-    """
-    for field, why in reasons(cell):
-        raise ValueError(f"experiments.{cell.block}.{field}: {why}")
-
-
-def reasons(cell: Experiment) -> Iterator[tuple[str, str]]:
-    """Fields of a cell that trains, and why they cannot be kept here."""
-    how = cell.regime
-    assert isinstance(how, Training)  # noqa: S101 - the caller's to know
-    cards = torch.cuda.device_count()
-    if cards and how.devices > cards:
-        yield "regime.devices", f"{how.devices} asked for, {cards} there"
-    if how.processes > 1 and not cards and not torch.distributed.is_gloo_available():
-        yield "regime.devices", "without a GPU several processes need gloo"
-    started = int(os.environ.get("WORLD_SIZE", how.devices))  # torchrun's; Lightning starts its own
-    if how.processes > 1 and started != how.processes:
-        field = "nodes" if how.nodes > 1 else "devices"
-        yield f"regime.{field}", (f"nodes = {how.nodes} with devices = {how.devices} are "
-                                  f"{how.processes} processes, not {started}; scales/slurm.sbatch "
-                                  "starts them on each node by torchrun")  # fmt: skip
-    if how.batch_size % how.processes:
-        shared = f"cannot be shared by devices = {how.devices}"
-        many = f" on nodes = {how.nodes}" if how.nodes > 1 else ""
-        yield "regime.batch_size", f"{how.batch_size} windows {shared}{many}"
-    if how.precision == "16-mixed" and (not cards or how.strategy == "fsdp2"):
-        yield "regime.precision", "16-mixed needs a GPU and no fsdp2; take bf16-mixed"
-    if how.validate_every > how.steps:
-        yield "regime.validate_every", f"{how.validate_every} is above steps = {how.steps}"
-    # Modules must be the same before, in and after a step, where other code runs the model again.
-    shared = cell.method.fields.get("shared_layers", 1) > 1
-    shuffled = getattr(how, "shuffled", False)
-    if cell.method.name not in ("full", "focus") or shuffled or shared:
-        only = "is for methods full and focus alone, without shuffled gates or shared layers"
-        if how.strategy == "fsdp2":
-            yield "regime.strategy", f"fsdp2 {only}"
-        if how.checkpoint_activations:
-            yield "regime.checkpoint_activations", only
-    if how.strategy == "fsdp2" and cell.method.fields.get("allocated"):
-        yield "method.allocated", ("groups are shared out of a whole model; train by fsdp2, "
-                                   "and share them out in what starts from that")  # fmt: skip
-    if how.name == "scratch" and cell.start is not None:
-        yield "start", "regime scratch starts from random weights"
 
 
 class Bar(TQDMProgressBar):

@@ -7,6 +7,7 @@ import sys
 
 from experiments import settings
 from experiments.command import reported
+from experiments.settings import machine
 
 
 @reported("params.yaml")
@@ -25,6 +26,16 @@ def main(arguments: list[str] | None = None) -> None:
     for block, cells in chosen.experiments.items():
         names = ", ".join(cells) if len(cells) > 1 else chosen.cell(block).method.name
         print(f"  {block}: {names}")
+    for line in impossible(chosen):
+        print(f"warning: cannot be trained here: {line}")
+
+
+def impossible(chosen: settings.Settings) -> list[str]:
+    """What keeps experiments from being trained on this machine, which may be another's to do."""
+    cells = [cell for cells in chosen.experiments.values() for cell in cells.values()]
+    return list(dict.fromkeys(f"experiments.{cell.block}.{field}: {why}"
+                              for cell in cells if cell.trains
+                              for field, why in machine.reasons(cell, started=False)))  # fmt: skip
 
 
 def core_targets(chosen: settings.Settings) -> list[str]:

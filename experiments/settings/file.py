@@ -186,10 +186,10 @@ def _check(settings: Settings) -> None:
         _check_timed(f"{name}.experiments", getattr(settings, name), settings)
 
 
-def _known(path: str, names: Any, known: Mapping[str, Any], more: str = "") -> None:
+def _known(path: str, names: Any, known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(f"{path}: {name!r} is unknown; {near(name, known)}{more}")
+            raise ValueError(f"{path}: {name!r} is unknown; {near(name, known)}")
 
 
 def _check_against(path: str, cell: Experiment, settings: Settings) -> None:
@@ -216,11 +216,14 @@ def _check_model(path: str, name: str) -> None:
     """A model of the list, one of random weights, or a folder of the user's own."""
     from experiments.sources.catalogue import TINY, override
 
-    if not name.startswith(TINY) and override(name) is None:
-        own = (
-            "" if os.environ.get("FOCUS_DATA") else " (FOCUS_DATA, which may have more, is not set)"
-        )
-        _known(f"{path}.model", [name], _models(), own)
+    if name.startswith(TINY) or name in _models() or override(name) is not None:
+        return
+    own = "" if os.environ.get("FOCUS_DATA") else ", which is not set"
+    raise ValueError(
+        f"{path}.model: {name!r} is unknown; there are {', '.join(_models())}. Add one to "
+        "experiments/sources/sources.yaml, with role: model, or put a transformers folder of that "
+        f"name into the folder FOCUS_DATA{own}"
+    )
 
 
 @cache

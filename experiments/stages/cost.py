@@ -6,15 +6,16 @@ at that scale (params.yaml, scales/), with the model in the place of its own. `-
 results/tables/plan.csv, a row a model and scale, which `python -m analysis` draws.
 
 Training is counted under the gate `log`: steps under `straight_through` also run the hard mask once
-forwards. Hours are operations over the peak times the share that a training reaches of it: a guess
-that `--share` states, to be replaced by what a first run shows.
+forwards. Hours are operations over what the scale's machine does in one: two cores, as fast as the
+results say they were (experiments/costs/machines.py), or an H100 that reaches a share of its peak,
+a guess. `--tflops`, `--share` and `--gibibytes` are for another machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -23,10 +24,10 @@ from experiments import settings
 from experiments.command import reported
 from experiments.costs import shapes
 from experiments.costs.estimate import Hardware, estimate
+from experiments.costs.machines import TABLE, usual
 from experiments.settings import SCALES
 from experiments.sources.models import TINY
 
-TABLE = Path("results/tables/plan.csv")
 PARTS = {"weights": "weights and routers", "gathered": "gathered layers", "gradients": "gradients",
          "optimiser": "optimiser", "activations": "activations", "cache": "key/value cache",
          "total": "together"}  # fmt: skip
@@ -36,19 +37,18 @@ PARTS = {"weights": "weights and routers", "gathered": "gathered layers", "gradi
 def main(arguments: list[str] | None = None) -> None:
     """The command line of the stage."""
     options = _parser().parse_args(arguments)
-    hardware = Hardware(options.gibibytes, options.tflops, options.share)
     if options.all:
-        write(options.experiment, hardware)
+        write(options)
         return
     if options.model is None:
         raise ValueError(f"model: name one of {', '.join(shapes.names())}, or give --all")
     chosen = settings.load(scale=options.scale)
+    hardware = hardware_of(chosen.scale, options)
     row = estimate(options.model, chosen, options.experiment, hardware)
     print("\n".join(described(row, hardware)))
 
 
 def _parser() -> argparse.ArgumentParser:
-    usual = Hardware()
     parser = argparse.ArgumentParser(
         prog="python -m experiments.stages.cost", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -57,21 +57,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", help=f"one of {', '.join(SCALES)}; params.yaml's")
     parser.add_argument("--experiment", default="recipe", help="one that trains routers (recipe)")
     parser.add_argument("--all", action="store_true", help=f"every model and scale, to {TABLE}")
-    parser.add_argument("--gibibytes", type=float, default=usual.gibibytes,
-                        help="memory of a device (%(default)s)")  # fmt: skip
-    parser.add_argument("--tflops", type=float, default=usual.tflops,
-                        help="peak of a device (%(default)s: H100, dense bfloat16)")  # fmt: skip
-    parser.add_argument("--share", type=float, default=usual.share,
-                        help="of the peak that is reached, a guess (%(default)s)")  # fmt: skip
+    usual = "(the scale's machine)"
+    parser.add_argument("--gibibytes", type=float, help=f"memory of a device {usual}")
+    parser.add_argument("--tflops", type=float, help=f"peak of a device {usual}")
+    parser.add_argument("--share", type=float, help=f"of the peak that is reached {usual}")
     return parser
 
 
-def write(block: str, hardware: Hardware) -> None:
+def hardware_of(scale: str, options: argparse.Namespace) -> Hardware:
+    """The machine of a scale, with what the command line says of another."""
+    told = {name: getattr(options, name) for name in ("tflops", "share")}
+    given = {name: value for name, value in told.items() if value is not None}
+    machine = Hardware(name="a machine of yours", reached="as given") if given else usual(scale)
+    if options.gibibytes is not None:
+        given["gibibytes"] = options.gibibytes
+    return replace(machine, **given)
+
+
+def write(options: argparse.Namespace) -> None:
     """Every model but the tiny ones at every scale but `smoke`, which only shows that stages
     run."""
     names = [name for name in shapes.names() if name not in TINY]
     levels = [settings.load(scale=scale) for scale in SCALES if scale != "smoke"]
-    rows = [estimate(name, chosen, block, hardware) for name in names for chosen in levels]
+    machines = {chosen.scale: hardware_of(chosen.scale, options) for chosen in levels}
+    rows = [estimate(name, chosen, options.experiment, machines[chosen.scale])
+            for name in names for chosen in levels]  # fmt: skip
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).astype({"train_devices_needed": "Int64"}).to_csv(TABLE, index=False)
 
@@ -99,8 +109,9 @@ def described(row: dict[str, Any], hardware: Hardware) -> list[str]:
         lines.append(f"  main memory to load   {row['train_host'] / 2**30:>10,.1f}   all processes")
     return [*lines, "",
             f"  a step {row['step_flops'] / 1e12:,.1f} TFLOP, the run {row['run_flops']:.2e} FLOP: "
-            f"{row['hours']:,.2f} hours", f"  at {hardware.share:.0%} of {hardware.tflops:g} "
-            "TFLOP/s a device; both can be set (--share, --tflops)",
+            f"{row['hours']:,.2f} hours",
+            f"  on {hardware.name}, at {hardware.share:.0%} of {hardware.tflops:.3g} TFLOP/s a "
+            "device:", f"  {hardware.reached}",
             "  Without what the allocator, CUDA and communication need. Attention forms no T x T: "
             "a block of 128 rows at a time."]  # fmt: skip
 

@@ -5,6 +5,8 @@ there as they should be, and writes data/ready/<experiment>/train.json and read.
 of the contents that training and reading see. Of prefill and continuation it makes the data alone,
 and of experiments that they time, where these are not trained yet; other measurements need none.
 
+What this machine cannot train, and is not trained yet, it refuses before it fetches anything.
+
 It is a stage by experiment since DVC cannot tell which texts an experiment needs: blocks of
 params.yaml inherit from one another. Training depends on the fingerprints, so a change of the
 cleaning that leaves an experiment's texts as they are trains nothing again.
@@ -22,7 +24,7 @@ from typing import Any
 from experiments import imports, plans, settings, sources, texts, trained
 from experiments.command import reported
 from experiments.record import read_json, write_json
-from experiments.settings import Settings
+from experiments.settings import Settings, machine
 from experiments.sources.catalogue import TINY
 from experiments.sources.files import sha256
 from experiments.texts import corpus
@@ -47,19 +49,23 @@ def prepare(name: str, chosen: Settings) -> None:
     """Makes the data of an experiment or measurement; see the module.
 
     Raises:
-        ValueError: a source cannot be had, or a text cannot be made.
+        ValueError: a source cannot be had, a text cannot be made, or this machine cannot train it.
     """
     if name in plans.WHOLE:
         plan = getattr(chosen, name)
+        blocks = [cell.block for cell in map(chosen.cell, plan.experiments)
+                  if not trained.is_trained(cell, cell.seeds[0], chosen)]  # fmt: skip
+        for block in blocks:
+            refuse_untrained(block, chosen)
         bring([plan.model], chosen)
         make([plan.texts], chosen)
-        for cell in map(chosen.cell, plan.experiments):
-            if not trained.is_trained(cell, cell.seeds[0], chosen):
-                prepare(cell.block, chosen)
+        for block in blocks:
+            prepare(block, chosen)
         return
     if name in plans.MEASUREMENTS:
         print(f"data: {name}: needs no model and no texts")
         return
+    refuse_untrained(name, chosen)
     wanted = plans.of_data(name, chosen)
     named = [*wanted["models"], *wanted["benchmarks"]]
     bring(named, chosen)
@@ -71,6 +77,18 @@ def prepare(name: str, chosen: Settings) -> None:
         sides = ("train", "validation") if part == "train" else texts.SIDES
         found = {each: {side: texts.fingerprint(each, side) for side in sides} for each in names}
         write_json(FOLDER / name / f"{part}.json", {"sources": fetched, "texts": found})
+
+
+def refuse_untrained(block: str, chosen: Settings) -> None:
+    """Raises ValueError, by field, where an experiment, or what it starts from, is yet to be
+    trained and cannot be on this machine."""
+    for cell in chosen.cells(block).values():
+        for seed in cell.seeds:
+            own = [(cell, seed)] if cell.trains else []
+            for each, its_seed in [*trained.before(cell, seed, chosen), *own]:
+                impossible = any(machine.reasons(each, started=False))
+                if impossible and not trained.is_trained(each, its_seed, chosen):
+                    machine.refuse(each, started=False)
 
 
 def bring(names: Iterable[str], chosen: Settings) -> None:

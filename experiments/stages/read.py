@@ -4,7 +4,7 @@
 experiment names, for all its seeds, and writes results/<scale>/EXPERIMENT/read/NAME/: rows.csv (a
 row a seed, condition, budget and document) and run.json. A reading whose weights, settings, texts
 and code are the same as when it was done is left as it is; a killed one goes on from its last
-finished part.
+finished part, and its run.json counts what the parts took that an earlier process made.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ def one_reading(block: str, name: str, cells: list[Experiment], chosen: Settings
     plain = {"reading": reading.plain(), "cells": {cell.name: cell.plain() for cell in cells}}
     seeds = sorted({seed for cell in cells for seed in cell.seeds})
     with Run(folder, plain, seeds, cells[0].dtype) as run:
-        found = [row for cell in cells for seed in cell.seeds
-                 for row in rows(Subject(cell, seed, reading, chosen), name, marks)]  # fmt: skip
+        # One after the other: each holds a model.
+        subjects = (Subject(cell, seed, reading, chosen) for cell in cells for seed in cell.seeds)
+        found = [row for subject in subjects for row in rows(subject, name, marks, run)]
         run.note("sha256", sha256(run.table(pd.DataFrame(found), ROWS)))
         run.note("fingerprint", marks)
         run.note("opened", opened(reading, chosen))
@@ -80,7 +81,7 @@ def is_read(folder: Path, marks: dict[str, str]) -> bool:
     return same
 
 
-def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[str, Any]]:
+def rows(subject: Subject, name: str, marks: dict[str, str], run: Run) -> Iterable[dict[str, Any]]:
     """All rows of a cell and seed, from disk where an earlier process made them."""
     cell, mark = subject.cell, marks[f"{subject.cell.name}.{subject.seed}"]
     folder = CHECKPOINTS / subject.chosen.scale / cell.name / name / f"seed{subject.seed}-{mark}"
@@ -89,7 +90,11 @@ def rows(subject: Subject, name: str, marks: dict[str, str]) -> Iterable[dict[st
     for part, made in track(list(kind.parts(subject, subject.reading)), label):
         path = folder / f"{hashlib.sha256(part.encode()).hexdigest()[:16]}.json"
         if finished(path) is None:
-            write_json(path, {"part": part, "rows": made()})
+            with run.part() as took:
+                own = made()
+            write_json(path, {"part": part, "rows": own, "took": took})
+        else:
+            run.earlier(record.read_json(path).get("took"))
         yield from finished(path) or []
 
 

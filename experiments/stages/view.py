@@ -16,13 +16,16 @@ from typing import Any
 
 import torch
 
+import focus
 from experiments import settings, trained
 from experiments.command import reported
-from experiments.settings import Settings
+from experiments.methods.focus import FocusSettings
+from experiments.settings import Experiment, Settings
 from experiments.view.capture import capture
 
 FOLDER = Path(__file__).parents[1] / "view"
 PASSAGES, TEMPLATE = FOLDER / "passages", FOLDER / "page.html"
+ROUTED = {"paper": "layer", "layer": "layer", "key_head": "key head", "query_head": "query head"}
 OURS, OWN = Path("results/groups.html"), Path("build/groups.html")
 
 
@@ -34,9 +37,10 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
     texts = wanted(options.text, options.file)
     written = options.out or (OURS if options.text is options.file is None else OWN)
-    passages = shown(texts, options.experiment, options.seed, chosen, options.layers)
+    cell = chosen.cell(options.experiment)
+    passages = shown(texts, cell, options.seed, chosen, options.layers)
     written.parent.mkdir(parents=True, exist_ok=True)
-    written.write_text(page(passages), encoding="utf-8")
+    written.write_text(page(passages, described(cell, options.seed)), encoding="utf-8")
     print(f"view: open {written}")
 
 
@@ -56,17 +60,16 @@ def wanted(text: str | None, file: Path | None) -> dict[str, str]:
         raise ValueError(f"--file: {error}; give a text file in UTF-8") from error
 
 
-def shown(texts: dict[str, str], experiment: str, seed: int, chosen: Settings,
+def shown(texts: dict[str, str], cell: Experiment, seed: int, chosen: Settings,
           layers: int) -> list[dict[str, Any]]:  # fmt: skip
     """A passage a text, by the cell's trained routers and its method's own mask.
 
     Raises:
-        ValueError: the cell is unknown, has no routers or no trained weights; a text is empty or
-            longer than the model's context.
+        ValueError: the cell has no routers or no trained weights; a text is empty or longer than
+            the model's context.
     """
-    cell = chosen.cell(experiment)
     if cell.method.name != "focus":
-        raise ValueError(f"--experiment: {experiment} has no groups; name one of method focus")
+        raise ValueError(f"--experiment: {cell.name} has no groups; name one of method focus")
     built = trained.build(cell, seed, chosen)
     found = []
     for title, text in texts.items():
@@ -77,12 +80,23 @@ def shown(texts: dict[str, str], experiment: str, seed: int, chosen: Settings,
     return found
 
 
-def page(passages: list[dict[str, Any]]) -> str:
-    """Passages as one HTML page that needs no network: tokens coloured by group, layers side by
-    side, and what each token can attend to."""
+def described(cell: Experiment, seed: int) -> str:
+    """Whose groups a page shows, and how to make one of others, in HTML."""
+    config = FocusSettings(**cell.method.fields).config
+    papers = "the paper's setup, with " if config == focus.FocusConfig.paper() else ""
+    command = "python -m experiments.stages.view --experiment NAME --out PAGE.html"
+    return (f"Routers of experiment <code>{cell.name}</code> ({cell.model}, seed {seed}): {papers}"
+            f"{config.num_groups} groups and one routing a {ROUTED[config.routers]}. For "
+            f"another trained experiment: <code>{command}</code>.")  # fmt: skip
+
+
+def page(passages: list[dict[str, Any]], routers: str) -> str:
+    """Passages as one HTML page that needs no network: whose groups they are, tokens coloured by
+    group, layers side by side, and what each token can attend to."""
     told = json.dumps(passages, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     data = told.replace("<", "\\u003c")  # a text may hold </script>
-    return TEMPLATE.read_text(encoding="utf-8").replace("/*passages*/[]", data)
+    template = TEMPLATE.read_text(encoding="utf-8").replace("<!--routers-->", routers)
+    return template.replace("/*passages*/[]", data)
 
 
 def _parser() -> argparse.ArgumentParser:

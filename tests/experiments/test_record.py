@@ -44,6 +44,39 @@ def test_a_run_that_fails_leaves_no_record_not_even_an_old_one(tmp_path):
     assert record.of(tmp_path / "leak") is None
 
 
+def part_of(**changes):
+    with Run("unused", {}, [0]).part() as took:
+        pass
+    return took | changes
+
+
+def test_what_earlier_processes_made_counts(tmp_path):
+    machine = {"cpu": "another"}
+    earlier = [part_of(seconds=10.0, peak_memory_mb=9e6, hardware=machine),
+               part_of(seconds=20.5, hardware=machine), part_of(seconds=0)]  # fmt: skip
+    with Run(tmp_path, {}, [0]) as run:
+        run.note("reason", "because")
+        for each in earlier:
+            run.earlier(each)
+    found = read(tmp_path / "run.json")
+    assert 30.5 <= found["wall_seconds"] < 32
+    assert found["peak_memory_mb"] == 9e6
+    assert found["peak_gpu_memory_mb"] == earlier[0]["peak_gpu_memory_mb"]
+    assert found["notes"] == {"reason": "because", "earlier": {"parts": 3, "hardware": [machine]}}
+    assert found["hardware"] != machine
+
+
+def test_what_is_not_known_of_earlier_parts_is_said(tmp_path):
+    other = {"id": "0" * 40, "dirty": True}
+    with Run(tmp_path, {}, [0]) as run:
+        run.earlier(part_of(commit=other))
+        run.earlier(None)
+    found = read(tmp_path / "run.json")
+    assert found["wall_seconds"] is found["peak_memory_mb"] is None
+    assert found["notes"]["earlier"]["commit"] == [other]
+    assert found["notes"]["earlier"]["untold"].startswith("1 parts do not tell")
+
+
 def test_of_several_processes_the_first_alone_writes(tmp_path, monkeypatch):
     for rank in ("1", "0"):
         monkeypatch.setenv("LOCAL_RANK", rank)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,12 +13,14 @@ import torch
 
 import focus
 from analysis.paper import paper
-from experiments import settings
+from experiments import record, settings
 from experiments.costs import shapes, tracing
 from experiments.costs.estimate import Hardware, Sizes, estimate
+from experiments.costs.machines import usual
 from experiments.sources import models
 from experiments.stages import cost
 
+ROOT = Path(__file__).parents[3]
 ROUTED = focus.FocusConfig.recipe(num_groups=6)
 
 
@@ -131,6 +135,40 @@ def test_the_row_has_what_the_scale_says(capsys: pytest.CaptureFixture[str]) -> 
     small = Hardware(gibibytes=laptop["train_total"] / 2**30 / 1.5)
     none = estimate("tiny-llama", settings.load(scale="laptop"), "recipe", small)
     assert none["train_devices_needed"] is None or none["train_devices_needed"] > 1
+
+
+def test_hours_of_the_laptop_are_those_of_the_machine_that_was_measured() -> None:
+    machine = usual("laptop")
+    paths = (ROOT / "results/laptop/recipe/train").glob("seed*/recipe/run.json")
+    seeds = [json.loads(path.read_text()) for path in paths]
+    table = pd.read_csv(cost.TABLE)
+    known = table[(table["model"] == seeds[0]["settings"]["model"]) & (table["scale"] == "laptop")]
+    hours = known["run_flops"].item() / (machine.share * machine.tflops * 1e12) / 3600
+    took = sorted(each["notes"]["train_seconds"] / 3600 for each in seeds)
+    assert took[0] <= hours <= took[-1]
+    assert machine.gibibytes == seeds[0]["hardware"]["memory_gb"]
+    assert usual("smoke") == machine
+    assert usual("gpu") == usual("cluster") == Hardware()
+    row = known.iloc[0].to_dict()
+    shown = "\n".join(cost.described(row, machine))
+    assert f"on {seeds[0]['hardware']['cpu']} of 2 cores, at 100%" in shown
+    assert f"of {machine.gibibytes:g} GiB" in shown
+    assert "on H100, at 30% of 989 TFLOP/s" in "\n".join(cost.described(row, usual("gpu")))
+
+
+def test_hours_say_their_hardware_where_no_result_tells_or_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cost.main(["tiny-llama", "--scale", "laptop", "--tflops", "5", "--gibibytes", "7"]) == 0
+    shown = capsys.readouterr().out
+    assert "on a machine of yours, at 30% of 5 TFLOP/s" in shown
+    assert "of 7 GiB" in shown
+    monkeypatch.chdir(tmp_path)
+    assert usual("laptop").tflops == Hardware().tflops
+    assert usual("laptop").name.startswith("H100 (no results tell")
+    for path in ROOT.glob("results/laptop/recipe/train/seed0/recipe/run.json"):
+        record.write_json(path.relative_to(ROOT), json.loads(path.read_text()))
+    assert usual("laptop").name.startswith("H100 (no results tell")  # nor what it multiplied
 
 
 def test_the_committed_table_is_of_this_code() -> None:

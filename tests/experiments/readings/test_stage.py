@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,6 +23,16 @@ ROUTED = Path("results/laptop/routed/read")
 
 def rows_of(name: str, block: str = "routed") -> pd.DataFrame:
     return pd.read_csv(f"results/laptop/{block}/read/{name}/rows.csv")
+
+
+def earlier() -> dict[str, Any]:
+    """What the search's record says of parts that other processes made."""
+    found: dict[str, Any] = json.loads((ROUTED / "search/run.json").read_text())["notes"]["earlier"]
+    return found
+
+
+def parts_of(name: str) -> list[Path]:
+    return sorted((stage.CHECKPOINTS / "laptop/routed" / name).rglob("*.json"))
 
 
 @pytest.mark.usefixtures("workspace")
@@ -76,6 +87,7 @@ class TestPerplexity:
         assert not (ROUTED / "search/run.json").exists()
         stage.read("routed", workspace, "search")
         assert len(done) == 3 + 4  # six parts, and the one that was killed again
+        assert earlier() == {"parts": 2}
         part = next((stage.CHECKPOINTS / workspace.scale / "routed/search").rglob("*.json"))
         assert stage.finished(part)
         for damaged in (part.read_text()[:-20], "", "{}"):
@@ -86,10 +98,32 @@ class TestPerplexity:
         stage.read("routed", workspace, "search")
         assert rows.read_text() == read
         assert len(done) == 8
+        assert earlier() == {"parts": 5}
         before = (ROUTED / "search/run.json").stat().st_mtime_ns
         stage.read("routed", workspace, "search")
         assert len(done) == 8
         assert (ROUTED / "search/run.json").stat().st_mtime_ns == before
+
+    def test_a_record_has_the_time_of_the_parts_that_others_made(self, workspace: Settings) -> None:
+        stage.read("routed", workspace, "search")
+        record = ROUTED / "search/run.json"
+        assert "earlier" not in json.loads(record.read_text())["notes"]
+        for path in parts_of("search"):
+            part = json.loads(path.read_text())
+            part["took"] |= {"seconds": 100.0, "peak_memory_mb": 1e6}
+            path.write_text(json.dumps(part))
+        record.unlink()
+        stage.read("routed", workspace, "search")  # puts together what is there
+        found = json.loads(record.read_text())
+        assert 600 <= found["wall_seconds"] < 660
+        assert found["peak_memory_mb"] == 1e6
+        assert earlier() == {"parts": 6}
+        del part["took"]  # as before parts told
+        path.write_text(json.dumps(part))
+        record.unlink()
+        stage.read("routed", workspace, "search")
+        assert json.loads(record.read_text())["wall_seconds"] is None
+        assert earlier()["untold"].startswith("1 parts do not tell")
 
     def test_the_record_says_which_documents_were_opened(self, workspace: Settings) -> None:
         stage.read("routed", workspace, "final")

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from experiments import trained, training
-from experiments.regimes.fitting import Whole, latest, refuse, trainer
+from experiments.regimes.fitting import Whole, latest, trainer
+from experiments.settings.machine import refuse
 from focus.hub import FocusAdapter
 from tests.experiments.regimes.processes import free_port, train_in_two
 from tests.experiments.training import CENTROIDS, LORA, ROOT
@@ -58,8 +59,12 @@ def test_what_changes_modules_within_a_step_is_not_sharded_nor_run_again(
 def test_more_devices_than_there_are_cards(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = work(many={"base": "routed", "regime": {**CENTROIDS, "devices": 2}})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match=r"experiments\.many\.regime\.devices: 2 asked for, 1"):
-        refuse(chosen.cell("many"))
+    for started in (True, False):
+        with pytest.raises(ValueError, match=r"experiments\.many\.regime\.devices: 2 asked for, 1"):
+            refuse(chosen.cell("many"), started)
+    several = {"devices": 2, "nodes": 2, "batch_size": 4, "precision": "16-mixed"}
+    chosen = work(others={"base": "routed", "regime": {**CENTROIDS, **several}})
+    refuse(chosen.cell("others"), started=False)  # a login node need not be one of these machines
 
 
 def test_as_many_processes_as_nodes_have_devices(
@@ -82,6 +87,9 @@ def test_as_many_processes_as_nodes_have_devices(
         refuse(chosen.cell("two"))
     with pytest.raises(ValueError, match=r"batch_size: 6 .* shared by devices = 2 on nodes = 2"):
         refuse(chosen.cell("odd"))
+    refuse(chosen.cell("two"), started=False)  # beforehand nobody knows how many there will be
+    with pytest.raises(ValueError, match=r"batch_size: 6 .* shared by devices = 2 on nodes = 2"):
+        refuse(chosen.cell("odd"), started=False)
     made = trainer(chosen.cell("two").regime, Path("checkpoints"))
     assert (made.num_nodes, made.num_devices, made.world_size) == (1, 2, 2)
 

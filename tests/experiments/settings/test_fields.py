@@ -80,7 +80,7 @@ BAD = [
     (
         "experiments.pretrained.model",
         "gpt9",
-        "experiments.pretrained.model: 'gpt9' is unknown; the",
+        "experiments.pretrained.model: 'gpt9' is unknown; there are smollm2-135m-instruct, ",
     ),
 ]
 
@@ -91,6 +91,17 @@ def test_nonsense_in_a_block(params: dict[str, Any], name: str, value: Any, mess
     with pytest.raises(ValueError) as caught:
         settings.parse(params)
     assert str(caught.value).startswith(message)
+
+
+def test_an_unknown_model_is_told_with_those_there_are_and_where_to_add_one(
+    params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FOCUS_DATA", raising=False)
+    put(params, "experiments.pretrained.model", "nosuch")
+    with pytest.raises(ValueError, match=r"llama-2-70b\. Add one to experiments/sources/sources"):
+        settings.parse(params)
+    with pytest.raises(ValueError, match=r"into the folder FOCUS_DATA, which is not set$"):
+        settings.parse(params)
 
 
 def routed(**fields: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from experiments import settings
 from experiments.settings import __main__ as command
@@ -243,6 +244,21 @@ def test_the_command(file: Any, written: Any, monkeypatch: Any, capsys: Any) -> 
     assert not any("two" in each for each in targets)
     assert command.main(["--scale", "smoke"]) == 1
     assert capsys.readouterr().err.startswith("params.yaml: threads: Input should be greater")
+
+
+def test_the_command_warns_of_what_cannot_be_trained_here(
+    file: Any, written: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    half = {"regime": {"precision": "16-mixed"}}
+    path = written(file(one={}, half={**half, "sweep": {"window": [8, 16]}}))
+    monkeypatch.chdir(path.parent)
+    wanted = "warning: cannot be trained here: experiments.half.regime.precision: 16-mixed needs"
+    for cards in (1, 0):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda cards=cards: cards)
+        assert command.main([]) == 0
+        shown = capsys.readouterr()
+        assert shown.out.count("warning") == shown.out.count(wanted) == 1 - cards
+        assert not shown.err
 
 
 def test_a_swept_block_starts_from_the_same_point_of_a_swept_start(file: Any) -> None:

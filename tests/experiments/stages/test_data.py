@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from experiments import plans, settings, texts
 from experiments.settings import Settings
@@ -25,6 +26,36 @@ def chosen(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPat
 
 def ready(part: str) -> Any:
     return json.loads(Path(f"data/ready/tiny/{part}.json").read_text())
+
+
+@pytest.fixture
+def half(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """What starts from a training that needs a GPU, where there is none; and no texts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    values = small(params, mail={"source": "letters"})
+    regime = {**values["experiments"]["tiny"]["regime"], "precision": "16-mixed"}
+    values["experiments"]["tiny"]["regime"] = regime
+    later = {**values["experiments"]["tiny"], "start": "tiny", "regime": None, "core": False}
+    values["experiments"]["later"] = later
+    return settings.parse(values)
+
+
+@pytest.mark.parametrize("name", ["tiny", "later"])
+def test_what_cannot_be_trained_here_is_refused_before_anything_is_fetched(
+    half: Settings, name: str
+) -> None:
+    with pytest.raises(ValueError, match=r"^experiments\.tiny\.regime\.precision: 16-mixed needs"):
+        data.prepare(name, half)
+    assert not Path("data").exists()
+
+
+def test_what_is_trained_elsewhere_is_read_here(
+    half: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data.trained, "is_trained", lambda *_: True)
+    with pytest.raises(ValueError, match="letters"):  # which it comes to look for
+        data.prepare("tiny", half)
 
 
 def with_texts(chosen: Settings, name: str, **changes: Any) -> Settings:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import focus
 from experiments.settings import Settings
 from experiments.stages import view
 from experiments.training import train
@@ -41,6 +42,19 @@ def test_ones_own_text_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("trained")
+def test_a_page_says_whose_groups_it_shows(work: Callable[..., Settings]) -> None:
+    assert view.main(["--text", "abc"]) == 0
+    told = " ".join(view.OWN.read_text().split("<select")[0].split())
+    assert "<code>paper</code> (tiny-llama, seed 0): 4 groups and one routing a query head" in told
+    assert "view --experiment NAME --out PAGE.html</code>" in told
+    setup = {"name": "focus", "num_groups": 4, "top_k": 2, "gate": "eq2", "sinks": 0,
+             "balance": "sinkhorn", "routers": "paper", "window": 128,
+             "probe": focus.FocusConfig().probe}  # fmt: skip
+    cell = work(theirs={"base": "routed", "method": setup}).cell("theirs")
+    assert "the paper's setup, with 4 groups and one routing a layer." in view.described(cell, 0)
+
+
+@pytest.mark.usefixtures("trained")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -59,7 +73,7 @@ def test_what_cannot_be_shown_is_said(
 
 
 def test_a_text_cannot_end_the_script() -> None:
-    assert view.page([{"pieces": ["</script>"]}]).count("</script>") == 1
+    assert view.page([{"pieces": ["</script>"]}], "").count("</script>") == 1
 
 
 def test_the_passages_are_not_empty() -> None:
