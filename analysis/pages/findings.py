@@ -171,8 +171,8 @@ def best_of(row: Any, category: str) -> str:
     ours, other = (row("purest", category=category, by=by) for by in ("groups", "kmeans"))
     if other["ours_more_low"] > 0:
         raise ValueError(f"findings: the group of {category} beats that of k-means")
-    return (f"Our purest group of {category} has {value(ours, 'purity', 0)}% of it. Against that "
-            f"of k-means this is {points(other, 'ours_more')}.")  # fmt: skip
+    return (f"Our purest group of {category} is {value(ours, 'purity', 0)}% {category}. Against "
+            f"that of k-means this is {points(other, 'ours_more')}.")  # fmt: skip
 
 
 def none_purer(rows: Any) -> str:
