@@ -56,12 +56,16 @@ class Windows(Frozen):
         texts: names under ``texts``; side: of each.
         final: opens test documents, which its run.json then tells. Choices are made without.
         documents: of each kind; windows: of each document, side by side; context: tokens of one.
+        skip: long enough documents of each kind that come before those: what others have read.
         score_from: first position of a window that is scored.
     """
+
+    LATER = ("skip",)
 
     texts: Distinct[str]
     side: Side = "validation"
     final: bool = False
+    skip: Annotated[int, Field(ge=0)] = 0
     documents: Annotated[int, Field(ge=2)] = 6
     windows: Count = 1
     context: Annotated[int, Field(ge=2)] = 1024

@@ -126,7 +126,8 @@ def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) ->
 
 def opened(reading: Windows, chosen: Settings) -> dict[str, Any]:
     """Which documents a reading looked at, by kind of text; whether they were test documents."""
-    return {"side": reading.side, "final": reading.final, "documents": reading.documents,
+    skipped = {"skip": reading.skip} if reading.skip else {}
+    return {"side": reading.side, "final": reading.final, "documents": reading.documents, **skipped,
             "texts": {n: texts.fingerprint(n, reading.side) for n in reading.texts}}  # fmt: skip
 
 

@@ -125,8 +125,8 @@ def _load(path: Path) -> list[Document] | None:
 
 def reading_windows(reading: Windows, name: str, model: str,
                     chosen: Settings) -> list[tuple[Document, Tensor]]:  # fmt: skip
-    """The first documents that are long enough, each with its windows int64 (N, T), side by side
-    from its start; opens the test side for a final reading.
+    """The first documents that are long enough, or those after ``skip`` of them, each with its
+    windows int64 (N, T), side by side from its start; opens the test side for a final reading.
 
     Raises:
         ValueError: too few are long enough; the message says which setting to lower.
@@ -138,12 +138,14 @@ def reading_windows(reading: Windows, name: str, model: str,
             f"texts.{name}: its source has no {reading.side} documents; in a folder of FOCUS_DATA "
             f"they lie in {reading.side}/"
         )
-    long = [each for each in found if len(each.tokens) >= wanted][: reading.documents]
+    every = [each for each in found if len(each.tokens) >= wanted]
+    long = every[reading.skip :][: reading.documents]
     if len(long) < reading.documents:
+        after = f" after skip = {reading.skip}" if reading.skip else ""
         raise ValueError(
-            f"documents: {reading.documents} asked for, but {reading.side} of texts.{name} has "
-            f"{len(long)} of at least {reading.windows} windows of {reading.context} tokens (of "
-            f"{len(found)}); lower the reading's documents, windows or context, or "
+            f"documents: {reading.documents} asked for{after}, but {reading.side} of texts.{name} "
+            f"has {len(every)} of at least {reading.windows} windows of {reading.context} tokens "
+            f"(of {len(found)}); lower the reading's documents, windows or context, or "
             f"texts.{name}.min_characters"
         )
     return [(each, each.tokens[:wanted].view(reading.windows, reading.context)) for each in long]

@@ -131,6 +131,22 @@ def test_a_reading_passes_over_what_is_too_short_and_says_what_to_lower(built):
         texts.reading_windows(more, "mine", MODEL, built)
 
 
+def test_a_later_reading_opens_documents_that_an_earlier_one_left(built):
+    first = Perplexity(texts=("mine",), side="train", documents=2, context=64)
+    later = first.model_copy(update={"skip": 2, "documents": 3})
+    earlier, own = (
+        {document.sha for document, _ in texts.reading_windows(each, "mine", MODEL, built)}
+        for each in (first, later)
+    )
+    assert (len(earlier), len(own)) == (2, 3)
+    assert not earlier & own
+    assert first.plain() == Perplexity(**first.plain()).plain()  # as results have it: without skip
+    assert "skip" not in first.plain() and later.plain()["skip"] == 2
+    more = later.model_copy(update={"documents": 9})
+    with pytest.raises(ValueError, match=r"^documents: 9 asked for after skip = 2, but train of"):
+        texts.reading_windows(more, "mine", MODEL, built)
+
+
 def test_a_side_that_a_source_has_not_is_named(built):
     (corpus.ROOT / "mine/validation.jsonl").write_text("")
     reading = Perplexity(texts=("mine",), documents=3)
