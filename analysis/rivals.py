@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from analysis import choosing
 from analysis.cells import ROLES, Cell
 from analysis.comparisons import COLUMNS, change, described, in_common, perplexity, quality, versus
 from analysis.results import Results
@@ -19,6 +21,7 @@ MASKED = "masked_lora"  # the recipe's routers, after LoRA under their mask
 BUDGET = "0.125"  # the recipe's own
 EQUAL = 0.01  # of the distant pairs: by what masks at equal density may differ
 CONTROLS = ("heavy_window", "trained_window")  # of ours, beside rivals
+NOTHING = "nothing"
 
 
 class About(NamedTuple):
@@ -28,46 +31,62 @@ class About(NamedTuple):
         source: its paper or code.
         scores: what its choice computes, beside full attention's product of a query with each key.
         learns: what is trained.
+        left_out: of its paper; empty: nothing that we know of.
         generates: whether it can choose token by token.
         every: whether it scores every pair at full cost: an oracle.
     """
 
     source: str
     scores: str
-    learns: str = "nothing"
+    learns: str = NOTHING
+    left_out: str = ""
     generates: bool = True
     every: bool = False
 
 
+OWN = "this repository"
 ABOUT = {
-    "longformer": About("arXiv:2004.05150", "nothing"),
-    "streaming": About("arXiv:2309.17453", "nothing"),
-    "routing_transformer": About("arXiv:2003.05997", "each token with its layer's centroids",
-                                 "centroids, by k-means"),
-    "performer": About("arXiv:2009.14794", "every pair, by features: no mask"),
-    "sparq": About("arXiv:2312.04985", "every pair, 16 of 64 dimensions"),
-    "magicpig": About("arXiv:2410.16179", "hash codes of every pair"),
-    "heavy_window": About("this repository", "a linear map of each token", "nothing"),
-    "trained_window": About("this repository", "nothing", "LoRA of the routers' size"),
-    "quest": About("arXiv:2406.10774", "two products per page of 16 keys"),
-    "moba": About("arXiv:2502.13189", "one product per block of 64 keys"),
-    "xattention": About("arXiv:2503.16428", "one pair in 8", generates=False),
+    "longformer": About("arXiv:2004.05150", NOTHING,
+                        left_out="training under it; global and dilated attention"),
+    "streaming": About("arXiv:2309.17453", NOTHING,
+                       left_out="positions counted within the cache"),
+    "routing_transformer": About(
+        "arXiv:2003.05997", "each token with its layer's centroids", "centroids, by k-means",
+        "training under it; equally full clusters; queries that are keys"),
+    "performer": About("arXiv:2009.14794", "every pair, by features: no mask",
+                       left_out="training under it; prefix sums, which give the same"),
+    "sparq": About("arXiv:2312.04985", "every pair, 16 of 64 dimensions",
+                   left_out="a second copy of the keys, for speed"),
+    "magicpig": About("arXiv:2410.16179", "hash codes of every pair",
+                      left_out="hash tables on the CPU; keys centred by their text; 10 bits"),
+    "heavy_window": About(OWN, "a linear map of each token"),
+    "trained_window": About(OWN, NOTHING, "LoRA of the routers' size"),
+    "quest": About("arXiv:2406.10774", "two products per page of 16 keys",
+                   left_out="full attention in the first two layers"),
+    "moba": About("arXiv:2502.13189", "one product per block of 64 keys",
+                  left_out="training under it; the query's own block"),
+    "xattention": About("arXiv:2503.16428", "one pair in 8",
+                        left_out="a share of the weight in place of a budget", generates=False),
     "trained_seer": About("arXiv:2410.13276", "one product of 96 per block of 64 keys",
-                          "a gate a layer, distilled"),
+                          "a gate a layer, distilled",
+                          "pooled queries; keys before their rotary embedding"),
     "trained_indexer": About("DeepSeek-V3.2 report", "4 products of 44 every pair, for all heads",
-                             "an indexer a layer, distilled"),
+                             "an indexer a layer, distilled",
+                             "training under it; hidden states as its input"),
     "csa": About("github.com/jnormore/csa", "every pair", "shares of heads", every=True),
     "oracle_heads": About("full attention's own weights", "every pair", every=True),
 }  # fmt: skip
-MINE = About("this repository", "each token with its layer's centroids", "routers")
-SEARCHED = About("this repository, after arXiv:2312.04985",
+MINE = About(OWN, "each token with its layer's centroids", "routers")
+SEARCHED = About(f"{OWN}, after arXiv:2312.04985",
                  "36% of the distant pairs, 16 of 64 dimensions; and centroids", "routers",
-                 generates=False)  # fmt: skip
+                 "SparQ's mean value for keys left out", generates=False)  # fmt: skip
+OTHERS = {"sparq_groups": SEARCHED, "masked": MINE._replace(learns="routers, then LoRA")}
+SEARCHES = "allocated_six"  # all keys that `searched` chooses among
 
 
 def about(role: str) -> About:
     """What a rival is, or one of ours."""
-    return SEARCHED if role == "sparq_groups" else ABOUT.get(role, MINE)
+    return OTHERS.get(role) or ABOUT.get(role, MINE)
 
 
 def rows(results: Results) -> pd.DataFrame:
@@ -126,6 +145,30 @@ def table(results: Results) -> pd.DataFrame:
                for name in ("change", "low", "high")},
             "seeds": row["seeds"], "documents": row["documents"],
             "choice_computes": own_kind.scores, "learns": own_kind.learns,
-            "generates": own_kind.generates, "evidence": row["evidence"],
+            **counted(results, row), "generates": own_kind.generates,
+            "left_out": missing(results, row), "evidence": row["evidence"],
         })  # fmt: skip
     return pd.DataFrame(found)
+
+
+def missing(results: Results, row: Mapping[Any, Any]) -> str:
+    """What is left out against a method's paper, by the settings of this row, too."""
+    plain = results.cells[row["cell"]].method.get("reallocate") is False
+    kept = about(row["role"]).left_out
+    return f"{kept}; the mean value for keys left out" if plain else kept
+
+
+LONGER = 16384  # tokens: maps weigh less in longer texts
+COUNTED = ["trained_parameters", "pairs_scored_percent", "choice_work_percent",
+           f"choice_work_percent_{LONGER}", "fast_path"]  # fmt: skip
+
+
+def counted(results: Results, row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Columns of :data:`COUNTED`, of a row on the common reading; None where not counted."""
+    cell, groups = results.cells[row["cell"]], row_of(rows(results), cell=SEARCHES)
+    share = None if groups is None else float(groups["distant_density"])
+    trains = about(row["role"]).learns != NOTHING  # else what its start has learnt is not used
+    number = choosing.trained(results, cell) if trains else 0
+    (pairs, work), (_, longer) = (choosing.work(results, cell, int(tokens), share)
+                                  for tokens in (row["context"], LONGER))  # fmt: skip
+    return dict(zip(COUNTED, (number, pairs, work, longer, choosing.fast(cell)), strict=True))

@@ -82,6 +82,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "best": lambda: findings.told(results, "best"),
         "question": lambda: rivals.question(results),
         "rivals": lambda: rivals.beside(results),
+        "methods": lambda: rivals.methods(results),
         "shares": lambda: rivals.shares(results),
         "kinds": lambda: rivals.kinds(results),
         "sharing": lambda: rivals.sharing(results),

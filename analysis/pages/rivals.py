@@ -18,6 +18,7 @@ WORST = 0.12  # what costs more stands in the table of results/tables alone
 # Those that were read at several budgets.
 SHARES = ("longer_allocated", "allocated", "heavy", "quest", "ours", "moba", "trained_seer",
           "streaming")  # fmt: skip
+OURS = ("ours", "allocated", "sparq_groups")  # of ours, beside rivals, in the table of methods
 LONGEST = "long_8192"  # the reading of the longest texts
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
@@ -53,6 +54,24 @@ def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (
         told.append([*costs(row), said, f"{int(row['seeds'])}, {seeds}"])
     head = ["", "distant pairs", "cost of choosing keys", "perplexity", found, "seeds"]
     return "\n".join(markdown(head, [*above, *told, *below], "lrlrrr"))
+
+
+def methods(results: Results) -> str:
+    """What each trains, what its choice takes, and what was left out of its paper: a row each."""
+    own = only(rivals.rows(results), budget=[rivals.BUDGET, "own"], role=[*rivals.ABOUT, *OURS])
+    told = []
+    for _, row in need(own).sort_values("change").drop_duplicates("role").iterrows():
+        known, found = rivals.about(row["role"]), rivals.counted(results, row)
+        number, *shares, fast = found.values()
+        told.append([
+            ROLES[row["role"]], NONE if number is None else f"{number:,}",
+            *(NONE if each is None or each != each else f"{each:.3g}%" for each in shares),
+            "yes" if fast else "no", "yes" if known.generates else "no", known.left_out or NONE,
+        ])  # fmt: skip
+    length = int(own["context"].iloc[0])
+    head = ["", "trained parameters", "pairs scored", f"work of choosing, {length:,} tokens",
+            f"{rivals.LONGER:,} tokens", "fast path here", "generates", "left out"]  # fmt: skip
+    return "\n".join(markdown(head, told, "lrrrrlll"))
 
 
 def question(results: Results) -> str:
