@@ -17,8 +17,7 @@ from torch import nn
 from analysis.cells import Cell
 from analysis.results import Results, load_json
 from experiments import registry
-from experiments.methods.fixed import Ruled
-from experiments.methods.focus import Focus
+from experiments.methods.performer import Performer
 from experiments.methods.window import beyond
 from experiments.selection.choosing import Choosing
 from focus.routing import Router
@@ -76,9 +75,8 @@ def settings(cell: Cell) -> Any:
 
 
 def fast(cell: Cell) -> bool:
-    """Whether the library's kernels run it; other methods form their masks whole."""
-    kind = registry.find("method", cell.method["name"])
-    return issubclass(kind, Focus | Ruled) and not issubclass(kind, Choosing)
+    """Whether the library's kernels run it; other methods form every pair here."""
+    return not issubclass(registry.find("method", cell.method["name"]), Choosing | Performer)
 
 
 def trained(results: Results, cell: Cell) -> int | None:
