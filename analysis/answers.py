@@ -44,20 +44,27 @@ def scores(results: Results) -> pd.DataFrame:
 
 
 def _scores(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
+    for known, rows in asked(results, cell, base):
+        yield {**known, **_scored(rows, results.confidence)}
+
+
+def asked(results: Results, cell: Cell,
+          base: Cell) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:  # fmt: skip
+    """What a row is of, and its questions, each beside the base's answer to it."""
     frame = results.readings["benchmarks"]
     own, theirs = only(frame, cell=cell.name), only(frame, cell=base.name, condition="full")
     both = own.merge(theirs, on=["reading", "shots", *QUESTION], suffixes=("", "_base"))
     both = both.assign(exposure=exposed(both, cell))
     by = ["reading", "shots", "condition", "budget"]
-    for (reading, shots, _, budget), asked in both.groupby(by, sort=False):
+    for (reading, shots, _, budget), same in both.groupby(by, sort=False):
         known = {**named(cell, base), "model": cell.model, "window": cell.window,
                  "reading": reading, "shots": int(shots), "budget": budget}  # fmt: skip
-        tasks = dict(list(asked.groupby("texts", sort=False)))
+        tasks = dict(list(same.groupby("texts", sort=False)))
         if set(FOUR) <= set(tasks):
-            tasks[ALL_FOUR] = only(asked, texts=FOUR)
+            tasks[ALL_FOUR] = only(same, texts=FOUR)
         for name, rows in tasks.items():
             if len(rows) > 1:
-                yield {**known, "texts": name, **_scored(rows, results.confidence)}
+                yield {**known, "texts": name}, rows
 
 
 def named(cell: Cell, base: Cell) -> dict[str, Any]:

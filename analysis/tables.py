@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import ablations, answers, arithmetic, contents, ladder, models, rivals
+from analysis import ablations, answers, arithmetic, contents, exposure, ladder, models, rivals
 from analysis.comparisons import above, against_full, headlines, quality
 from analysis.paper import printed
 from analysis.results import Results
@@ -177,6 +177,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "pareto": pareto,
     "rivals": rivals.table,
     "benchmarks": answers.scores,
+    "exposed": exposure.scores,
     "architectures": models.types,
     "ladder": ladder.table,
     "finetuning": models.tuned,

@@ -83,6 +83,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "question": lambda: rivals.question(results),
         "rivals": lambda: rivals.beside(results),
         "methods": lambda: rivals.methods(results),
+        "reached": lambda: rivals.reached(results),
         "shares": lambda: rivals.shares(results),
         "kinds": lambda: rivals.kinds(results),
         "sharing": lambda: rivals.sharing(results),

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis import rivals
-from analysis.answers import ALL_TASKS, SHOWN, tasks
+from analysis import exposure, rivals
+from analysis.answers import ALL_FOUR, ALL_TASKS, SHOWN, tasks
 from analysis.cells import ROLES
 from analysis.comparisons import MAIN_READING, quality, versus
 from analysis.results import Results
@@ -20,6 +20,8 @@ SHARES = ("longer_allocated", "allocated", "heavy", "quest", "ours", "moba", "tr
           "streaming")  # fmt: skip
 OURS = ("ours", "allocated", "sparq_groups")  # of ours, beside rivals, in the table of methods
 LONGEST = "long_8192"  # the reading of the longest texts
+# Experiments whose benchmarks are read under windows of several sizes.
+ALONE, PAPERS = ("answers_window", "answers_longformer"), ("answers_paper_window", "answers_paper")
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 
@@ -86,6 +88,31 @@ def question(results: Results) -> str:
     head = [f"answers, {length:,} tokens", "distant pairs", "mask alone", "distant pairs",
             "question in full"]  # fmt: skip
     return "\n".join(markdown(head, need(told)))
+
+
+def reached(results: Results) -> str:
+    """Points that benchmarks lose over all questions, and over those that a mask reaches: a row a
+    window and number of worked examples."""
+    frame = only(exposure.scores(results), texts=ALL_FOUR, experiment=[*ALONE, *PAPERS])
+    told = []
+    for (shots, window), own in need(frame).groupby(["shots", "window"]):
+        some, every = (int(own[name].max()) for name in ("reached_questions", "questions"))
+        lost = (_lost(only(own, experiment=blocks), prefix)
+                for blocks in (ALONE, PAPERS) for prefix in ("", "reached_"))  # fmt: skip
+        told.append([str(shots or "none"), str(window), f"{some} of {every}", *lost])
+    head = ["worked examples", "window", "questions reached", "window alone, all questions",
+            "those reached", "the paper's setup, all questions", "those reached"]  # fmt: skip
+    return "\n".join(markdown(head, told, "rrrrrrr"))
+
+
+def _lost(rows: pd.DataFrame, prefix: str) -> str:
+    """Points with their interval; a dash where there is none, of too few questions."""
+    ends = {f"points{end}": f"{prefix}{name}"
+            for end, name in (("", "points"), ("_low", "low"), ("_high", "high"))}  # fmt: skip
+    if rows.empty or rows[list(ends.values())].isna().any(axis=None):
+        return NONE
+    row = rows.iloc[0]
+    return pointed({name: row[column] for name, column in ends.items()}).replace(" points", "")
 
 
 def kinds(results: Results) -> str:

@@ -44,7 +44,7 @@ def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     percent = claim.column in ("percent_of_model", "pairs_retained")
     why = f"{found['how']}: {ours:.3g}%" if percent else f"{found['how']} = {ours:,.0f}"
     if agree(ours, paper, limit):
-        return Outcome(Verdict.ARITHMETIC, why, ours=ours, **known)
+        return Outcome(Verdict.ARITHMETIC, f"{why}{untrained(claim)}", ours=ours, **known)
     why = f"{why}, which the printed {claim.paper} is not"
     also, larger = (magnitude(found["also"]) if pd.notna(found["also"]) else None,
                     found["of_larger_whole"])  # fmt: skip
@@ -55,6 +55,13 @@ def counted(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
         why += f"; against the model with routers of 768 dimensions it would be {larger:.3g}%"
         return Outcome(Verdict.INCONCLUSIVE, why, ours=ours, **known)
     return Outcome(Verdict.NOT_REPRODUCED, why, ours=ours, **known)
+
+
+def untrained(claim: Claim) -> str:
+    """Words where the paper trains nothing, and yet prints less perplexity than pretrained."""
+    ppl = {row["method"]: row["ppl"] for row in printed(claim.id.split(".")[0], trained_params=0)}
+    own, base = ppl.get(claim.keys.get("method"), 0.0), ppl.get("pretrained", 0.0)
+    return f"; yet its perplexity, {own}, lies below pretrained's {base}" if 0 < own < base else ""
 
 
 @rule("audit.7", refuted="the same figure in all tables that have it, within rounding")

@@ -133,6 +133,8 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          counts("parameters", {"ours": 5.0})),
         ("table1.focus.trained_params", counts("parameters"), CONTRADICTS,
          counts("parameters", {"also": None})),
+        ("table1.longformer.trained_params", counts("parameters"), ARITHMETIC,
+         counts("parameters", {"ours": 5.0})),
     ],
     "spread": [("audit.7", counts("repeated"), CONTRADICTS, counts("repeated", {"paper": 3.0}))],
     "confound": [
