@@ -27,6 +27,7 @@ from tests.analysis.rules.writers import (
     answers,
     beside_window,
     both,
+    counts,
     cures,
     dense,
     family,
@@ -242,3 +243,10 @@ def test_a_model_near_guessing_can_hardly_fall(results, limits):
     outcome = decided("table4.lora-r4-lr1e-4.hellaswag", results, limits)
     assert outcome.verdict == INCONCLUSIVE
     assert outcome.why.count("above guessing would be -0.4 here") == 1
+
+
+@pytest.mark.parametrize(("method", "better"), [("longformer", True), ("performer", False)])
+def test_a_row_that_trains_nothing_and_reads_better_says_so(results, limits, method, better):
+    counts("parameters")(results)
+    why = decided(f"table1.{method}.trained_params", results, limits).why
+    assert ("lies below pretrained's 42.8" in why) == better
