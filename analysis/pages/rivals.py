@@ -67,7 +67,7 @@ def methods(results: Results) -> str:
         number, *shares, fast = found.values()
         told.append([
             ROLES[row["role"]], NONE if number is None else f"{number:,}",
-            *(NONE if each is None or each != each else f"{each:.3g}%" for each in shares),
+            *(NONE if each is None or each != each else f"{each:.1f}%" for each in shares),
             "yes" if fast else "no", "yes" if known.generates else "no", known.left_out or NONE,
         ])  # fmt: skip
     length = int(own["context"].iloc[0])

@@ -129,5 +129,5 @@ def test_tables_tell_what_methods_train_and_score(results):
     assert own.loc["recipe", "trained_parameters"] == choosing.trained(
         results, results.cells["recipe"])  # fmt: skip
     lines = page.methods(results).splitlines()
-    assert lines[2].startswith("| ours (recipe) | 15,744 | 0% | ")
-    assert lines[3].startswith("| SparQ | 0 | 100% | 100% | 100% | no | yes | a second copy")
+    assert lines[2].startswith("| ours (recipe) | 15,744 | 0.0% | ")
+    assert lines[3].startswith("| SparQ | 0 | 100.0% | 100.0% | 100.0% | no | yes | a second copy")
