@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.cells import Cell
 from analysis.results import Results, reading_of
-from analysis.rows import columns, need, only
+from analysis.rows import Missing, columns, need, only
 from experiments import statistics
 
 COLUMNS = [
@@ -73,6 +73,20 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
             **change(own, same, results.confidence), "base_ppl": perplexity(same),
             "base_distant_density": float(same["distant_density"].mean()),
         }  # fmt: skip
+
+
+def overall(results: Results, name: str, base: str, reading: str) -> pd.Series:
+    """``name`` against ``base`` over all kinds of text of a reading of one budget, as a row of the
+    central table; Missing where either was not read."""
+    if not {name, base} <= set(results.cells):
+        raise Missing
+    own, same = (only(results.rows_of(each), reading=reading) for each in (name, base))
+    own, same = in_common(need(own), need(same))
+    return pd.Series({
+        **described(results, results.cells[name], need(own)), "against": base,
+        "texts": list(dict.fromkeys(own["texts"])), **change(own, same, results.confidence),
+        "base_distant_density": float(same["distant_density"].mean()),
+    })  # fmt: skip
 
 
 def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

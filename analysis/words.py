@@ -35,6 +35,12 @@ def pointed(row: Any) -> str:
     return f"{row['points']:+.1f} points ({low} to {high})".replace("-", "−")
 
 
+def listed(words: Sequence[str]) -> str:
+    """*one, two and three*."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def plural(count: float, word: str) -> str:
     """1 seed, 3 seeds."""
     return f"{int(count)} {word}{'s' if count != 1 else ''}"

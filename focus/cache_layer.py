@@ -163,7 +163,8 @@ class FocusCacheLayer(CacheLayerMixin):
             )
 
     def new_real(self, real_BT: Tensor | None) -> Tensor | None:
-        """Which of the new tokens are real, (B, M) bool or None, from the mask over all.
+        """Which of the new tokens are real, (B, M) bool or None, from the mask over all. To be
+        asked of one layer a forward pass: the host waits for a device.
 
         Raises:
             ValueError: the mask says something else of the past than it did before.
@@ -182,8 +183,6 @@ class FocusCacheLayer(CacheLayerMixin):
                 "attention_mask: says of earlier tokens something else than when they were seen; "
                 "pass the mask of all tokens so far, with the same padding"
             )
-        if real_BT is None and self.past is not None:
-            self.past.real = None  # whose padding has gone, with its row or its tokens
         new = None if real_BT is None else real_BT[:, self.seen :]
         return None if new is None or (before is None and bool(new.all())) else new
 

@@ -5,7 +5,8 @@ arguments carry to its attention modules. Nothing about a pass is kept on the mo
 threads, nested modes, exceptions half-way and the second forward pass of gradient checkpointing
 cannot mix two passes up.
 
-Shape suffixes: B batch, T tokens, E model dimension, M new tokens, N further keys.
+Shape suffixes: B batch, T tokens, E model dimension, M new tokens, N further keys, D head
+dimension.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +25,6 @@ from torch import Tensor, nn
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.groups import Memberships
-
-if TYPE_CHECKING:
-    from focus.terms import Terms
 
 KEYWORD = "focus_call"  # of the model's own keyword arguments
 CALL = nn.Module._call_impl.__code__
@@ -83,6 +81,33 @@ class Record:
     layers: dict[int, LayerRecord] = field(default_factory=dict)
     learned: set[int] = field(default_factory=set)
     further: Tensor | None = None
+
+
+class Terms(NamedTuple):
+    """What an attention call is asked beside queries, keys and values.
+
+    mask, asked: what the rest was read from; batch: B; head_dim: D; seen: tokens before the new
+    ones, in the cache; real: (B, T) bool of all tokens so far, or None; new_real: (B, M) of the new
+    ones, or None; own_window: tokens of the model's own sliding window, or None; limit: the same
+    where it removes a pair; whole: the window holds every pair, and torch's own attention knows all
+    there is to it; one_more: so it is for a single token that follows others; autocast: whether it
+    is on.
+    """
+
+    mask: Tensor | None
+    asked: tuple[Any, ...]
+    batch: int
+    head_dim: int
+    seen: int
+    real: Tensor | None
+    new_real: Tensor | None
+    own_window: int | None
+    limit: int | None
+    softcap: float | None
+    dropout: float
+    whole: bool
+    one_more: bool
+    autocast: bool
 
 
 @dataclass

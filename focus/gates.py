@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from focus.attention import focus_attention
-from focus.attention.checks import as_autocast
+from focus.attention.dtypes import as_autocast
 from focus.attention.train.operator import gated_attention_op
 from focus.config import GATES as GATES
 from focus.groups import Assignments, top_k_groups

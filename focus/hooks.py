@@ -56,9 +56,11 @@ class ModelHook:
             self._refuse(module, call, kwargs)
         if module.training and torch.is_grad_enabled() and mode != "soft":
             self.state.warn_without_gate(module, mode)
+        given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
+        if mode == "hard" and not module.training and isinstance(given, Tensor):
+            self.state.warn_of_untrained(given.shape[1], call.settings.config.window)
         if mode == "soft" and torch.is_grad_enabled():
             self.state.check_trainable(call.settings.config)
-            given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
             if module.training and isinstance(given, Tensor):
                 self.state.warn_of_short(given.shape[1], call.settings.config.window)
         if isinstance(kwargs.get("logits_to_keep"), int):
@@ -84,10 +86,12 @@ class ModelHook:
                 "torch.jit.trace: would keep the pairs of this very text for every other; use "
                 "torch.compile, or trace inside focus.mode(model, 'full')"
             )
-        refuse_packed(kwargs)
         given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
         if isinstance(given, Tensor) and given.dim() > 1:
+            if 0 in given.shape[:2]:
+                raise ValueError("input_ids: no tokens; give at least one sequence of at least one")
             refuse_one_row(kwargs.get("attention_mask"), given.shape[1])
+        refuse_packed(kwargs)
         refuse_keywords({"output_attentions": getattr(module.config, "output_attentions", False)})
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -155,8 +159,6 @@ class LayerHook:
                 "how it is to attend; call the model, or focus.detach(model) first"
             )
         hidden = args[0] if args else kwargs["hidden_states"]
-        if hidden.shape[1] == 0:
-            raise ValueError("input_ids: no tokens; give at least one")
         router = module._modules.get("focus_router")  # a step has no time for getattr
         if router is not None and not isinstance(router, Router):
             raise ValueError(

@@ -21,12 +21,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus import masks
 from focus.attention import focus_attention
-from focus.attention.checks import as_one_dtype
+from focus.attention.checks import refuse_not_finite
 from focus.attention.decode import decode_attention
+from focus.attention.dtypes import as_one_dtype
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.attention.train.operator import masked_attention
-from focus.call import KEYWORD, LayerRecord
+from focus.call import KEYWORD, LayerRecord, Terms
 from focus.config import FocusConfig
 from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
@@ -34,7 +35,7 @@ from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Prepared, Router
-from focus.terms import Terms, terms_of
+from focus.terms import terms_of
 
 
 class Inputs(NamedTuple):
@@ -73,7 +74,7 @@ def attention(
         return _own_function(module, implementation)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    terms = terms_of(layer, query, key, attention_mask, dropout, kwargs)
+    terms = terms_of(layer.call, layer.cache, query, key, attention_mask, dropout, kwargs)
     usual = terms.head_dim**-0.5
     scale = usual if scaling is None else scaling
     if settings.tap is not None:
@@ -102,6 +103,8 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             "cannot continue from a key/value cache; pass the whole sequence with use_cache=False, "
             "or generate in hard or full mode (peft's prefix tuning puts keys there: use LoRA)"
         )
+    if x.query.is_cpu:  # elsewhere the host would wait for the device
+        refuse_not_finite(x.query, x.key, x.value, terms.real)
     balance = config.balance
     learn = router.training and torch.is_grad_enabled() and balance != "softmax"
     learn = learn and layer.index not in record.learned
@@ -206,7 +209,9 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     _refuse_to_continue(x, layer)
     rule = _rule(x, config, router)
     cache.check(rule)
-    real = cache.new_real(x.terms.real)
+    real = x.terms.new_real
+    if x.terms.real is None:
+        past.real = None  # padding has gone, with its row or its tokens
     ready = cache.ready(router)
     if past.hidden:
         past.route(router(torch.cat(past.hidden, 1), mask=config, ready=ready).of_keys)

@@ -35,6 +35,13 @@ def keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, que
         queries: M.
         real_BT: bool, False for padding, which is in no n-gram; None: all are real.
     """
+    find = _as_one if torch.compiler.is_compiling() else _keys_after_ngrams
+    found: Tensor = find(ids_BT, longest, count, window, queries, real_BT)
+    return found
+
+
+def _keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, queries: int,
+                       real_BT: Tensor | None) -> Tensor:  # fmt: skip
     if ids_BT.shape[1] <= window:
         return ids_BT.new_full((len(ids_BT), queries, count), NONE, dtype=torch.int64)
     real = torch.ones_like(ids_BT, dtype=torch.bool) if real_BT is None else real_BT
@@ -45,6 +52,19 @@ def keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, que
         one = [_of_one(ids_BT[:, :end], real[:, :end], longest, count, window) for end in ends]
         found = torch.cat(one, 1)
     return _first_different(found, count)
+
+
+@torch.library.custom_op("focus::keys_after_ngrams", mutates_args=())
+def _as_one(ids_BT: Tensor, longest: int, count: int, window: int, queries: int,
+            real_BT: Tensor | None) -> Tensor:  # fmt: skip
+    # Sizes within depend on ids, at each of which torch.compile would break its graph.
+    return _keys_after_ngrams(ids_BT, longest, count, window, queries, real_BT)
+
+
+@_as_one.register_fake
+def _(ids_BT: Tensor, longest: int, count: int, window: int, queries: int,
+      real_BT: Tensor | None) -> Tensor:  # fmt: skip
+    return ids_BT.new_empty((len(ids_BT), queries, count), dtype=torch.int64)
 
 
 def _first_different(found_BMN: Tensor, count: int) -> Tensor:

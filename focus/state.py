@@ -76,6 +76,7 @@ class FocusState:
         self.told_thread = False  # of one that runs in hard mode beside another's mode
         self.warned = False  # of a training pass that teaches nothing
         self.told_short = False  # of one without a distant pair
+        self.made: tuple[int, int] | None = None  # the first router as attach made it, see below
 
     def __getstate__(self) -> dict[str, Any]:
         # what a pass has left, and a training under way, are of this process
@@ -155,6 +156,33 @@ class FocusState:
             warnings.warn(
                 "the routers are in evaluation mode: a training step leaves their potentials as "
                 "they are, so groups are not kept from collapsing; call model.train() first",
+                stacklevel=2,
+            )
+
+    def note_made(self) -> None:
+        """Notes that the routers are random now."""
+        self.made = self._first_router()
+
+    def _first_router(self) -> tuple[int, int] | None:
+        """Which it is, and how often its centroids were written to."""
+        router = next((each for each in self.routers.values()), None)
+        centroids = None if router is None else router._parameters.get("centroids")
+        if centroids is None or centroids.is_inference():
+            return None
+        return id(router), centroids._version
+
+    def warn_of_untrained(self, tokens: int, window: int) -> None:
+        """Warns, once a model, of a text beyond the window under routers that are still random."""
+        if self.made is None or torch.compiler.is_compiling():
+            return
+        untouched = self._first_router() == self.made
+        if untouched and tokens <= window:
+            return
+        self.made = None
+        if untouched:
+            warnings.warn(
+                "the routers are as focus.attach made them, at random, so hard mode drops distant "
+                "tokens at random; train them first (docs/train.md), or call focus.load_adapter",
                 stacklevel=2,
             )
 

@@ -83,10 +83,10 @@ def counted() -> Iterator[Launches]:
         yield own
 
 
-def model_of(config: focus.FocusConfig) -> PreTrainedModel:
+def model_of(config: focus.FocusConfig, layers: int = 1) -> PreTrainedModel:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
-             "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "num_hidden_layers": layers}  # fmt: skip
     model = LlamaForCausalLM(LlamaConfig(**sizes)).bfloat16().eval()
     return focus.attach(model, config, seed=0)
 
@@ -129,3 +129,27 @@ def test_a_layer_launches_little_more_than_the_pretrained_models(
         assert more <= most, found["hard"].counts - found["full"].counts
     assert {"choose", "pack", "masked"} <= prompt["hard"].counts.keys()
     assert {"choose", "file", "step", "combine"} <= one["hard"].counts.keys()
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("config", [CONFIG, focus.FocusConfig.recipe(window=32)])
+def test_a_padded_batch_waits_as_often_with_more_layers(config: focus.FocusConfig) -> None:
+    """Of its mask the first layer asks."""
+    ids, mask = torch.randint(1, 97, (2, 101)), torch.ones(2, 101, dtype=torch.int64)
+    mask[0, :9] = 0
+    waits = {}
+    for layers in (1, 3):
+        model = model_of(config, layers)
+        with focus.mode(model, "hard"):
+            with counted() as own:
+                past = model(ids[:, :99], attention_mask=mask[:, :99], use_cache=True)
+            found = [own.waits]
+            for seen in (99, 100):
+                with counted() as own:
+                    model(ids[:, seen : seen + 1], attention_mask=mask[:, : seen + 1],
+                          past_key_values=past.past_key_values)  # fmt: skip
+                found.append(own.waits)
+        waits[layers] = found
+    (prompt, _, step), more = waits[1], waits[3]  # the first step also files each layer's prompt
+    assert (more[0], more[2]) == (prompt, step)
+    assert max(prompt, step) <= 3

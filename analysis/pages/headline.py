@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.cells import ROLES
-from analysis.comparisons import SAME, Headline, headline, quality, versus
+from analysis.comparisons import SAME, Headline, headline, overall, quality, versus
 from analysis.results import Results
-from analysis.rows import need, only, row_of
-from analysis.words import NONE, markdown, percent, plural
+from analysis.rows import Missing, need, only, row_of
+from analysis.words import NONE, listed, markdown, percent, plural
 from experiments import imports
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
@@ -44,7 +44,18 @@ def sentence(results: Results) -> str:
             text += (f" {said.format(found['distant_density'])} "
                      f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
     return (f"{text} The baseline is {BASES[row['base_role']]}. Intervals are 95%, over documents "
-            f"and {seeds}.")  # fmt: skip
+            f"and {seeds}.{elsewhere(results)}")  # fmt: skip
+
+
+def elsewhere(results: Results) -> str:
+    """What both cost on other kinds of text; empty where none was read."""
+    try:
+        own, more = (overall(results, name, "fresh_adapted", "fresh")
+                     for name in ("fresh_recipe", "fresh_allocated"))  # fmt: skip
+    except Missing:
+        return ""
+    return (f" On {int(own['documents'])} {listed(own['texts'])}, opened once all was fixed, the "
+            f"recipe costs **{percent(own)}**, calibrated **{percent(more)}**.")  # fmt: skip
 
 
 def table(results: Results) -> str:
@@ -202,10 +213,15 @@ def measured(results: Results) -> str:
 
 
 def rounds(results: Results) -> str:
-    """What the brackets of :func:`speed` are."""
+    """What the brackets of :func:`speed` are, and which library was timed, when and on what."""
     count = need(results.whole)["repetitions"]
-    return (f"In brackets: 95% intervals over rounds ({count.min():.0f} to {count.max():.0f}). "
+    told = (f"In brackets: 95% intervals over rounds ({count.min():.0f} to {count.max():.0f}). "
             "Where there are three rounds it is their range.")  # fmt: skip
+    for phase, own in results.whole.groupby("phase", sort=False):
+        run = results.run_of(own["evidence"].iloc[0])
+        told += (f" {PHASES[str(phase)].capitalize()}: {run['finished'][:10]}, "
+                 f"{run['hardware']['cpu']}, commit {run['commit']['id'][:7]}.")  # fmt: skip
+    return f"{told} Later changes of the library are not timed."
 
 
 def times(timed: pd.DataFrame, length: int) -> str:

@@ -9,13 +9,14 @@ would have held nearly anything forecasts nothing: then a value inside it is no 
 from __future__ import annotations
 
 from analysis import ladder, tables
-from analysis.comparisons import quality
+from analysis.comparisons import overall, quality
 from analysis.ladder import Law
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, fair, interval, judged, rule
 from analysis.rules.speed import timing
+from analysis.words import listed
 from experiments.settings import Tolerances
 
 # The experiment of a statement, where it has another name; where it is read: reading, texts.
@@ -52,6 +53,22 @@ def cost(claim: Claim, results: Results, limits: Tolerances, place: str, budget:
     if base not in ("adapted", "pretrained") and fair(verdict, more) != verdict:
         verdict = Verdict.INCONCLUSIVE
         why += f"; but the other keeps {row['base_distant_density']:.1%}"
+    return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
+
+
+@rule("ours.fresh.{name}.{base}", refuted="an interval wholly above the limit: same_ppl against "
+      "the adapted model, zero against the recipe")  # fmt: skip
+def elsewhere(results: Results, limits: Tolerances, name: str, base: str) -> Outcome:
+    """All kinds of text of the reading `fresh` together."""
+    row = overall(results, f"fresh_{name}", f"fresh_{base}", "fresh")
+    limit = limits.same_ppl if base == "adapted" else 0.0
+    verdict = judged(float(row["low"]), float(row["high"]), limit)
+    why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
+           f"distant pairs; {int(row['documents'])} {listed(row['texts'])}, {int(row['seeds'])} "
+           f"seeds (limit {limit:+.0%})")  # fmt: skip
+    if base != "adapted":
+        verdict = fair(verdict, row["distant_density"] - row["base_distant_density"])
+        why += f"; the other keeps {row['base_distant_density']:.1%}"
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from focus.attention.dtypes import as_autocast
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -123,10 +125,14 @@ def check_finite(x: Inputs) -> None:
     Raises:
         ValueError: which tensor does.
     """
-    if not x.on_cpu:
-        return
-    for name, tensor in (("query", x.query), ("key", x.key), ("value", x.value)):
-        if not is_finite(tensor, x.real):
+    if x.on_cpu:
+        refuse_not_finite(x.query, x.key, x.value, x.real)
+
+
+def refuse_not_finite(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None) -> None:
+    """The same for tensors (B, H, T, D) that are on a CPU, padding by ``real`` (B, T) left out."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not is_finite(tensor, real):
             raise ValueError(
                 f"{name}: holds NaN or infinity at a real token; find where it arises before "
                 "attention (a learning rate too high, or an overflow in half precision)"
@@ -141,27 +147,6 @@ def is_finite(tensor: Tensor, real: Tensor | None) -> bool:
         return True
     finite_BT = torch.isfinite(tensor.detach()).all(-1).all(1)
     return bool((finite_BT if real is None else finite_BT | ~real).all())
-
-
-def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``scaled_dot_product_attention`` takes them under autocast: all but float64 narrowed."""
-    device = "cpu" if query.is_cpu else query.device.type  # which costs more than a step may
-    known = query.is_cpu or torch.amp.is_autocast_available(device)
-    if not (known and torch.is_autocast_enabled(device)):
-        return query, key, value
-    dtype = torch.get_autocast_dtype(device)
-    cast = (torch.float16, torch.bfloat16, torch.float32)
-    query, key, value = (x.to(dtype) if x.dtype in cast else x for x in (query, key, value))
-    return query, key, value
-
-
-def as_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In autocast's dtype (rotary positions come in float32), or else in the widest."""
-    query, key, value = as_autocast(query, key, value)
-    if query.dtype == key.dtype == value.dtype:
-        return query, key, value
-    widest = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
-    return query.to(widest), key.to(widest), value.to(widest)
 
 
 def _check_kinds(kinds: type | tuple[type, ...], **tensors: object) -> None:

@@ -59,7 +59,9 @@ def record(folder: Path, **settings: Any) -> None:
     """A run.json of a finished run."""
     folder.mkdir(parents=True, exist_ok=True)
     seeds = settings.pop("seeds", [0])
-    told = {"command": "python -m x", "seeds": seeds, "settings": settings}
+    told = {"command": "python -m x", "seeds": seeds, "settings": settings,
+            "finished": "2026-01-02T03:04:05+00:00", "commit": {"id": "0" * 40, "dirty": False},
+            "hardware": {"cpu": "a CPU", "cores": 2}}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(told))
 
 

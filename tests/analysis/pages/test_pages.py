@@ -23,6 +23,7 @@ from tests.analysis.result_files import (
     write_pretrained,
     write_table,
 )
+from tests.analysis.rules.writers import fresh
 
 MINUS = "\N{MINUS SIGN}"
 BUDGETS = {0.0625: 0.02, 0.125: 0.0, 0.25: -0.02}
@@ -203,10 +204,19 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert all("/rows.csv)" in line for line in lines)
     assert headline.spans(read).startswith("Forward pass: 0.90x at 64, ")
     assert headline.spans(read).endswith("x at 16,384 tokens.")
+    assert " Forward pass: 2026-01-02, a CPU, commit 0000000." in headline.rounds(read)
+
+
+def test_what_both_cost_on_other_texts_stands_beside_it(read):
+    fresh(0.05, -0.02)(read)
+    text = headline.sentence(Results(read.base))
+    assert " On 6 essays, opened once all was fixed, the recipe costs **+" in text
+    assert ", calibrated **" in text
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
     assert "Calibrated" not in headline.sentence(read)
+    assert "opened once all was fixed" not in headline.sentence(read)
     write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS, start="recipe",
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)

@@ -44,6 +44,7 @@ from tests.analysis.rules.writers import (
     cures,
     dense,
     family,
+    fresh,
     gpu,
     heavy,
     holds,
@@ -172,6 +173,11 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("ours.allocated.heavy.0.125", allocated(-0.1, 0.0), REPRODUCED, allocated(0.0, -0.1)),
         ("ours.longer_allocated.adapted.0.125", allocated(-0.1, 0.0), REPRODUCED,
          allocated(0.0, 0.0)),
+    ],
+    "elsewhere": [
+        ("ours.fresh.recipe.adapted", fresh(-0.05), REPRODUCED, fresh(0.1)),
+        ("ours.fresh.allocated.adapted", fresh(0.1), REPRODUCED, fresh(0.1, 0.1)),
+        ("ours.fresh.allocated.recipe", fresh(0.1), REPRODUCED, fresh(-0.1, 0.1)),
     ],
     "further": [("ours.chat.1024", talked(0.3, 0.1), REPRODUCED, talked(0.1, 0.3))],
     "beyond_control": [

@@ -116,6 +116,19 @@ def family(ours: float, adapted: float = -0.1, control: float | None = None, wob
     return write
 
 
+def fresh(recipe: float, calibrated: float = -0.1) -> Writer:
+    """The recipe and its calibration where all was fixed, beside full attention."""
+    how = {"reading": "fresh", "texts": "essays"}
+
+    def write(results: Results) -> None:
+        write_adapted(results.root, 0.0, block="fresh_adapted", **how)
+        for name, change in (("fresh_recipe", recipe), ("fresh_allocated", calibrated)):
+            write_masks(results.root, name, {0.125: change}, regime=ROUTERS,
+                        against=["fresh_adapted"], rows={"seeds": (0, 1)}, **how)  # fmt: skip
+
+    return write
+
+
 def heavy(change: float, beside: float = 0.0, kept: float = 0.125) -> Writer:
     """The recipe beside heavy hitters, the recipe alone, and both full models."""
 

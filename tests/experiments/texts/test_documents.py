@@ -141,7 +141,8 @@ def test_a_later_reading_opens_documents_that_an_earlier_one_left(built):
     assert (len(earlier), len(own)) == (2, 3)
     assert not earlier & own
     assert first.plain() == Perplexity(**first.plain()).plain()  # as results have it: without skip
-    assert "skip" not in first.plain() and later.plain()["skip"] == 2
+    assert "skip" not in first.plain()
+    assert later.plain()["skip"] == 2
     more = later.model_copy(update={"documents": 9})
     with pytest.raises(ValueError, match=r"^documents: 9 asked for after skip = 2, but train of"):
         texts.reading_windows(more, "mine", MODEL, built)
