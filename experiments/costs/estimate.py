@@ -92,12 +92,12 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     """
     cell = chosen.cell(block)
     how = cell.regime
-    if not counts(cell):
+    if not estimable(cell):
         raise ValueError(f"experiments.{block}.regime: {how.name} trains neither routers nor all "
                          "weights")  # fmt: skip
     shape, dtype = shapes.config(name), DTYPES[cell.dtype]
     context = min(how.context, longest(shape, how.context))
-    routed = FocusSettings(**cell.method.fields).config if cell.method.name == "focus" else None
+    routed = routing(cell)
     model = shapes.build(shape, torch.float32 if how.all_weights else dtype, routed)
     counts, sizes = _counts(model, shape), Sizes.of(model, how.all_weights)
     step, activations = _step(model, how, context)
@@ -120,10 +120,15 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     }  # fmt: skip
 
 
-def counts(cell: Experiment) -> bool:
+def estimable(cell: Experiment) -> bool:
     """Whether :func:`estimate` knows how a cell is trained."""
     how = cell.regime
     return isinstance(how, Centroids) or (isinstance(how, Training) and how.all_weights)
+
+
+def routing(cell: Experiment) -> focus.FocusConfig | None:
+    """The routing of a cell's method, None where it has none."""
+    return FocusSettings(**cell.method.fields).config if cell.method.name == "focus" else None
 
 
 def longest(shape: Any, context: int) -> int:

@@ -57,7 +57,7 @@ def test_wikitext_is_cut_at_its_headings(tmp_path):
 
 def test_wikitext_in_shards_of_lines_is_the_same_articles(tmp_path):
     raw = " = One = \n \n text \n = = Part = = \n more \n = Two = \n \n other \n"
-    lines = ["" if not line.strip() else line + "\n" for line in raw.split("\n")]  # as the hub has it
+    lines = [line + "\n" if line.strip() else "" for line in raw.split("\n")]  # as on the hub
     for number, own in enumerate((lines[:3], lines[3:])):
         path = tmp_path / "raw" / f"validation-0000{number}-of-00002.parquet"
         path.parent.mkdir(exist_ok=True)
