@@ -39,6 +39,7 @@ from tests.analysis.rules.writers import (
     lora_asked,
     paper,
     persisting,
+    printed,
     rivals,
     rivals_answers,
     rungs,
@@ -242,3 +243,21 @@ def test_a_model_near_guessing_can_hardly_fall(results, limits):
     outcome = decided("table4.lora-r4-lr1e-4.hellaswag", results, limits)
     assert outcome.verdict == INCONCLUSIVE
     assert outcome.why.count("above guessing would be -0.4 here") == 1
+
+
+@pytest.mark.parametrize("change", [
+    {"model": "smollm2-135m-instruct"}, {"texts": "unseen"}, {"context": 512},
+])  # fmt: skip
+def test_a_perplexity_of_another_model_text_or_length_is_no_figure_of_the_papers(
+    results, limits, change
+):
+    known = {"cell": "types-modelgpt2", "model": "gpt2", **change}
+    printed(42.8, **known)(results)
+    assert decided("table2.gpt2-124m.ppl_pretrained", results, limits) is None
+
+
+def test_a_perplexity_after_fewer_steps_refutes_nothing(results, limits):
+    few = {"name": "full", "steps": 1000}
+    printed(26.0, "finetuned-textswikitext-103", "gpt2", texts="wikitext-103", regime=few)(results)
+    outcome = decided("domains.wikitext-103.ppl_full_attention_ft", results, limits)
+    assert outcome.verdict == INCONCLUSIVE
