@@ -4,7 +4,6 @@ own; verdicts by rule from result files."""
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import math
 from collections import Counter
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis import rules
-from analysis.paper import Claim, claims, model_name, paper
+from analysis.commands import command, reason
+from analysis.paper import Claim, claims
 from analysis.results import Results
 from analysis.rules import Verdict
 from analysis.words import cell, number
@@ -24,40 +24,6 @@ FIELDS = (
     "verdict", "why", "command", "evidence",
 )  # fmt: skip
 Row = dict[str, Any]
-
-
-def command(claim: Claim) -> str | None:
-    """The command that would measure a claim, None where it is not built."""
-    stage, _, experiment = claim.stage.partition("@")
-    if stage == "analysis":
-        return "python -m analysis"
-    if importlib.util.find_spec(f"experiments.stages.{stage}") is None:
-        return None
-    if stage == "read":
-        model = paper()["models"].get(claim.model or "")
-        scale = model.get("scale", "gpu") if model else None
-        if experiment and scale:
-            return f"FOCUS_HUB=1 make reproduce SCALE={scale} ONLY={experiment}"
-        return f"dvc repro read@{experiment}" if experiment else None
-    return f"python -m experiments.stages.{stage}"
-
-
-def reason(claim: Claim) -> str:
-    """Why a claim has not been run, in concrete terms; the same words for the same reason."""
-    needs, model = [], paper()["models"].get(claim.model or "")
-    if claim.setting.get("cluster"):
-        needs.append("a cluster to train on 2B tokens")
-    if claim.setting.get("hardware"):
-        needs.append(f"a GPU (the paper: {claim.setting['hardware']})")
-    elif model:
-        needs.append(f"the weights of {model_name(str(claim.model))} ({model['hub']})")
-    if model and claim.setting.get("text") == "PG-19" and not claim.setting.get("hardware"):
-        needs.append("PG-19 (hub, or a folder named by FOCUS_DATA)")
-    if command(claim) is None:
-        needs.append("an experiment of its own (`docs/how-to-add.md`)")
-    elif not needs:
-        needs.append(f"its result files: `{command(claim)}`")
-    return "needs " + "; ".join(needs)
 
 
 def _number(value: float | None) -> float | None:
@@ -115,6 +81,8 @@ the audit the statement is the doubt itself, and a verdict in its favour bears i
 A command makes a row's measurement. What it is compared with is read by its own (`against` in \
 `params.yaml`); `make report` then decides. A committed result that is up to date is not made \
 again: delete its folder below `results/` first. The same rows in columns: `claims.csv`.
+Hours of rows that were not run are estimates (`docs/reproduction.md`), of the row's own model; a \
+command does all models of its experiment.
 """
 
 

@@ -105,19 +105,34 @@ def tuned(results: Results) -> pd.DataFrame:
     return known[TUNED].sort_values(["weights", "steps"], kind="stable")
 
 
-def gain(results: Results, texts: str) -> pd.Series:
+def text_of(results: Results, text: str, weights: str = "fine-tuned") -> str:
+    """The paper's text where weights were trained on it, else ours of the same kind."""
+    read = set(only(tuned(results), weights=weights)["texts"])
+    ours = TEXTS[text] if weights == "fine-tuned" else "articles"
+    return text if text in read else ours
+
+
+def gain(results: Results, texts: str, claim: Claim | None = None) -> pd.Series:
     """Full attention against the model before, of one that others pretrained: a small model of
     ours has read too little for its gain to be one of fine-tuning."""
     own = only(tuned(results), weights="fine-tuned", method="full", texts=texts, condition="full")
     small = [results.cells[name].model in TYPES.values() for name in own["cell"]]
-    return need(own[[not each for each in small]]).iloc[-1]
+    return _of_model(results, need(own[[not each for each in small]]), claim)
 
 
-def of_training(results: Results, weights: str, method: str, texts: str,
-                condition: str) -> pd.Series:  # fmt: skip
-    """One row of :func:`tuned`, of the longest training; Missing where it was not read."""
+def of_training(results: Results, weights: str, method: str, texts: str, condition: str,
+                claim: Claim | None = None) -> pd.Series:  # fmt: skip
+    """One row of :func:`tuned`, of the longest training, of the claim's own model where that was
+    trained; Missing where it was not read."""
     own = only(tuned(results), weights=weights, method=method, texts=texts, condition=condition)
-    return need(own).iloc[-1]
+    return _of_model(results, need(own), claim)
+
+
+def _of_model(results: Results, rows: pd.DataFrame, claim: Claim | None) -> pd.Series:
+    """The last of the rows of a claim's own model, or of all."""
+    same = [claim is not None and scope.same_model(claim, results.cells[name].model)
+            for name in rows["cell"]]  # fmt: skip
+    return (rows[same] if any(same) else rows).iloc[-1]
 
 
 @cache

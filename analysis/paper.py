@@ -111,13 +111,19 @@ def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
                 statement=f"{entry['label'].format(**named)}: {says} {value}{unit}",
                 kind=measures[column]["kind"],
                 paper=value,
-                stage=entry.get("stages", {}).get(column, entry["stage"]),
+                stage=_stage(entry, row, column),
                 column=column,
                 keys=keys,
                 setting=entry["setting"],
             )
         )
     return found
+
+
+def _stage(entry: dict[str, Any], row: dict[str, Any], column: str) -> str:
+    """What would measure a figure: its column's stage, its row's, or the table's."""
+    own = entry.get("stages", {})
+    return own.get(column) or own.get(row[entry["keys"][0]]) or entry["stage"]
 
 
 def claims() -> list[Claim]:

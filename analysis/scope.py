@@ -25,13 +25,23 @@ def same_model(claim: Claim, model: str) -> bool:
     return bool(model) and _plain(model) in known
 
 
+def text_of(claim: Claim) -> str:
+    """The text that the figure is of, empty where none is named."""
+    return str(claim.keys.get("text") or claim.setting.get("text") or "")
+
+
+def same(name: str, other: str) -> bool:
+    """Whether two names are one, but for case and punctuation."""
+    return _plain(name) == _plain(other)
+
+
 def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
     """What differs from the paper's setting, in words; ``row``: of the central table."""
     found, setting = [], claim.setting
     if claim.model and not same_model(claim, cell.model):
         found.append(f"{cell.model or 'an unnamed model'} instead of {model_name(claim.model)}")
-    if setting.get("text") and _plain(row["texts"]) != _plain(setting["text"]):
-        found.append(f"{row['texts']} instead of {setting['text']}")
+    if (text := text_of(claim)) and not same(row["texts"], text):
+        found.append(f"{row['texts']} instead of {text}")
     if setting.get("steps") and (cell.steps or 0) < setting["steps"]:
         found.append(f"{cell.steps or 0} training steps instead of {setting['steps']}")
     wanted = claim.keys.get("context", setting.get("context"))

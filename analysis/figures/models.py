@@ -124,11 +124,11 @@ def by_text(axis: Axes, frame: pd.DataFrame) -> None:
 
 
 def theirs(texts: str, weights: str) -> float:
-    """The paper's change in percent, of its text of the same kind."""
+    """The paper's change in percent, of this text or its own of the same kind."""
     if weights == "from scratch":
         (row,) = printed("from_scratch")
         return 100 * (row["ppl_focus"] / row["ppl_full_attention"] - 1)
-    (row,) = (each for each in printed("domains") if TEXTS[each["text"]] == texts)
+    (row,) = (row for row in printed("domains") if texts in (row["text"], TEXTS[row["text"]]))
     return 100 * (row["ppl_focus_ft"] / row["ppl_full_attention_ft"] - 1)
 
 

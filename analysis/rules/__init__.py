@@ -8,6 +8,7 @@ from analysis.rules import (
     headline,
     lora,
     models,
+    own,
     rivals,
     speed,
     stability,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis import models, scope
-from analysis.models import TEXTS, TYPES
+from analysis.models import TYPES
 from analysis.paper import Claim, printed, theirs
 from analysis.results import Results
 from analysis.rows import need, only
@@ -166,12 +166,13 @@ def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19"
     """Focus against full attention after as many steps, under the training gate and under the hard
     mask, on a text of the same kind; from scratch a small model with grouped queries, as Mistral
     has them."""
-    weights, texts = "fine-tuned", TEXTS[text]
+    weights = "fine-tuned"
     if claim.id.startswith("from_scratch"):
-        weights, texts = "from scratch", "articles"
+        weights, text = "from scratch", "openwebtext"
+    texts = models.text_of(results, text, weights)
     full = claim.column.replace("focus", "full_attention")
     cost = claim.figure / theirs(claim.id.split(".")[0], full, **claim.keys) - 1
-    gate, mask = (models.of_training(results, weights, "focus", texts, condition)
+    gate, mask = (models.of_training(results, weights, "focus", texts, condition, claim)
                   for condition in ("soft", "hard"))  # fmt: skip
     verdict, why = gate_and_mask(gate, mask, cost, claim, results, limits)
     return Outcome(verdict, f"{texts}, against full attention: {why}", **interval(gate),
@@ -208,7 +209,7 @@ def gate_and_mask(gate: pd.Series, mask: pd.Series, cost: float, claim: Claim, r
 )
 def gains(claim: Claim, results: Results) -> Outcome:
     """Fine-tuning under full attention, against the model before, where the paper has both."""
-    row = models.gain(results, TEXTS["pg19"])
+    row = models.gain(results, models.text_of(results, "pg19"), claim)
     before = pretrained()
     if not claim.id.startswith("table1"):
         before = theirs("table2", "ppl_pretrained", model=claim.model)

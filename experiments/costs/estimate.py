@@ -1,5 +1,5 @@
-"""Memory, operations and hours of an experiment that trains routers, or routers and all weights,
-for any model.
+"""Memory, operations and hours of an experiment that trains routers, all weights or both, for any
+model; and of one that reads a model.
 
 Memory of a process is that of its weights, gradients, optimiser and activations, and of what
 ``fully_shard`` gathers; what an allocator, a CUDA context and communication need comes on top.
@@ -22,7 +22,7 @@ from experiments.costs import shapes, tracing
 from experiments.costs.tracing import Traced
 from experiments.methods.focus import FocusSettings
 from experiments.regimes.tensors import layers
-from experiments.settings import Centroids, Experiment, Settings
+from experiments.settings import Centroids, Experiment, Settings, Training
 
 MOST = 1024  # devices that a search for what fits goes up to
 DTYPES = {"auto": torch.bfloat16, "float32": torch.float32, "bfloat16": torch.bfloat16,
@@ -85,19 +85,19 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     Args:
         name: a model of :func:`experiments.costs.shapes.names`.
         chosen: settings of the scale, whose ``regime`` of the experiment is taken.
-        block: an experiment that trains routers.
+        block: an experiment that trains routers or all weights, or a cell of it.
 
     Raises:
         ValueError: an unknown model or experiment, or one that trains something else.
     """
     cell = chosen.cell(block)
     how = cell.regime
-    if not isinstance(how, Centroids):
-        raise ValueError(f"experiments.{block}.regime: {how.name} trains no routers")
+    if not estimable(cell):
+        raise ValueError(f"experiments.{block}.regime: {how.name} trains neither routers nor all "
+                         "weights")  # fmt: skip
     shape, dtype = shapes.config(name), DTYPES[cell.dtype]
-    longest = getattr(shape, "max_position_embeddings", how.context)
-    context = min(how.context, longest)
-    routed = FocusSettings(**cell.method.fields).config
+    context = min(how.context, longest(shape, how.context))
+    routed = routing(cell)
     model = shapes.build(shape, torch.float32 if how.all_weights else dtype, routed)
     counts, sizes = _counts(model, shape), Sizes.of(model, how.all_weights)
     step, activations = _step(model, how, context)
@@ -120,7 +120,23 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     }  # fmt: skip
 
 
-def _step(model: PreTrainedModel, how: Centroids, context: int) -> tuple[Traced, Activations]:
+def estimable(cell: Experiment) -> bool:
+    """Whether :func:`estimate` knows how a cell is trained."""
+    how = cell.regime
+    return isinstance(how, Centroids) or (isinstance(how, Training) and how.all_weights)
+
+
+def routing(cell: Experiment) -> focus.FocusConfig | None:
+    """The routing of a cell's method, None where it has none."""
+    return FocusSettings(**cell.method.fields).config if cell.method.name == "focus" else None
+
+
+def longest(shape: Any, context: int) -> int:
+    """Tokens that a model can read, or as many as are asked for, where nothing says."""
+    return getattr(shape, "max_position_embeddings", None) or context
+
+
+def _step(model: PreTrainedModel, how: Training, context: int) -> tuple[Traced, Activations]:
     """What a step of one window takes, and the bytes of any number of them."""
     traced = cache(partial(tracing.training, model, context=context, precision=how.precision,
                            checkpointed=how.checkpoint_activations))  # fmt: skip
@@ -159,7 +175,7 @@ def _inference(sizes: Sizes, read: Traced) -> dict[str, int]:
             "infer_total": weights + read.cache + read.activations}  # fmt: skip
 
 
-def _course(step: Traced, how: Centroids, hardware: Hardware) -> dict[str, Any]:
+def _course(step: Traced, how: Training, hardware: Hardware) -> dict[str, Any]:
     """Operations of a step and of the run, and its hours on the hardware."""
     of_step = step.flops * how.batch_size * how.accumulate
     speed = how.processes * hardware.share * hardware.tflops * 1e12
@@ -168,7 +184,7 @@ def _course(step: Traced, how: Centroids, hardware: Hardware) -> dict[str, Any]:
             "share": hardware.share}  # fmt: skip
 
 
-def needed(sizes: Sizes, activations: Activations, how: Centroids,
+def needed(sizes: Sizes, activations: Activations, how: Training,
            hardware: Hardware) -> int | None:  # fmt: skip
     """The fewest devices, a power of two, on which the training fits: one whole, several by fsdp2;
     None where no number up to :data:`MOST` does."""

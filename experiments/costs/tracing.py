@@ -137,11 +137,11 @@ FLOPS = {  # torch's own, those of the CPU's attention by the GPU's, and what it
 
 def training(model: PreTrainedModel, batch: int, context: int, *, precision: str = "32-true",
              checkpointed: bool = False, blocked: bool = True) -> Traced:  # fmt: skip
-    """One step of the parameters that require gradients under the log gate, with ``batch`` windows
-    of ``context`` tokens.
+    """One step of the parameters that require gradients under the log gate, or under full attention
+    where there are no routers, with ``batch`` windows of ``context`` tokens.
 
     Args:
-        model: from :func:`experiments.costs.shapes.build`, with routers.
+        model: from :func:`experiments.costs.shapes.build`.
         precision: of Lightning's trainer.
         checkpointed: whether layers compute their activations again in the backward pass.
         blocked: see :class:`Watch`.
@@ -161,7 +161,8 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
             lambda _, args, kwargs: (args, {**kwargs, "attention_mask": real}), with_kwargs=True
         )
         cast = torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext()
-        with watch, focus.mode(model, "soft"):
+        gated = focus.mode(model, "soft") if shapes.routers(model) else nullcontext()
+        with watch, gated:
             with cast:
                 loss = next_token_loss(model, ids)
             loss.backward()

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 SPLIT_FOLDERS = ("train", "validation", "test")
@@ -64,14 +65,27 @@ _HEADING = re.compile(r"^ = ([^=].*[^=]|[^=]) = ?$", re.M)
 
 def _wikitext(folder: Path) -> Iterator[Text]:
     """WikiText's articles; its splits keep their names but `valid`, which is validation."""
-    for path in sorted(folder.glob("*.raw.gz")):
-        name = path.name.split(".")[0]
+    for file, whole in _wikitext_files(folder):
+        name = re.split(r"[.-]", file)[0]
         split = {"valid": "validation"}.get(name, name)
-        whole = decode(gzip.decompress(path.read_bytes()))
         marks = list(_HEADING.finditer(whole))
         ends = [mark.start() for mark in marks[1:]] + [len(whole)]
         for mark, end in zip(marks, ends, strict=True):
-            yield Text(mark[1].strip(), path.name, whole[mark.start() : end].strip(), split)
+            yield Text(mark[1].strip(), file, whole[mark.start() : end].strip(), split)
+
+
+def _wikitext_files(folder: Path) -> Iterator[tuple[str, str]]:
+    """Names and texts: one .raw.gz a split, or shards of it, <split>-*.parquet, with a line a row,
+    which are one text, since they cut articles; it goes by the first shard's name."""
+    for path in sorted(folder.glob("*.raw.gz")):
+        yield path.name, decode(gzip.decompress(path.read_bytes()))
+    for _, shards in groupby(sorted(folder.rglob("*-*.parquet")), lambda p: p.name.split("-")[0]):
+        import pyarrow.parquet as pq  # for such shards alone
+
+        paths = list(shards)
+        lines = [line.rstrip("\n") for path in paths
+                 for line in pq.read_table(path, columns=["text"])["text"].to_pylist()]  # fmt: skip
+        yield paths[0].name, "\n".join(lines)
 
 
 _DATED = re.compile(r"(?:^|(?<=\.))([A-Z][a-z]+ (?:19|20)\d\d(?:,[^\n]*?)?) {2}\n {2}\n", re.M)

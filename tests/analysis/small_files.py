@@ -64,11 +64,11 @@ def write_ladder(root: Path, costs: Sequence[float], ahead: float | None = None,
 
 def write_tuned(root: Path, change: float, *, texts: str = "plays", full: float = -0.1,
                 names: tuple[str, str, str] = ("before", "finetuned", "finetuned_focus"),
-                steps: int = 24, mask: float = 0.0) -> None:  # fmt: skip
+                steps: int = 24, mask: float = 0.0, **where: Any) -> None:  # fmt: skip
     """A model before, after all its weights were trained, and that with Focus, whose change is
     against the second; ``mask``: the hard mask's against the gate."""
     before, plain, routed = names
-    how = {"reading": "domains", "texts": texts}
+    how = {"reading": "domains", "texts": texts, **where}
     whole = {"name": "full", "steps": steps}
     write_read(root, before, losses("full"), **how)
     write_read(root, plain, losses("full", change=full), regime=whole, against=[before],

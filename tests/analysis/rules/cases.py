@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.rules.writers import (
+    ALL,
     ARITHMETIC,
     CONTRADICTS,
     DENSER,
@@ -59,6 +60,7 @@ from tests.analysis.rules.writers import (
     pairs,
     paper,
     persisting,
+    printed,
     rivals,
     rivals_answers,
     rungs,
@@ -277,6 +279,17 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "alone": [
         (f"{table}.focus.ppl", soft(-0.15, -0.15, TRAINED), DIRECTION, soft(0.05, 0.03, TRAINED))
         for table in ("table1", "table10")
+    ],
+    "full_attention": [
+        ("table2.gpt2-124m.ppl_pretrained", printed(42.5, "types-modelgpt2", "gpt2"), REPRODUCED,
+         printed(37.0, "types-modelgpt2", "gpt2")),
+        ("long_context.t4096.ppl_full",
+         printed(5.45, "long_pretrained", "mistral-7b", context=4096), REPRODUCED,
+         printed(6.45, "long_pretrained", "mistral-7b", context=4096)),
+        ("domains.wikitext-103.ppl_full_attention_ft",
+         printed(21.4, "finetuned-textswikitext-103", "gpt2", texts="wikitext-103", regime=ALL),
+         REPRODUCED, printed(26.0, "finetuned-textswikitext-103", "gpt2", texts="wikitext-103",
+                             regime=ALL)),
     ],
     "gains": [
         ("table1.full-attention-finetune.ppl", tuned(0.0), DIRECTION,

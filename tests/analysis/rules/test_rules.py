@@ -40,6 +40,7 @@ from tests.analysis.rules.writers import (
     lora_asked,
     paper,
     persisting,
+    printed,
     rivals,
     rivals_answers,
     rungs,
@@ -250,3 +251,21 @@ def test_a_row_that_trains_nothing_and_reads_better_says_so(results, limits, met
     counts("parameters")(results)
     why = decided(f"table1.{method}.trained_params", results, limits).why
     assert ("lies below pretrained's 42.8" in why) == better
+
+
+@pytest.mark.parametrize("change", [
+    {"model": "smollm2-135m-instruct"}, {"texts": "unseen"}, {"context": 512},
+])  # fmt: skip
+def test_a_perplexity_of_another_model_text_or_length_is_no_figure_of_the_papers(
+    results, limits, change
+):
+    known = {"cell": "types-modelgpt2", "model": "gpt2", **change}
+    printed(42.8, **known)(results)
+    assert decided("table2.gpt2-124m.ppl_pretrained", results, limits) is None
+
+
+def test_a_perplexity_after_fewer_steps_refutes_nothing(results, limits):
+    few = {"name": "full", "steps": 1000}
+    printed(26.0, "finetuned-textswikitext-103", "gpt2", texts="wikitext-103", regime=few)(results)
+    outcome = decided("domains.wikitext-103.ppl_full_attention_ft", results, limits)
+    assert outcome.verdict == INCONCLUSIVE

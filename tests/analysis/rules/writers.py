@@ -413,12 +413,21 @@ def tuned(change: float, **how: Any) -> Writer:
     return lambda results: write_tuned(results.root, change, **how)
 
 
+ALL = {"name": "full", "steps": 4000}
 THEIR_STEPS = {"steps": 2000, "block": "lora4_steps"}  # of Table 4
 THEIR_GPT2 = {"models": ["small-llama", "gpt2"], "texts": "pg19", "context": 1024}
 
 
 def longer(change: float, **how: Any) -> Writer:
     return lambda results: write_lengths(results.root, change, **how)
+
+
+def printed(ppl: float, cell: str, model: str, **how: Any) -> Writer:
+    """A cell of a larger scale under full attention, with this perplexity."""
+    known = {"texts": "pg19", "context": 1024, "reading": "pg19", **how}
+    rows = rows_of("full", change=ppl / 20.0855 / 1.284 - 1)
+    return lambda results: write_read(results.root, cell.split("-")[0], rows, cell=cell,
+                                      model=model, **known)  # fmt: skip
 
 
 GROWING = (0.02, 0.0305, 0.0355, 0.04)  # nearly a straight line in the logarithm of the size

@@ -50,7 +50,12 @@ def test_sizes_are_those_the_ledger_counts_with(name: str, parameters: int) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what a process holds")
 @pytest.mark.parametrize(
     ("name", "batch", "context", "all_weights"),
-    [("tiny-gpt2", 4, 1024, False), ("tiny-llama", 2, 2048, False), ("tiny-llama", 2, 1024, True)],
+    [
+        ("tiny-gpt2", 4, 1024, False),
+        ("tiny-llama", 2, 2048, False),
+        ("tiny-gemma2", 2, 2048, False),
+        ("tiny-llama", 2, 1024, True),
+    ],
 )
 def test_memory_is_what_a_real_training_step_holds(
     name: str, batch: int, context: int, all_weights: bool

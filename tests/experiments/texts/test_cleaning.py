@@ -3,6 +3,8 @@ from __future__ import annotations
 import gzip
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from experiments.texts import cleaning
@@ -51,6 +53,20 @@ def test_wikitext_is_cut_at_its_headings(tmp_path):
     assert (one.title, one.split, two.title) == ("One", "validation", "Two")
     assert "= = Part = =" in one.text
     assert "Two" not in one.text
+
+
+def test_wikitext_in_shards_of_lines_is_the_same_articles(tmp_path):
+    raw = " = One = \n \n text \n = = Part = = \n more \n = Two = \n \n other \n"
+    lines = [line + "\n" if line.strip() else "" for line in raw.split("\n")]  # as on the hub
+    for number, own in enumerate((lines[:3], lines[3:])):
+        path = tmp_path / "raw" / f"validation-0000{number}-of-00002.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"text": own}), path)
+    one, two = cleaning.read(tmp_path, "wikitext")
+    assert (one.title, one.split, two.title) == ("One", "validation", "Two")
+    assert [line.strip() for line in one.text.split("\n")] == ["= One =", "", "text",
+                                                               "= = Part = =", "more"]  # fmt: skip
+    assert two.text.endswith("other")
 
 
 def test_folders_are_sides_and_a_manifest_names_the_books(tmp_path):

@@ -1,0 +1,155 @@
+"""How a row of the ledger would be measured: its command, the cell of params.yaml and scales/ that
+this resolves to, and what that needs: weights, texts, devices, hours."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from analysis import hours, scope
+from analysis.paper import Claim, model_name, paper
+from experiments import plans, settings, sources
+from experiments.settings import Experiment, Reading, Settings
+
+ROOT = Path(__file__).parents[1]
+# The paper's name of a benchmark, where lm-eval has another, and those of GSM8K.
+TASKS = {"lambada": "lambada_openai", "accuracy": "gsm8k", "problems": "gsm8k"}
+
+FEW = 0.1  # hours: below, an estimate from operations says nothing
+
+
+@cache
+def chosen(scale: str) -> Settings:
+    """The settings of a scale."""
+    return settings.load(ROOT / "params.yaml", scale, ROOT / "scales")
+
+
+def place(claim: Claim) -> tuple[str, str] | None:
+    """Scale and experiment that have the claim's own model; None where it names none, or no
+    experiment reads it."""
+    stage, _, experiment = claim.stage.partition("@")
+    model = paper()["models"].get(claim.model or "")
+    if stage != "read" or not experiment or not model:
+        return None
+    scale = "cluster" if claim.setting.get("cluster") else model.get("scale", "gpu")
+    return scale, experiment
+
+
+def cell(claim: Claim) -> Experiment | None:
+    """The cell that a claim's command trains and reads: of its model, and of its text, where one
+    is; None where the command has no cell of its model."""
+    found = place(claim)
+    if found is None or found[1] not in chosen(found[0]).experiments:
+        return None
+    own = [each for each in chosen(found[0]).cells(found[1]).values()
+           if scope.same_model(claim, each.model)]  # fmt: skip
+    text = scope.text_of(claim)
+    return next((each for each in own if scope.same(each.texts, text)), own[0] if own else None)
+
+
+def reading(claim: Claim) -> Reading | None:
+    """The reading that has a claim's figure: of its benchmark, or of its text and length; None
+    where the cell has none."""
+    own, found = cell(claim), place(claim)
+    if own is None or found is None:
+        return None
+    for each in (chosen(found[0]).readings[name] for name in own.readings):
+        task = TASKS.get(claim.column, claim.column)
+        if each.kind == "benchmarks" and task in each.tasks:
+            return each
+        context = claim.keys.get("context", claim.setting.get("context"))
+        if (
+            each.kind == claim.kind == "perplexity"
+            and each.context == context
+            and any(scope.same(name, scope.text_of(claim)) for name in each.texts)
+        ):
+            return each
+    return None
+
+
+def command(claim: Claim) -> str | None:
+    """The command that would measure a claim, None where it is not built."""
+    stage, _, experiment = claim.stage.partition("@")
+    if stage == "analysis":
+        return "python -m analysis"
+    if importlib.util.find_spec(f"experiments.stages.{stage}") is None:
+        return None
+    if stage != "read":
+        return f"python -m experiments.stages.{stage}"
+    if found := place(claim):
+        scale, experiment = found
+        own = cell(claim) is not None
+        return f"FOCUS_HUB=1 make reproduce SCALE={scale} ONLY={experiment}" if own else None
+    return f"dvc repro read@{experiment}" if experiment else None
+
+
+def reason(claim: Claim) -> str:
+    """Why a claim has not been run, in concrete terms; the same words for the same reason."""
+    needs, model, own = [], paper()["models"].get(claim.model or ""), cell(claim)
+    if claim.setting.get("cluster"):
+        needs.append("a cluster to train on 2B tokens")
+    if claim.setting.get("hardware"):
+        needs.append(f"a GPU (the paper: {claim.setting['hardware']})")
+    elif model:
+        drawn = own is not None and own.regime.name.startswith("scratch")
+        what = "the shape and tokenizer" if drawn else "the weights"
+        needs.append(f"{what} of {model_name(str(claim.model))} ({weights(own, model['hub'])})")
+    if own is not None and (found := place(claim)):
+        needs += [*texts(own, chosen(found[0])), *took(own, chosen(found[0]))]
+    if command(claim) is None:
+        needs.append("an experiment of its own (`docs/how-to-add.md`)")
+    elif not needs:
+        needs.append(f"its result files: `{command(claim)}`")
+    return "needs " + "; ".join(needs)
+
+
+def weights(own: Experiment | None, theirs: str) -> str:
+    """Where weights come from; beside it what the paper names, where that is something else."""
+    source = sources.sources().get(own.model) if own is not None else None
+    if source is None:
+        return theirs
+    gated = ", gated" if "gated" in source.what else ""
+    return f"{source.repo}{gated}" + (f"; the paper: {theirs}" if source.repo != theirs else "")
+
+
+def texts(own: Experiment, known: Settings) -> list[str]:
+    """Where the texts of a cell come from, but for those of the package index."""
+    read = [text for name in own.readings for text in known.readings[name].texts]
+    blocks = plans.texts([*read, *plans.trained_on(own, known)], known).values()
+    wanted = [sources.sources()[name] for name in sorted({block["source"] for block in blocks})]
+    hub = [each.repo for each in wanted if each.kind == "hub"]
+    folders = [each.name for each in wanted if each.kind == "folder"]
+    found = [f"texts of the hub ({', '.join(hub)})"] if hub else []
+    return [*found, f"folders of FOCUS_DATA ({', '.join(folders)})"] if folders else found
+
+
+def took(own: Experiment, known: Settings) -> list[str]:
+    """Devices and hours of a cell, as the table has them; nothing where it does not."""
+    row = hours.known(own, known)
+    return [] if row is None else [told(row)]
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A row of the table in words."""
+    parts = []
+    if row["train_hours"] > 0:
+        parts.append(f"{_hours(row['train_hours'])} of training on {row['train_devices']:.0f} x "
+                     f"{row['device']} ({_gibibytes(row['train_total'])} of each)")  # fmt: skip
+    short = row["read_total"] > row["gibibytes"] * 2**30
+    more = f", more than an {row['device']} of {row['gibibytes']:g} GiB has" if short else ""
+    parts.append(f"{_hours(row['read_hours'])} of reading on one device "
+                 f"({_gibibytes(row['read_total'])}{more})")  # fmt: skip
+    return f"by estimate {', '.join(parts)}"
+
+
+def _hours(value: float) -> str:
+    if value < FEW:
+        return f"less than {FEW} hours"
+    return f"{value:.1f} hours" if value >= 1 else f"{value:.1g} hours"
+
+
+def _gibibytes(value: float) -> str:
+    return f"{value / 2**30:.1f} GiB" if value < 10 * 2**30 else f"{value / 2**30:.0f} GiB"
