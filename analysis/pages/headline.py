@@ -10,7 +10,7 @@ from analysis.cells import ROLES
 from analysis.comparisons import SAME, Headline, headline, overall, quality, versus
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
-from analysis.words import NONE, listed, markdown, percent, plural
+from analysis.words import NONE, markdown, percent, plural
 from experiments import imports
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
@@ -54,8 +54,9 @@ def elsewhere(results: Results) -> str:
                      for name in ("fresh_recipe", "fresh_allocated"))  # fmt: skip
     except Missing:
         return ""
-    return (f" On {int(own['documents'])} {listed(own['texts'])}, opened once all was fixed, the "
-            f"recipe costs **{percent(own)}**, calibrated **{percent(more)}**.")  # fmt: skip
+    return (f" On {int(own['documents'])} documents of other kinds ({', '.join(own['texts'])}), "
+            f"opened once all was fixed, the recipe costs **{percent(own)}**, calibrated "
+            f"**{percent(more)}**.")  # fmt: skip
 
 
 def table(results: Results) -> str:
