@@ -210,7 +210,10 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
 def test_what_both_cost_on_other_texts_stands_beside_it(read):
     fresh(0.05, -0.02)(read)
     text = headline.sentence(Results(read.base))
-    assert " On 6 documents of other kinds (essays), opened once all was fixed, the recipe costs **+" in text
+    assert (
+        " On 6 documents of other kinds (essays), opened once all was fixed, the recipe costs **+"
+        in text
+    )
     assert ", calibrated **" in text
 
 
