@@ -27,6 +27,12 @@ def chosen(scale: str) -> Settings:
     return settings.load(ROOT / "params.yaml", scale, ROOT / "scales")
 
 
+@cache
+def listed() -> dict[str, sources.Source]:
+    """Sources by name; the list takes a second to read."""
+    return sources.sources()
+
+
 def place(claim: Claim) -> tuple[str, str] | None:
     """Scale and experiment that have the claim's own model; None where it names none, or no
     experiment reads it."""
@@ -108,7 +114,7 @@ def reason(claim: Claim) -> str:
 
 def weights(own: Experiment | None, theirs: str) -> str:
     """Where weights come from; beside it what the paper names, where that is something else."""
-    source = sources.sources().get(own.model) if own is not None else None
+    source = listed().get(own.model) if own is not None else None
     if source is None:
         return theirs
     gated = ", gated" if "gated" in source.what else ""
@@ -119,7 +125,7 @@ def texts(own: Experiment, known: Settings) -> list[str]:
     """Where the texts of a cell come from, but for those of the package index."""
     read = [text for name in own.readings for text in known.readings[name].texts]
     blocks = plans.texts([*read, *plans.trained_on(own, known)], known).values()
-    wanted = [sources.sources()[name] for name in sorted({block["source"] for block in blocks})]
+    wanted = [listed()[name] for name in sorted({block["source"] for block in blocks})]
     hub = [each.repo for each in wanted if each.kind == "hub"]
     folders = [each.name for each in wanted if each.kind == "folder"]
     found = [f"texts of the hub ({', '.join(hub)})"] if hub else []
@@ -138,9 +144,10 @@ def told(row: Mapping[str, Any]) -> str:
     if row["train_hours"] > 0:
         parts.append(f"{_hours(row['train_hours'])} of training on {row['train_devices']:.0f} x "
                      f"{row['device']} ({_gibibytes(row['train_total'])} of each)")  # fmt: skip
-    short = row["read_total"] > row["gibibytes"] * 2**30
-    more = f", more than an {row['device']} of {row['gibibytes']:g} GiB has" if short else ""
-    parts.append(f"{_hours(row['read_hours'])} of reading on one device "
+    fits = row["read_total"] <= row["gibibytes"] * 2**30
+    where = f"1 x {row['device']}" if fits else "one device"
+    more = "" if fits else f", more than an {row['device']} of {row['gibibytes']:g} GiB has"
+    parts.append(f"{_hours(row['read_hours'])} of reading on {where} "
                  f"({_gibibytes(row['read_total'])}{more})")  # fmt: skip
     return f"by estimate {', '.join(parts)}"
 

@@ -132,7 +132,7 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     row = need(row_of(own, texts=TASKS[claim.column]))
     more = claim.figure - theirs(entry, claim.column, method="pretrained")
     limit, trained = limits.same_score, method == FINETUNED
-    few = trained and scope.fewer_steps(claim, results, "finetuned-textsplays")
+    few = trained and scope.fewer_steps(claim, results, str(row["cell"]))
     verdict, said = beside(row, more, limit, limits.much_less, few, STAYS)
     masked = not trained and method != "performer"
     if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
