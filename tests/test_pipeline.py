@@ -55,6 +55,13 @@ def test_every_experiment_and_seed_has_its_stages(chosen: Settings, stages: Any)
     assert set(stages) == wanted
 
 
+def test_trained_weights_in_git_stay_small() -> None:
+    """A clone brings them all; .gitignore lists those that are trained again instead."""
+    weights = [ROOT / path for path in RESULTS if path.endswith(".safetensors")]
+    assert weights
+    assert sum(path.stat().st_size for path in weights) <= 40e6
+
+
 @pytest.mark.timeout(600)
 def test_every_plan_that_a_stage_depends_on_is_written(chosen: Settings, stages: Any) -> None:
     needed = {str(dep) for stage in stages.values() for dep in stage.deps}
