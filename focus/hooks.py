@@ -52,11 +52,11 @@ class ModelHook:
         self._check_thread(module)
         call = self._begun(module, args, kwargs)
         mode = call.settings.mode
+        given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
         if mode != "full":
-            self._refuse(module, call, kwargs)
+            self._refuse(module, given, kwargs)
         if module.training and torch.is_grad_enabled() and mode != "soft":
             self.state.warn_without_gate(module, mode)
-        given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
         if mode == "hard" and not module.training and isinstance(given, Tensor):
             self.state.warn_of_untrained(given.shape[1], call.settings.config.window)
         if mode == "soft" and torch.is_grad_enabled():
@@ -80,13 +80,12 @@ class ModelHook:
             self.state.warn_of_thread()
 
     @staticmethod
-    def _refuse(module: nn.Module, call: Call, kwargs: dict[str, Any]) -> None:
+    def _refuse(module: nn.Module, given: Any, kwargs: dict[str, Any]) -> None:
         if torch.jit.is_tracing():
             raise ValueError(
                 "torch.jit.trace: would keep the pairs of this very text for every other; use "
                 "torch.compile, or trace inside focus.mode(model, 'full')"
             )
-        given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
         if isinstance(given, Tensor) and given.dim() > 1:
             if 0 in given.shape[:2]:
                 raise ValueError("input_ids: no tokens; give at least one sequence of at least one")

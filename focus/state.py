@@ -165,7 +165,7 @@ class FocusState:
 
     def _first_router(self) -> tuple[int, int] | None:
         """Which it is, and how often its centroids were written to."""
-        router = next((each for each in self.routers.values()), None)
+        router = next(iter(self.routers.values()), None)
         centroids = None if router is None else router._parameters.get("centroids")
         if centroids is None or centroids.is_inference():
             return None
@@ -173,12 +173,9 @@ class FocusState:
 
     def warn_of_untrained(self, tokens: int, window: int) -> None:
         """Warns, once a model, of a text beyond the window under routers that are still random."""
-        if self.made is None or torch.compiler.is_compiling():
+        if self.made is None or tokens <= window or torch.compiler.is_compiling():
             return
-        untouched = self._first_router() == self.made
-        if untouched and tokens <= window:
-            return
-        self.made = None
+        untouched, self.made = self._first_router() == self.made, None
         if untouched:
             warnings.warn(
                 "the routers are as focus.attach made them, at random, so hard mode drops distant "
