@@ -22,9 +22,12 @@ FEW = 0.1  # hours: below, an estimate from operations says nothing
 
 
 @cache
-def chosen(scale: str) -> Settings:
-    """The settings of a scale."""
-    return settings.load(ROOT / "params.yaml", scale, ROOT / "scales")
+def chosen(scale: str) -> Settings | None:
+    """The settings of a scale; None where it does not fit a params.yaml that somebody has cut."""
+    try:
+        return settings.load(ROOT / "params.yaml", scale, ROOT / "scales")
+    except ValueError:  # `python -m experiments.settings` says why; the ledger does without
+        return None
 
 
 @cache
@@ -48,9 +51,10 @@ def cell(claim: Claim) -> Experiment | None:
     """The cell that a claim's command trains and reads: of its model, and of its text, where one
     is; None where the command has no cell of its model."""
     found = place(claim)
-    if found is None or found[1] not in chosen(found[0]).experiments:
+    known = chosen(found[0]) if found else None
+    if found is None or known is None or found[1] not in known.experiments:
         return None
-    own = [each for each in chosen(found[0]).cells(found[1]).values()
+    own = [each for each in known.cells(found[1]).values()
            if scope.same_model(claim, each.model)]  # fmt: skip
     text = scope.text_of(claim)
     return next((each for each in own if scope.same(each.texts, text)), own[0] if own else None)

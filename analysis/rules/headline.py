@@ -28,6 +28,10 @@ TIMED = {"recipe": ("ours", "untrained"), "allocated": ("allocated",)}
 ONE = "k1.symmetric.sinkhorn"
 MASKS = {"k1": ONE, "k2": "k2.symmetric.sinkhorn", "k3": "k3.multi_probe.sinkhorn"}
 PLACE = "next rung"
+# What is counted against what on the documents of the reading `fresh`.
+FRESH = {"recipe": ("fresh_recipe", "fresh_adapted"),
+         "calibrated": ("fresh_allocated", "fresh_adapted"),
+         "calibration": ("fresh_allocated", "fresh_recipe")}  # fmt: skip
 ROLE = {"recipe": "ours"}  # of what it is counted against, where its name is another
 
 
@@ -56,17 +60,18 @@ def cost(claim: Claim, results: Results, limits: Tolerances, place: str, budget:
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
 
 
-@rule("ours.fresh.{name}.{base}", refuted="an interval wholly above the limit: same_ppl against "
-      "the adapted model, zero against the recipe")  # fmt: skip
-def elsewhere(results: Results, limits: Tolerances, name: str, base: str) -> Outcome:
+@rule("ours.fresh.{what}", refuted="an interval wholly above the limit: same_ppl against the "
+      "adapted model, zero against the recipe")  # fmt: skip
+def elsewhere(results: Results, limits: Tolerances, what: str) -> Outcome:
     """All kinds of text of the reading `fresh` together."""
-    row = overall(results, f"fresh_{name}", f"fresh_{base}", "fresh")
-    limit = limits.same_ppl if base == "adapted" else 0.0
+    name, base = FRESH[what]
+    row = overall(results, name, base, "fresh")
+    limit = limits.same_ppl if base == "fresh_adapted" else 0.0
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs; {int(row['documents'])} {listed(row['texts'])}, {int(row['seeds'])} "
            f"seeds (limit {limit:+.0%})")  # fmt: skip
-    if base != "adapted":
+    if base != "fresh_adapted":
         verdict = fair(verdict, row["distant_density"] - row["base_distant_density"])
         why += f"; the other keeps {row['base_distant_density']:.1%}"
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)

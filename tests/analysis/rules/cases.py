@@ -177,9 +177,9 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
          allocated(0.0, 0.0)),
     ],
     "elsewhere": [
-        ("ours.fresh.recipe.adapted", fresh(-0.05), REPRODUCED, fresh(0.1)),
-        ("ours.fresh.allocated.adapted", fresh(0.1), REPRODUCED, fresh(0.1, 0.1)),
-        ("ours.fresh.allocated.recipe", fresh(0.1), REPRODUCED, fresh(-0.1, 0.1)),
+        ("ours.fresh.recipe", fresh(-0.05), REPRODUCED, fresh(0.1)),
+        ("ours.fresh.calibrated", fresh(0.1), REPRODUCED, fresh(0.1, 0.1)),
+        ("ours.fresh.calibration", fresh(0.1), REPRODUCED, fresh(-0.1, 0.1)),
     ],
     "further": [("ours.chat.1024", talked(0.3, 0.1), REPRODUCED, talked(0.1, 0.3))],
     "beyond_control": [
