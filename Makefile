@@ -65,6 +65,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict --follow-imports silent tests/user_script.py
 
 # Tables, figures, ledger and page again, from the result files that are there.
 report: $(STAMP)

@@ -144,6 +144,7 @@ class FocusState:
         Raises:
             ValueError: the routers would not learn.
         """
+        self.made = None  # from now on they may learn: fused optimisers leave no count of writes
         routers = self.routers.values()
         if not any(p.requires_grad for router in routers for p in router.parameters()):
             raise ValueError(

@@ -69,6 +69,28 @@ def test_soft_in_training_and_hard_in_evaluation(tmp_path: Path, accumulation: i
     assert torch.equal(model.model.layers[0].mlp.up_proj.weight, base)
 
 
+@pytest.mark.filterwarnings("error:the routers are as focus.attach made them")
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_mixed_precision_trains_as_float32_does(tmp_path: Path, checkpointing: bool) -> None:
+    """Routers and potentials stay float32; losses agree to the precision of bfloat16. Evaluation
+    does not call the trained routers random, whatever optimiser wrote to them."""
+    runs, config = {}, focus.FocusConfig.recipe(num_groups=4, window=8)
+    for bf16 in (False, True):
+        model = focus.attach(build("llama"), config, seed=0)
+        trainer = trainer_of(model, tmp_path, FocusCallback(), bf16=bf16, logging_steps=1,
+                             gradient_checkpointing=checkpointing)  # fmt: skip
+        trainer.train()
+        assert {each.dtype for each in values(model).values() if each.is_floating_point()} == {
+            torch.float32
+        }
+        history = trainer.state.log_history
+        runs[bf16] = [each["loss"] for each in history if "loss" in each] + [
+            each["eval_loss"] for each in history if "eval_loss" in each
+        ]
+    assert runs[True] != runs[False]  # so that autocast was on
+    assert runs[True] == pytest.approx(runs[False], rel=1e-2)
+
+
 def test_a_schedule_holds_step_by_step(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG, seed=0)
     watch = Watch(model)
