@@ -73,6 +73,7 @@ def listed() -> list[dict[str, Any]]:
     return entries or []
 
 
+@cache
 def file_of(module: str, root: Path) -> Path | None:
     """The file of a module of ``experiments``; None where it is none."""
     base = root.joinpath(*module.split("."))
@@ -84,17 +85,22 @@ def file_of(module: str, root: Path) -> Path | None:
 
 def imported(path: Path, root: Path) -> Iterator[str]:
     """The modules of ``experiments`` that a file imports, with the packages that they lie in."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return (each for each in mentioned(path.read_text(encoding="utf-8")) if file_of(each, root))
+
+
+@cache
+def mentioned(source: str) -> tuple[str, ...]:
+    """Names of ``experiments`` that a file's imports hold, and what they lie in: each once."""
+    found: dict[str, None] = {}
+    for node in ast.walk(ast.parse(source)):
         names = []
         if isinstance(node, ast.Import):
             names = [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
-        for name in names:
-            parts = name.split(".")
-            for length in range(2, len(parts) + 1):
-                if file_of(module := ".".join(parts[:length]), root):
-                    yield module
+        for parts in (name.split(".") for name in names if name.startswith("experiments.")):
+            found |= dict.fromkeys(".".join(parts[:end]) for end in range(2, len(parts) + 1))
+    return tuple(found)
 
 
 def apart(module: str) -> bool:
@@ -118,6 +124,7 @@ def attention(root: Path = ROOT) -> str:
     return same().get(("focus/attention", own), own)
 
 
+@cache  # a plan reads each file hundreds of times
 def effective(source: str) -> str:
     """A Python file without its docstrings, lines of comment and empty lines."""
     told: set[int] = set()
