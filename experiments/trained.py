@@ -15,8 +15,8 @@ import focus
 from experiments import record, registry, texts
 from experiments.methods.base import Method, built
 from experiments.regimes.tensors import cast
-from experiments.settings import Experiment, Settings
-from experiments.sources import catalogue, models
+from experiments.settings import Experiment, Settings, Training
+from experiments.sources import catalogue, models, sharded
 from experiments.sources.files import STAMP, sha256
 
 if TYPE_CHECKING:
@@ -48,13 +48,14 @@ def build(cell: Experiment, seed: int, chosen: Settings) -> Built:
 
 
 def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
-          sharded: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
+          spread: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
     """The model in its number format, from the cell's start, with its method installed. Weights
     that are all trained are float32, whatever they are read in: small updates are lost on others.
 
     Args:
         trained: with what the cell's own regime has trained.
-        sharded: on the CPU, from where it is spread over devices.
+        spread: on the CPU, from where it is spread over devices; a model that starts as pretrained
+            is still without weights (:mod:`experiments.sources.sharded`).
 
     Raises:
         ValueError: as :func:`build`.
@@ -65,8 +66,11 @@ def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
     wanted = models.resolve_dtype("float32" if whole else cell.dtype)
     # LoRA is merged into float32 weights, and the sum rounded once.
     merges = any(each.regime.name == "lora" for each, _ in [*starts, *own])
-    model, _ = models.load(cell.model, "float32" if merges else wanted,
-                           device="cpu" if sharded else None)  # fmt: skip
+    if spread and as_pretrained(cell, chosen) and sharded.readable(cell.model):
+        model = sharded.bare(cell.model, wanted)
+    else:
+        model, _ = models.load(cell.model, "float32" if merges else wanted,
+                               device="cpu" if spread else None)  # fmt: skip
     for each, its_seed in starts:
         model = _loaded(model, each, its_seed, chosen)
     kind: type[Method] = registry.find("method", cell.method.name)
@@ -75,13 +79,21 @@ def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
     if cell.trains:
         model = registry.find("regime", cell.regime.name).original(model, seed)
     method = built(kind, cell.method.fields, seed)
-    method.install(model)
+    with sharded.as_on_cpu(model):
+        method.install(model)
     for each, its_seed in own:
         model = _loaded(model, each, its_seed, chosen)
     model = cast(model, wanted) if merges else model
     if calibrates(cell):
         method.calibrate(model, calibration(cell, seed, chosen))
     return model.eval(), method
+
+
+def as_pretrained(cell: Experiment, chosen: Settings) -> bool:
+    """Whether a training starts with the very weights that a model's files hold: of such a model
+    processes that share it read a part each. Others are made of them whole, in every process."""
+    drawn = isinstance(cell.regime, Training) and cell.regime.drawn
+    return not drawn and not before(cell, cell.seeds[0], chosen)
 
 
 def before(cell: Experiment, seed: int, chosen: Settings) -> list[tuple[Experiment, int]]:

@@ -70,7 +70,7 @@ def load(
     wanted, place = resolve_dtype(dtype), _device() if device is None else device
     if name in TINY:
         return _tiny(name).to(place, wanted), byte_tokenizer()
-    folder = _folder(name, Path(root))
+    folder = folder_of(name, Path(root))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=wanted, local_files_only=True)
     return model.eval().to(place), load_tokenizer(name, root)
 
@@ -79,7 +79,7 @@ def load_tokenizer(name: str, root: str | Path = catalogue.ROOT) -> PreTrainedTo
     """The tokenizer of a model, without its weights; see :func:`load`."""
     if name in TINY:
         return byte_tokenizer()
-    return AutoTokenizer.from_pretrained(_folder(name, Path(root)), local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder_of(name, Path(root)), local_files_only=True)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -127,8 +127,12 @@ def _native_bfloat16() -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
-def _folder(name: str, root: Path) -> Path:
-    """The folder of a fetched model."""
+def folder_of(name: str, root: Path = catalogue.ROOT) -> Path:
+    """The folder of a fetched model.
+
+    Raises:
+        ValueError: an unknown name, or files that are not there yet.
+    """
     listed = catalogue.sources()
     known = [*(n for n, source in listed.items() if source.role == "model"), *TINY]
     if name not in known and catalogue.override(name) is None:
