@@ -82,7 +82,7 @@ def fingerprint_of(model: PreTrainedModel) -> dict[str, str] | None:
     if not any(hasattr(each, "full_tensor") for each in weights):
         return fingerprint(model)[0]
     some = weights[:: -(-len(weights) // WEIGHTS)]
-    values = torch.cat([_sampled(whole(each)) for each in some])
+    values = torch.cat([_sampled(each.full_tensor()) for each in some])
     return {name: _hashed(values, dtype) for name, dtype in FORMATS.items()}
 
 
