@@ -54,8 +54,8 @@ def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
 
     Args:
         trained: with what the cell's own regime has trained.
-        spread: on the CPU, from where it is spread over devices; a model that starts as pretrained
-            is still without weights (:mod:`experiments.sources.sharded`).
+        spread: on the CPU, from where it is spread over devices; without weights where
+            processes can read their parts of them, by :func:`fill`.
 
     Raises:
         ValueError: as :func:`build`.
@@ -64,9 +64,11 @@ def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
     own = [(cell, seed)] if trained and cell.trains else []
     whole = cell.trains and cell.regime.all_weights and not trained
     wanted = models.resolve_dtype("float32" if whole else cell.dtype)
+    parts = spread and in_parts(cell, chosen) and sharded.readable(cell.model)
+    starts = [] if parts else starts  # they come in with the weights
     # LoRA is merged into float32 weights, and the sum rounded once.
     merges = any(each.regime.name == "lora" for each, _ in [*starts, *own])
-    if spread and as_pretrained(cell, chosen) and sharded.readable(cell.model):
+    if parts:
         model = sharded.bare(cell.model, wanted)
     else:
         model, _ = models.load(cell.model, "float32" if merges else wanted,
@@ -89,11 +91,29 @@ def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
     return model.eval(), method
 
 
-def as_pretrained(cell: Experiment, chosen: Settings) -> bool:
-    """Whether a training starts with the very weights that a model's files hold: of such a model
-    processes that share it read a part each. Others are made of them whole, in every process."""
+def in_parts(cell: Experiment, chosen: Settings) -> bool:
+    """Whether processes that share a cell's model can read a part of its weights each: they are
+    those of its files, or a LoRA is added to them. What else a cell starts from is made in every
+    process of the whole model."""
+    starts = [each.regime.name for each, _ in before(cell, cell.seeds[0], chosen)]
     drawn = isinstance(cell.regime, Training) and cell.regime.drawn
-    return not drawn and not before(cell, cell.seeds[0], chosen)
+    return not drawn and starts in ([], ["lora"])
+
+
+def fill(model: PreTrainedModel, cell: Experiment, seed: int, chosen: Settings) -> None:
+    """Reads the weights of a model from :func:`begin` that is without, and sharded by now; every
+    process must call it.
+
+    Raises:
+        ValueError: as :func:`build`; or the files do not fit the model.
+    """
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        return
+    updates: dict[str, sharded.Update] = {}
+    for each, its_seed in before(cell, seed, chosen):
+        regime = registry.find("regime", each.regime.name)
+        updates |= regime.updates(model, _there(each, its_seed, chosen))
+    sharded.fill(model, cell.model, updates)
 
 
 def before(cell: Experiment, seed: int, chosen: Settings) -> list[tuple[Experiment, int]]:

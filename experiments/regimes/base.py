@@ -122,7 +122,7 @@ class Regime(pl.LightningModule):
             mesh = self.device_mesh["data_parallel"]
             for module in (*self.units(), *layers(self.model), self.model):
                 fully_shard(module, mesh=mesh)
-            sharded.fill(self.model, self.cell.model)
+            trained.fill(self.model, self.cell, self.seed, self.chosen)
         self.ready()
         reshard(self.model)
 

@@ -42,10 +42,10 @@ class Centroids(Regime):
         return model
 
     def ready(self) -> None:
-        """Heavy hitters, and whose weights these are."""
+        """Whose weights these are, and heavy hitters."""
+        self.base = fingerprint_of(self.model)
         if share := self.cell.method.fields.get("heavy_hitters", 0):
             focus.find_heavy_hitters(self.model, self._texts(), share)
-        self.base = fingerprint_of(self.model)
 
     def _texts(self) -> list[Tensor]:
         """Windows (1, T) of the training texts, to calibrate on."""

@@ -3,25 +3,68 @@
 :func:`bare` builds the model with its weights on the meta device and its buffers real. What is
 trained beside them is drawn within :func:`as_on_cpu`, by the code and the seed that one process
 has. After ``fully_shard``, :func:`fill` reads each process's part from the safetensors files,
-slice by slice (torch's own reader of such files).
+slice by slice (torch's own reader of such files), with a LoRA's part of it added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint.planner import ReadItem
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from experiments.sources import models
 
 CURE = ("fetch the model again; where its files are as published, transformers renames them when "
         "it reads a model whole: train by strategy ddp")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a LoRA adds to a weight: scale * up @ down, where the weight is (out, in), as a linear
+    layer has it. Formed in float64, as :class:`experiments.regimes.lora.Lora` forms it.
+
+    Attributes:
+        up: (out, rank); down: (rank, in).
+    """
+
+    up: Tensor
+    down: Tensor
+    scale: float
+
+    def rows(self, first: int, like: Tensor) -> Tensor:
+        """Rows from ``first`` on, as many as those of the weight, float64 on its device."""
+        up, down = (each.to(like.device, torch.float64) for each in (self.up, self.down))
+        return self.scale * (up[first : first + len(like)] @ down)
+
+
+class Merging(checkpoint.DefaultLoadPlanner):
+    """Reads weights with what is added to some of them, by their names in the files: the sum is
+    float32, and rounded once to the weight's own format."""
+
+    def __init__(self, updates: Mapping[str, Update]) -> None:
+        super().__init__()
+        self.updates = updates
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        """Where a slice is read to."""
+        own: Tensor = super().resolve_tensor(read_item)
+        merged = read_item.dest_index.fqn in self.updates
+        return torch.empty_like(own, dtype=torch.float32) if merged else own
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        """Takes a slice that was read."""
+        update = self.updates.get(read_item.dest_index.fqn)
+        if update is not None:
+            merged = tensor.double() + update.rows(read_item.storage_offsets[0], tensor)
+            super().resolve_tensor(read_item).copy_(merged.float())
 
 
 def readable(name: str) -> bool:
@@ -63,20 +106,20 @@ def as_on_cpu(model: PreTrainedModel) -> Iterator[None]:
             module._parameters[name] = parameter.requires_grad_(trained)
 
 
-def fill(model: PreTrainedModel, name: str) -> None:
-    """Reads this process's part of every weight that is on the meta device; nothing where none is.
-    Every process must call it.
+def fill(model: PreTrainedModel, name: str, updates: Mapping[str, Update] | None = None) -> None:
+    """Reads this process's part of every weight that is on the meta device; every process must
+    call it.
 
     Args:
         model: from :func:`bare`, after ``fully_shard``.
         name: of the model.
+        updates: of its weights, by their names.
 
     Raises:
         ValueError: no file has a weight, or has it in another shape; or the files hold two weights
             where the model ties them to one.
     """
-    if not (empty := _empty(model)):
-        return
+    empty = _empty(model)
     reader = checkpoint.HuggingFaceStorageReader(str(models.folder_of(name)))
     known: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
     keys = {each: key for each in model.state_dict() if (key := _key(model, each, known))}
@@ -92,7 +135,8 @@ def fill(model: PreTrainedModel, name: str) -> None:
         read[first] = there
         read |= {other: torch.empty_like(there) for other in others}
         twice += [(first, other) for other in others]
-    checkpoint.load(read, storage_reader=reader)
+    merging = Merging({keys[each]: update for each, update in (updates or {}).items()})
+    checkpoint.load(read, storage_reader=reader, planner=merging)
     if apart := [pair for pair in twice if not torch.equal(*(read[key] for key in pair))]:
         raise ValueError(f"model {name}: its config ties {' and '.join(apart[0])}, which differ in "
                          "its files; set tie_word_embeddings to false there")  # fmt: skip

@@ -24,19 +24,14 @@ from tests.experiments.training import CENTROIDS, LORA, ROUTED
 FOLDER = Path("data/sources")
 SHARED = {"devices": 2, "strategy": "fsdp2", "checkpoint_every": 20}
 HEAVY = {**ROUTED, "probe": "multi_probe", "heavy_hitters": 0.1}
-ROUTERS = {**CENTROIDS, "steps": 4}
+ROUTERS = {**CENTROIDS, "steps": 2}
 ADDED = {**LORA, "batch_size": 2, "steps": 2}
 FULL = {"name": "full", "steps": 2, "context": 64, "batch_size": 2, "warmup_steps": 1,
         "learning_rate": 0.01}  # fmt: skip
 CELLS: dict[str, dict[str, Any]] = {
-    "routers": {
-        "base": "routed",
-        "seeds": [0],
-        "model": "gpt2",
-        "method": HEAVY,
-        "regime": ROUTERS,
-    },
+    "routers": {"base": "routed", "model": "gpt2", "method": HEAVY, "regime": ROUTERS},
     "added": {"base": "plain", "model": "small-llama", "regime": ADDED},
+    "merged": {"base": "routed", "model": "small-llama", "start": "added", "regime": ROUTERS},
     "weights": {"base": "plain", "model": "small-llama", "dtype": "bfloat16", "regime": FULL},
 }
 
@@ -113,7 +108,7 @@ def watched(rank: int) -> None:
 
 @pytest.mark.slow
 def test_each_process_reads_its_part(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = {f"two_{name}": {**cell, "regime": {**cell["regime"], **SHARED}}
+    shared = {f"two_{name}": {**cell, "seeds": [0], "regime": {**cell["regime"], **SHARED}}
               for name, cell in CELLS.items()}  # fmt: skip
     chosen = work(**CELLS, **shared)
     many = publish("small-llama", "tiny-llama", max_shard_size="100KB")
@@ -121,6 +116,7 @@ def test_each_process_reads_its_part(work: Any, monkeypatch: pytest.MonkeyPatch)
     strip(FOLDER / "gpt2/model.safetensors", "transformer.")
     assert len(list((FOLDER / "small-llama").glob("*.safetensors"))) > 2
     monkeypatch.setattr(focus.observed, "SETTLED", 8)
+    training.train("added", 0, chosen)  # others start from it
     train_in_two(list(shared), begin=watched)
     for name, cell in CELLS.items():
         training.train(name, 0, chosen)
@@ -128,10 +124,11 @@ def test_each_process_reads_its_part(work: Any, monkeypatch: pytest.MonkeyPatch)
         losses = [pd.read_csv(of(chosen, each) / "train.csv") for each in (f"two_{name}", name)]
         pd.testing.assert_frame_equal(*losses, rtol=1e-4, atol=1e-5)
         halves(f"two_{name}", whole[cell["model"]])
-    ours, theirs = (json.loads((of(chosen, name) / "adapter/adapter_config.json").read_text())
-                    for name in ("two_routers", "routers"))  # fmt: skip
-    assert ours == theirs
-    assert ours["base"]["fingerprint"]["bfloat16"]
+    for name in ("routers", "merged"):
+        own, other = (json.loads((of(chosen, each) / "adapter/adapter_config.json").read_text())
+                      for each in (f"two_{name}", name))  # fmt: skip
+        assert own == other
+        assert own["base"]["fingerprint"]["bfloat16"]
 
 
 def halves(cell: str, whole: dict[str, torch.Tensor]) -> None:
@@ -144,5 +141,6 @@ def halves(cell: str, whole: dict[str, torch.Tensor]) -> None:
         row = tensor[0].numel()
         assert max(parts) <= (tensor.numel() + row) / 2, name
     for note in notes:
-        held, total = (sum(each) for each in zip(*note["held"].values(), strict=True))
+        own = [each for name, each in note["held"].items() if "focus_router" not in name]
+        held, total = map(sum, zip(*own, strict=True))  # routers are small, and sharded unevenly
         assert held == pytest.approx(total / 2, rel=0.02)

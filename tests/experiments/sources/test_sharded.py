@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import focus
-from experiments.regimes.tensors import fingerprint_of, layers
+from experiments.regimes.lora import Lora
+from experiments.regimes.tensors import cast, fingerprint_of, layers
 from experiments.sources import models, sharded
 from focus.fingerprint import fingerprint
 
@@ -73,7 +75,28 @@ def test_every_architecture_is_read_as_it_is(alone: None, publish: Callable[...,
     ids = torch.arange(40)[None]
     with torch.no_grad():
         assert torch.equal(model(input_ids=ids).logits, whole(input_ids=ids).logits)
-    sharded.fill(model, "gpt2")  # nothing is left to be read
+
+
+@pytest.mark.parametrize(("shape", "targets"), [
+    ("tiny-llama", ["q_proj", "down_proj"]), ("tiny-gpt2", ["c_attn", "mlp.c_proj"]),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+def test_a_lora_is_merged_as_into_a_whole_model(
+    alone: None, publish: Callable[..., None], tmp_path: Path, shape: str, targets: list[str]
+) -> None:
+    publish(shape)
+    config = LoraConfig(r=3, lora_alpha=5, target_modules=targets, init_lora_weights=False)
+    get_peft_model(models.load(shape)[0], config).save_pretrained(tmp_path / "lora")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2")
+    before = {name: p.detach().clone() for name, p in base.named_parameters()}
+    whole = cast(Lora.load(base, tmp_path / "lora"), torch.bfloat16)
+    model = spread(torch.bfloat16)
+    updates = Lora.updates(model, tmp_path / "lora")
+    sharded.fill(model, "gpt2", updates)
+    assert len(updates) == 4
+    for name, tensor in whole.named_parameters():
+        assert torch.equal(model.get_parameter(name).full_tensor(), tensor), name
+        assert torch.equal(tensor, before[name].bfloat16()) == (name not in updates)
 
 
 def test_what_is_put_beside_weights_is_drawn_on_the_cpu(publish: Callable[..., None]) -> None:
