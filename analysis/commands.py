@@ -4,6 +4,7 @@ this resolves to, and what that needs: weights, texts, devices, hours."""
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -148,11 +149,10 @@ def told(row: Mapping[str, Any]) -> str:
     if row["train_hours"] > 0:
         parts.append(f"{_hours(row['train_hours'])} of training on {row['train_devices']:.0f} x "
                      f"{row['device']} ({_gibibytes(row['train_total'])} of each)")  # fmt: skip
-    fits = row["read_total"] <= row["gibibytes"] * 2**30
-    where = f"1 x {row['device']}" if fits else "one device"
-    more = "" if fits else f", more than an {row['device']} of {row['gibibytes']:g} GiB has"
-    parts.append(f"{_hours(row['read_hours'])} of reading on {where} "
-                 f"({_gibibytes(row['read_total'])}{more})")  # fmt: skip
+    devices = math.ceil(row["read_total"] / (row["gibibytes"] * 2**30))
+    shared = "" if devices == 1 else " in all, one working at a time"
+    parts.append(f"{_hours(row['read_hours'])} of reading on {devices} x {row['device']} "
+                 f"({_gibibytes(row['read_total'])}{shared})")  # fmt: skip
     return f"by estimate {', '.join(parts)}"
 
 

@@ -15,8 +15,8 @@ import focus
 from experiments import record, registry, texts
 from experiments.methods.base import Method, built
 from experiments.regimes.tensors import cast
-from experiments.settings import Experiment, Settings
-from experiments.sources import catalogue, models
+from experiments.settings import Experiment, Settings, Training
+from experiments.sources import catalogue, models, sharded
 from experiments.sources.files import STAMP, sha256
 
 if TYPE_CHECKING:
@@ -48,13 +48,14 @@ def build(cell: Experiment, seed: int, chosen: Settings) -> Built:
 
 
 def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
-          sharded: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
+          spread: bool = False) -> tuple[PreTrainedModel, Method]:  # fmt: skip
     """The model in its number format, from the cell's start, with its method installed. Weights
     that are all trained are float32, whatever they are read in: small updates are lost on others.
 
     Args:
         trained: with what the cell's own regime has trained.
-        sharded: on the CPU, from where it is spread over devices.
+        spread: on the CPU, from where it is spread over devices; without weights where
+            processes can read their parts of them, by :func:`fill`.
 
     Raises:
         ValueError: as :func:`build`.
@@ -63,10 +64,15 @@ def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
     own = [(cell, seed)] if trained and cell.trains else []
     whole = cell.trains and cell.regime.all_weights and not trained
     wanted = models.resolve_dtype("float32" if whole else cell.dtype)
+    parts = spread and in_parts(cell, chosen) and sharded.readable(cell.model)
+    starts = [] if parts else starts  # they come in with the weights
     # LoRA is merged into float32 weights, and the sum rounded once.
     merges = any(each.regime.name == "lora" for each, _ in [*starts, *own])
-    model, _ = models.load(cell.model, "float32" if merges else wanted,
-                           device="cpu" if sharded else None)  # fmt: skip
+    if parts:
+        model = sharded.bare(cell.model, wanted)
+    else:
+        model, _ = models.load(cell.model, "float32" if merges else wanted,
+                               device="cpu" if spread else None)  # fmt: skip
     for each, its_seed in starts:
         model = _loaded(model, each, its_seed, chosen)
     kind: type[Method] = registry.find("method", cell.method.name)
@@ -75,13 +81,39 @@ def begin(cell: Experiment, seed: int, chosen: Settings, trained: bool = False,
     if cell.trains:
         model = registry.find("regime", cell.regime.name).original(model, seed)
     method = built(kind, cell.method.fields, seed)
-    method.install(model)
+    with sharded.as_on_cpu(model):
+        method.install(model)
     for each, its_seed in own:
         model = _loaded(model, each, its_seed, chosen)
     model = cast(model, wanted) if merges else model
     if calibrates(cell):
         method.calibrate(model, calibration(cell, seed, chosen))
     return model.eval(), method
+
+
+def in_parts(cell: Experiment, chosen: Settings) -> bool:
+    """Whether processes that share a cell's model can read a part of its weights each: they are
+    those of its files, or a LoRA is added to them. What else a cell starts from is made in every
+    process of the whole model."""
+    starts = [each.regime.name for each, _ in before(cell, cell.seeds[0], chosen)]
+    drawn = isinstance(cell.regime, Training) and cell.regime.drawn
+    return not drawn and starts in ([], ["lora"])
+
+
+def fill(model: PreTrainedModel, cell: Experiment, seed: int, chosen: Settings) -> None:
+    """Reads the weights of a model from :func:`begin` that is without, and sharded by now; every
+    process must call it.
+
+    Raises:
+        ValueError: as :func:`build`; or the files do not fit the model.
+    """
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        return
+    updates: dict[str, sharded.Update] = {}
+    for each, its_seed in before(cell, seed, chosen):
+        regime = registry.find("regime", each.regime.name)
+        updates |= regime.updates(model, _there(each, its_seed, chosen))
+    sharded.fill(model, cell.model, updates)
 
 
 def before(cell: Experiment, seed: int, chosen: Settings) -> list[tuple[Experiment, int]]:

@@ -23,6 +23,7 @@ from experiments.costs.tracing import Traced
 from experiments.methods.focus import FocusSettings
 from experiments.regimes.tensors import layers
 from experiments.settings import Centroids, Experiment, Settings, Training
+from experiments.trained import before, in_parts
 
 MOST = 1024  # devices that a search for what fits goes up to
 DTYPES = {"auto": torch.bfloat16, "float32": torch.float32, "bfloat16": torch.bfloat16,
@@ -113,7 +114,7 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
         "checkpoint_activations": how.checkpoint_activations,
         **{f"train_{part}": round(value) for part, value in parts.items()},
         "train_total": round(sum(parts.values())),
-        "train_host": _host(sizes, cell, chosen, strategy),
+        "train_host": _host(model, cell, chosen, strategy),
         **reading, **_course(step, how, hardware),
         "train_devices_needed": needed(sizes, activations, how, hardware),
         "infer_devices_needed": math.ceil(reading["infer_total"] / (hardware.gibibytes * 2**30)),
@@ -158,14 +159,21 @@ def _counts(model: nn.Module, shape: Any) -> dict[str, Any]:
             "paper_routers": paper, "paper_routers_percent": 100 * paper / total}  # fmt: skip
 
 
-def _host(sizes: Sizes, cell: Experiment, chosen: Settings, strategy: str) -> int:
-    """Bytes of the machine's own memory before weights are spread: each process has all of them, in
-    float32 where LoRA is merged into them first; twice where they are drawn in place of others."""
-    merges = cell.start is not None and chosen.cell(cell.start).regime.name == "lora"
-    wide = 4 / DTYPES[cell.dtype].itemsize if merges and not sizes.all_weights else 1.0
-    wide *= 2 if cell.regime.name == "scratch_joint" else 1
-    processes = cell.regime.devices if strategy == "fsdp2" else 0  # type: ignore[union-attr]
-    return round(processes * (wide * sizes.weights + sizes.routers))
+def _host(model: PreTrainedModel, cell: Experiment, chosen: Settings, strategy: str) -> int:
+    """Bytes of a machine's own memory while weights are spread over its devices. A process draws
+    its routers there, and reads its part of one weight at a time; where it cannot
+    (:func:`experiments.trained.in_parts`), all weights, in float32 where LoRA is merged into them
+    first, and twice where they are drawn in place of others."""
+    how, routers = cell.regime, shapes.size(shapes.routers(model))
+    if strategy != "fsdp2":
+        return 0
+    if in_parts(cell, chosen):
+        largest = max(shapes.size([each]) for each in model.parameters())
+        return round(how.devices * (largest / how.processes + routers))
+    merges = any(each.regime.name == "lora" for each, _ in before(cell, cell.seeds[0], chosen))
+    each = 4 if merges or how.all_weights else DTYPES[cell.dtype].itemsize
+    weights = each * (shapes.count(model.parameters()) - shapes.count(shapes.routers(model)))
+    return round(how.devices * ((1 + how.drawn) * weights + routers))
 
 
 def _inference(sizes: Sizes, read: Traced) -> dict[str, int]:

@@ -2,8 +2,8 @@
 
 Every condition counts as full attention over all its windows: a mask may take less time, and hardly
 more. A question of a benchmark counts as :data:`QUESTION` tokens, all its answers together, and a
-task has as many as the reading asks for at most: both are more than there are. Readings run on one
-device.
+task has as many as the reading asks for at most: both are more than there are. Of several devices,
+where one does not hold the model, one works at a time: hours are those of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUESTION = 1024
 
 def reading(cell: Experiment, chosen: Settings, hardware: Hardware) -> dict[str, Any]:
     """What reading a cell takes, all its seeds: windows and their tokens, operations, hours, and
-    bytes of the one device.
+    bytes of all devices.
 
     Raises:
         ValueError: a kind of reading that is not counted here.

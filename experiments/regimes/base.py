@@ -27,6 +27,7 @@ from experiments.regimes.tensors import (
     weights_hash,
 )
 from experiments.settings import Experiment, Settings, Training
+from experiments.sources import sharded
 
 Auxiliary = Callable[["Regime", dict[str, Tensor]], Tensor]  # a loss that is added to a batch's
 AfterStep = Callable[["Regime", int], None]  # called with the number of steps that are done
@@ -75,7 +76,7 @@ class Regime(pl.LightningModule):
 
     def prepared(self, model: PreTrainedModel) -> PreTrainedModel:
         """The model with what is trained requiring gradients, and nothing else; :meth:`units` can
-        be called from then on."""
+        be called from then on. Its weights may not be there yet: see :meth:`ready`."""
         raise NotImplementedError
 
     def units(self) -> Iterable[nn.Module]:
@@ -97,9 +98,14 @@ class Regime(pl.LightningModule):
         raise NotImplementedError
 
     def begin(self) -> tuple[PreTrainedModel, Method]:
-        """The model as training starts with it, on the CPU where it is sharded afterwards."""
-        sharded = self.device_mesh is not None
-        return trained.begin(self.cell, self.seed, self.chosen, sharded=sharded)
+        """The model as training starts with it; where it is sharded afterwards, on the CPU or
+        without weights."""
+        spread = self.device_mesh is not None
+        return trained.begin(self.cell, self.seed, self.chosen, spread=spread)
+
+    def ready(self) -> None:
+        """What only a model with its weights can tell, before it is trained; every process must
+        call it."""
 
     # What Lightning calls.
 
@@ -108,13 +114,17 @@ class Regime(pl.LightningModule):
         if self.model is not None:
             return
         model, self.method = self.begin()
-        self.model = self.prepared(model)
+        with sharded.as_on_cpu(model):
+            self.model = self.prepared(model)
         if self.settings.checkpoint_activations:
             compute_again(self.model)
         if self.device_mesh is not None:
             mesh = self.device_mesh["data_parallel"]
             for module in (*self.units(), *layers(self.model), self.model):
                 fully_shard(module, mesh=mesh)
+            trained.fill(self.model, self.cell, self.seed, self.chosen)
+        self.ready()
+        reshard(self.model)
 
     def configure_optimizers(self) -> dict[str, Any]:
         """AdamW with a linear warm-up and a cosine down to zero."""

@@ -17,11 +17,10 @@ from transformers import PreTrainedModel
 import focus
 from experiments.record import first_process
 from experiments.regimes.base import Regime, next_token_loss
-from experiments.regimes.tensors import ROUTER
+from experiments.regimes.tensors import ROUTER, fingerprint_of
 from experiments.settings import Centroids as CentroidsSettings
 from experiments.texts import training_windows
 from focus.adapter import describe
-from focus.fingerprint import fingerprint
 from focus.routing import Router
 
 EXACT = ("potentials", "batches", "heavy_bias", "taken_at")  # buffers that are saved as they are
@@ -38,12 +37,15 @@ class Centroids(Regime):
         """Routers in training mode, so that their potentials learn; the model without dropout."""
         model.requires_grad_(False)
         model.eval()
-        if share := self.cell.method.fields.get("heavy_hitters", 0):
-            focus.find_heavy_hitters(model, self._texts(), share)
         for router in routers(model):
             router.train().requires_grad_()
-        self.base, _ = fingerprint(model)  # before it is sharded
         return model
+
+    def ready(self) -> None:
+        """Whose weights these are, and heavy hitters."""
+        self.base = fingerprint_of(self.model)
+        if share := self.cell.method.fields.get("heavy_hitters", 0):
+            focus.find_heavy_hitters(self.model, self._texts(), share)
 
     def _texts(self) -> list[Tensor]:
         """Windows (1, T) of the training texts, to calibrate on."""

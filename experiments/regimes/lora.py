@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,20 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from experiments.record import first_process, write_json
 from experiments.regimes.base import Regime
 from experiments.regimes.tensors import save_bfloat16
 from experiments.settings import Lora as LoraSettings
+from experiments.sources.sharded import Update
 
 NAME = "default"  # of the adapter; peft leaves it out of its files
 PREFIX = "base_model.model."  # of the names in peft's files
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"  # their ends
 
 
 class Lora(Regime):
@@ -74,6 +79,21 @@ class Lora(Regime):
             weight = layer.get_base_layer().weight
             weight.data = (weight.data.double() + layer.get_delta_weight(NAME)).to(weight.dtype)
         return wrapped.unload()
+
+    @classmethod
+    def updates(cls, model: PreTrainedModel, folder: Path) -> dict[str, Update]:
+        """What :meth:`load` merges, by the names of the model's weights, which need not be there
+        yet."""
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        tensors = load_file(folder / "adapter_model.safetensors")
+        found = {}
+        for name in (key.removesuffix(DOWN) for key in tensors if key.endswith(DOWN)):
+            up, down = tensors[name + UP], tensors[name + DOWN]
+            module = name.removeprefix(PREFIX)
+            if isinstance(model.get_submodule(module), Conv1D):  # GPT-2's: weights are (in, out)
+                up, down = down.T, up.T
+            found[f"{module}.weight"] = Update(up, down, config["lora_alpha"] / config["r"])
+        return found
 
 
 def lora_config(settings: LoraSettings) -> LoraConfig:

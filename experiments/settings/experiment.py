@@ -79,11 +79,13 @@ class Training(Frozen):
         strategy, precision: of the Lightning trainer; ``nodes``: machines; ``devices``: of each.
         checkpoint_activations: computes activations again in the backward pass, to save memory.
         all_weights: whether all of the model's own weights are trained; no field.
+        drawn: whether they are random at first, in the place of the pretrained ones; no field.
     """
 
     LATER = ("nodes",)
     FORMER = (("copies", 0.0),)
     all_weights: ClassVar[bool] = False
+    drawn: ClassVar[bool] = False
 
     steps: Count
     batch_size: Count = 1
@@ -168,6 +170,8 @@ class Joint(Centroids):
 class ScratchJoint(Joint):
     """The same, from random weights."""
 
+    drawn = True
+
     name: Literal["scratch_joint"] = "scratch_joint"  # type: ignore[assignment]
 
 
@@ -198,6 +202,8 @@ class Full(Training):
 
 class Scratch(Full):
     """All weights, from random ones."""
+
+    drawn = True
 
     name: Literal["scratch"] = "scratch"  # type: ignore[assignment]
 

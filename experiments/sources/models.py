@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as token_models
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     Gemma2Config,
@@ -33,6 +34,7 @@ from experiments.sources import catalogue
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 END = "<|endoftext|>"
+ROOM = 0.8  # of a GPU's free memory, for weights; the rest is for what passes make
 
 # 2 layers of 4 heads (2 key heads where grouped) of 16 dimensions over 256 bytes and one end mark.
 _BYTES: dict[str, Any] = {"vocab_size": 257, "bos_token_id": 256, "eos_token_id": 256}
@@ -62,7 +64,9 @@ def load(
         name: a name of :data:`TINY`, or a source with role `model` that `fetch` brought.
         dtype: number format of the weights: auto, float32, bfloat16 or float16.
         root: folder of the fetched sources.
-        device: of the weights; None: the GPU, where there is one.
+        device: of the weights; None: the GPU, where there is one, or all GPUs of the machine,
+            where one does not hold the model (:func:`spreads`): each then has some of the layers,
+            and inputs go to that of the embedding, ``model.device``.
 
     Raises:
         ValueError: an unknown name or format, or files that are not there yet.
@@ -70,16 +74,32 @@ def load(
     wanted, place = resolve_dtype(dtype), _device() if device is None else device
     if name in TINY:
         return _tiny(name).to(place, wanted), byte_tokenizer()
-    folder = _folder(name, Path(root))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=wanted, local_files_only=True)
-    return model.eval().to(place), load_tokenizer(name, root)
+    folder, tokenizer = folder_of(name, Path(root)), load_tokenizer(name, root)
+    how: dict[str, Any] = {"dtype": wanted, "local_files_only": True}
+    if device is None and spreads(folder, wanted):
+        model = AutoModelForCausalLM.from_pretrained(folder, device_map="auto", **how)
+        return model.eval(), tokenizer
+    return AutoModelForCausalLM.from_pretrained(folder, **how).eval().to(place), tokenizer
+
+
+def spreads(folder: Path, dtype: torch.dtype) -> bool:
+    """Whether a model is read on several GPUs: one has no room for its weights, there are others,
+    and none is another process's."""
+    count = torch.cuda.device_count()
+    if count < 2 or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+    with torch.device("meta"):
+        numbers = AutoModelForCausalLM.from_config(shape).num_parameters()
+    free, _ = torch.cuda.mem_get_info()
+    return numbers * dtype.itemsize > ROOM * free
 
 
 def load_tokenizer(name: str, root: str | Path = catalogue.ROOT) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, without its weights; see :func:`load`."""
     if name in TINY:
         return byte_tokenizer()
-    return AutoTokenizer.from_pretrained(_folder(name, Path(root)), local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder_of(name, Path(root)), local_files_only=True)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -127,8 +147,12 @@ def _native_bfloat16() -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
-def _folder(name: str, root: Path) -> Path:
-    """The folder of a fetched model."""
+def folder_of(name: str, root: Path = catalogue.ROOT) -> Path:
+    """The folder of a fetched model.
+
+    Raises:
+        ValueError: an unknown name, or files that are not there yet.
+    """
     listed = catalogue.sources()
     known = [*(n for n, source in listed.items() if source.role == "model"), *TINY]
     if name not in known and catalogue.override(name) is None:

@@ -106,7 +106,7 @@ def described(row: dict[str, Any], hardware: Hardware) -> list[str]:
         f"{row['infer_devices_needed']:>11}   of {hardware.gibibytes:g} GiB",
     ]  # fmt: skip
     if row["train_host"]:
-        lines.append(f"  main memory to load   {row['train_host'] / 2**30:>10,.1f}   all processes")
+        lines.append(f"  main memory to load   {row['train_host'] / 2**30:>10,.1f}   of a machine")
     return [*lines, "",
             f"  a step {row['step_flops'] / 1e12:,.1f} TFLOP, the run {row['run_flops']:.2e} FLOP: "
             f"{row['hours']:,.2f} hours",

@@ -98,7 +98,7 @@ def test_two_billion_tokens_are_trained_on_from_scratch() -> None:
 
 def test_what_no_card_holds_is_told() -> None:
     (row,) = pd.read_csv(hours.TABLE).query("model == 'llama-2-70b'").to_dict("records")
-    assert "more than an H100 of 80 GiB has" in commands.told(row)
+    assert "of reading on 2 x H100 (129 GiB in all, one working at a time)" in commands.told(row)
     assert "training on" not in commands.told(row)
 
 

@@ -129,6 +129,16 @@ def test_routers_with_all_weights_are_planned_as_they_are_trained() -> None:
     assert row["infer_weights"] == 2 * row["parameters"] + 4 * row["routers"]
 
 
+def test_main_memory_is_that_of_a_slice_where_processes_read_parts() -> None:
+    chosen = settings.load(scale="cluster")
+    parts, drawn = (estimate("tiny-llama", chosen, name, Hardware())
+                    for name in ("recipe", "scratch_focus"))  # fmt: skip
+    embedding = 2 * 257 * 64  # bfloat16
+    assert parts["train_host"] == embedding + 8 * 4 * parts["routers"]
+    weights = 4 * (2 * drawn["parameters"] + drawn["routers"])  # before and after they are drawn
+    assert drawn["train_host"] == 8 * weights  # of a machine's eight; there are sixteen
+
+
 def test_the_row_has_what_the_scale_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert cost.main(["tiny-llama", "--scale", "cluster"]) == 0
     shown = capsys.readouterr().out

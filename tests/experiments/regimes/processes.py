@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,18 +22,22 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def train_in_two(names: Sequence[str], kill_at: int = 0) -> None:
+def train_in_two(names: Sequence[str], kill_at: int = 0,
+                 begin: Callable[[int], None] = int) -> None:  # fmt: skip
     """Trains the blocks, one after the other.
 
     Args:
         kill_at: a step at whose end both processes are gone (0: none).
+        begin: called first in each process, with its number.
     """
-    mp.spawn(_rank, (free_port(), tuple(names), kill_at), nprocs=2)
+    mp.spawn(_rank, (free_port(), tuple(names), kill_at, begin), nprocs=2)
 
 
-def _rank(number: int, port: int, names: tuple[str, ...], kill_at: int) -> None:
+def _rank(number: int, port: int, names: tuple[str, ...], kill_at: int,
+          begin: Callable[[int], None]) -> None:  # fmt: skip
     os.environ |= {"LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
+    begin(number)
 
     def killed(regime: Regime, *rest: Any) -> int | None:
         regime.after_step.append(lambda _, step: os._exit(1) if step == kill_at else None)

@@ -64,3 +64,30 @@ def test_an_unknown_model_and_one_that_was_not_fetched_are_told_apart(tmp_path, 
         models.load("bert", root=tmp_path)
     with pytest.raises(ValueError, match=r"run `python -m experiments\.stages\.fetch gpt2` first"):
         models.load("gpt2", root=tmp_path)
+
+
+@pytest.mark.parametrize(("cards", "gibibytes", "group", "several"), [
+    (8, 1e-4, False, True),  # one has no room
+    (8, 80, False, False),
+    (1, 1e-4, False, False),
+    (8, 1e-4, True, False),  # the others are other processes'
+])  # fmt: skip
+def test_a_model_that_no_gpu_holds_is_read_on_several(tmp_path, monkeypatch, cards, gibibytes,
+                                                      group, several):  # fmt: skip
+    model, tokenizer = models.load("tiny-llama")
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path / "gpt2")
+    free = int(gibibytes * 2**30)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: group)
+    real, asked = models.AutoModelForCausalLM.from_pretrained, []
+
+    def watched(*args, device_map=None, **how):
+        asked.append(device_map)
+        return real(*args, **how)
+
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", watched)
+    models.load("gpt2", torch.float32, root=tmp_path)
+    models.load("gpt2", torch.float32, root=tmp_path, device="cpu")
+    assert asked == ["auto" if several else None, None]
