@@ -56,8 +56,8 @@ class MagicPigOfKeys(MagicPig):
         tables = (ordered.gather(-1, least.long()) - 1).clamp(min=AGREEING)
         sampled = found <= tables
         count = sampled.sum(-1, keepdim=True)
-        drawn = torch.rand(found.shape, generator=torch.Generator().manual_seed(layer.index))
-        rank = drawn.to(found.device).masked_fill(~sampled, -1).argsort(-1, descending=True)
+        drawn = chance(layer).masked_fill(~sampled, -1)
+        rank = drawn.argsort(-1, descending=True)
         sampled &= rank.argsort(-1) < most[:, None]
         more = (count / most.clamp(min=1)[:, None]).clamp(min=1).log()
         self._bias = self._weight(layer, tables) + more
@@ -107,6 +107,13 @@ class MagicPigOfKeys(MagicPig):
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """No share beside the number of keys."""
         check_keys(cls.name, settings, budget, path)
+
+
+def chance(layer: Layer) -> Tensor:
+    """(M, T) int64: a number for every pair as if at random, the same in a text of any length."""
+    key = torch.arange(layer.key.shape[2], device=layer.key.device)
+    mixed = (layer.rows[:, None] * 73856093) ^ (key * 19349663) ^ (layer.index * 83492791)
+    return mixed * 2654435761 % 1000003
 
 
 METHOD = MagicPigOfKeys
