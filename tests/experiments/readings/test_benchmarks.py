@@ -22,7 +22,9 @@ from experiments.readings import benchmarks
 from experiments.readings.subject import Condition
 from experiments.settings import Benchmarks
 from experiments.settings.schema import parse
+from experiments.stages import read
 from tests.experiments.benchmarks.conftest import PIQA, TRUTH, questions  # noqa: F401 - a fixture
+from tests.experiments.training import work  # noqa: F401 - a fixture
 from tests.models import tiny
 
 READING = Benchmarks(tasks=("piqa",), questions=5, window=8, sinks=2)
@@ -89,6 +91,11 @@ def test_answers_are_the_models_own(questions: Path, masked: bool) -> None:  # n
         assert row["correct"] == right
         assert row["right_nats"] == pytest.approx(nats, abs=1e-3)
         assert 0 < row["exposure"] < 1
+
+
+def test_a_record_of_questions_tells_that_it_opened_test_data(work: Any) -> None:
+    found = read.opened(READING, work())
+    assert found == {"side": "test", "final": True, "documents": 5, "texts": {}}
 
 
 def test_a_batch_changes_nothing(questions: Path) -> None:  # noqa: F811
