@@ -26,7 +26,7 @@ SHOWN = (
 SCORES = ["experiment", "cell", "role", "model", "window", "reading", "shots", "budget", "against",
           "texts", "questions", "seeds", "score", "base_score", "points", "low", "high",
           "changed_percent", "nats", "greatest_nats", "exposed_pairs_percent",
-          "exposed_questions_percent", "tokens", "evidence"]  # fmt: skip
+          "exposed_questions_percent", "tokens", "keys", "evidence"]  # fmt: skip
 TASKS = ["experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
          "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
          "distant_density", "base_distant_density", "evidence"]  # fmt: skip
@@ -38,8 +38,9 @@ DISTANCES = ["experiment", "cell", "role", "rate", "before", "budget", "question
 @cache
 def scores(results: Results) -> pd.DataFrame:
     """A row a benchmark (and the paper's four together), cell, budget and base: scores and their
-    difference in points, how many answers changed, what the right answer cost more (nats), and how
-    far a mask of the cell's window reaches at all."""
+    difference in points, how many answers changed, what the right answer cost more (nats), how far
+    a mask of the cell's window reaches at all, and where a method gives every query a number of
+    keys, how many it kept in the mean."""
     return pd.DataFrame(pairs(results, _scores), columns=SCORES)
 
 
@@ -73,10 +74,12 @@ def named(cell: Cell, base: Cell) -> dict[str, Any]:
 
 
 def exposed(both: pd.DataFrame, cell: Cell) -> pd.Series:
-    """Share of causal pairs beyond the window and sinks; the reading's own where there is none."""
+    """Share of causal pairs beyond the window and sinks (of a method with a number of keys, beyond
+    that number: fewer are all kept); the reading's own where there is none."""
     if "window" not in cell.method:
         return both["exposure"]
     near = cell.window + int(cell.method.get("sinks", 0))
+    near = int(cell.method.get("keys", near))
     last = (both["tokens"] - near).clip(lower=0)
     return last * (last + 1) / (both["tokens"] * (both["tokens"] + 1))
 
@@ -94,6 +97,7 @@ def _scored(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
         "exposed_pairs_percent": 100 * both["exposure"].mean(),
         "exposed_questions_percent": 100 * (both["exposure"] > 0).mean(),
         "tokens": both["tokens"].mean(), "evidence": both["evidence"].iloc[0],
+        "keys": both["keys"].mean() if "keys" in both else None,
     }  # fmt: skip
 
 

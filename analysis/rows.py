@@ -40,7 +40,8 @@ def row_of(frame: pd.DataFrame, **wanted: Any) -> pd.Series | None:
 
 def wide(rows: pd.DataFrame, values: pd.Series, units: list[str]) -> np.ndarray:
     """Values of the rows as (seeds, units): a column a document or question."""
-    return rows.assign(value=values).pivot_table("value", "seed", units).to_numpy()
+    keys = [rows["seed"], *(rows[name] for name in units)]
+    return values.groupby(keys).mean().unstack(list(range(1, len(keys)))).to_numpy()
 
 
 def with_ends(rows: pd.DataFrame) -> pd.DataFrame:

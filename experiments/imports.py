@@ -22,7 +22,7 @@ SUFFIXES = (".py", ".cpp", ".h")
 APART = (
     "experiments.settings", "experiments.plans", "experiments.imports", "experiments.record",
     "experiments.command", "experiments.sources", "experiments.texts.corpus",
-    "experiments.texts.cleaning", "experiments.texts.overlap",
+    "experiments.texts.cleaning", "experiments.texts.overlap", "experiments.lengths",
 )  # fmt: skip
 KEPT = ("experiments.sources.models",)  # of those
 SAME = Path(__file__).with_name("same.yaml")

@@ -81,29 +81,28 @@ def paired_change(ours: pd.DataFrame, base: pd.DataFrame, level: float = LEVEL) 
     Raises:
         ValueError: the two were not read on the same tokens.
     """
-    one, other = _table(ours), _table(base)
-    if list(one.columns) != list(other.columns):
+    (seeds, documents, one), (others, same, other) = _table(ours), _table(base)
+    if documents != same:
         raise ValueError("a paired comparison needs the same documents and tokens on both sides")
-    if list(one.index) != list(other.index):
-        if len(other) > 1 and len(one) > 1:
-            other = other.mean().to_frame().T
-        one, other = (each.to_numpy() for each in (one, other))
-    else:
-        one, other = one.to_numpy(), other.to_numpy()
+    if seeds != others and len(others) > 1 and len(seeds) > 1:
+        other = other.mean(0, keepdims=True)
     found = two_way(one - other, level)
     ends = np.expm1([found.value, found.low, found.high])
     return Interval(*map(float, ends), found.documents, found.seeds)
 
 
-def _table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Nats a token: a row a seed, a column a document by its tokens' sum."""
-    if rows.duplicated(["seed", "document", "sha"]).any():
+def _table(rows: pd.DataFrame) -> tuple[list[Any], list[Any], np.ndarray]:
+    """Seeds S, documents D, and nats a token of each (S, D)."""
+    keys = list(zip(*(rows[name] for name in ("seed", "document", "sha", "tokens")), strict=True))
+    if len({key[:3] for key in keys}) < len(keys):
         raise ValueError("rows of more than one condition: choose one first")
-    known = rows.assign(nats=rows["nll"] / rows["tokens"])
-    wide = known.pivot_table("nats", "seed", ["document", "sha", "tokens"])
-    if wide.isna().any(axis=None):
+    nats = dict(zip(keys, rows["nll"] / rows["tokens"], strict=True))
+    seeds, documents = sorted({key[0] for key in keys}), sorted({key[1:] for key in keys})
+    table_SD = np.array([[nats.get((seed, *each), np.nan) for each in documents]
+                         for seed in seeds])  # fmt: skip
+    if np.isnan(table_SD).any():
         raise ValueError("a seed lacks documents that another has: read them again")
-    return wide.sort_index(axis=1)
+    return seeds, documents, table_SD
 
 
 def mean(values: Sequence[float], level: float = LEVEL) -> Interval:

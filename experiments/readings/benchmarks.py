@@ -14,8 +14,10 @@ from typing import Any
 
 import lm_eval
 from lm_eval.models.huggingface import HFLM
+from torch import Tensor
 
 from experiments.benchmarks import tasks
+from experiments.methods.base import Counting
 from experiments.readings.perplexity import conditions, entered
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Benchmarks
@@ -30,11 +32,12 @@ def parts(subject: Subject, reading: Benchmarks) -> Iterator[Part]:
 
 def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: Condition) -> Rows:
     """A row a question: whether it was answered, and what the right answer cost."""
-    with tempfile.TemporaryDirectory() as folder, entered(subject, how):
+    with tempfile.TemporaryDirectory() as folder, entered(subject, how) as counting:
         task = tasks.load(name, shots, Path(folder))
         chosen = spread(len(task.eval_docs), reading.questions)
         model = Checked(pretrained=subject.model, tokenizer=subject.tokenizer,
                         batch_size=reading.batch_size)  # fmt: skip
+        model.counting = counting if by_keys(subject, how) else None
         found = lm_eval.simple_evaluate(model=model, tasks=[task], samples={name: chosen},
                                         log_samples=True, bootstrap_iters=0, **SEEDS)  # fmt: skip
     rows = []
@@ -43,12 +46,43 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: 
                  "shots": shots}  # fmt: skip
         longest = max(map(model.length, requests(sample)))
         exposed = exposure(longest, reading.window, reading.sinks)
-        rows.append(subject.row(how, **which, tokens=longest, exposure=exposed, **scores(sample)))
+        rows.append(subject.row(how, **which, tokens=longest, exposure=exposed, **scores(sample),
+                                **model.kept))  # fmt: skip
     return rows
 
 
+def by_keys(subject: Subject, how: Condition) -> bool:
+    """Whether a method gives every query a number of keys, so that what it kept is to be told."""
+    return how.name == "hard" and hasattr(subject.method.settings, "keys")
+
+
 class Checked(HFLM):  # type: ignore[misc]
-    """lm-eval's own model, which cuts prompts that are too long; this one refuses them."""
+    """lm-eval's own model, which cuts prompts that are too long; this one refuses them.
+
+    Attributes:
+        counting: counts the last pass's pairs; None: they are not asked for.
+        passes: of each pass, its tokens and mean keys a query.
+    """
+
+    counting: Counting | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.passes: list[tuple[int, float]] = []
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """``keys``: mean over all queries of all passes; {} where they are not counted."""
+        queries = sum(tokens for tokens, _ in self.passes)
+        kept = sum(tokens * keys for tokens, keys in self.passes)
+        return {"keys": kept / queries} if queries else {}
+
+    def _model_call(self, inps: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        found: Tensor = super()._model_call(inps, *args, **kwargs)
+        if self.counting is not None:
+            tokens = inps.shape[1]
+            self.passes.append((tokens, self.counting().density * (tokens + 1) / 2))
+        return found
 
     def length(self, text: str) -> int:
         """Tokens of a prompt with its answer."""

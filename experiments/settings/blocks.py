@@ -156,6 +156,11 @@ class Questions(Frozen):
         """Questions of each task."""
         return self.questions
 
+    @property
+    def skip(self) -> int:
+        """Questions of each task that come before those."""
+        return 0
+
 
 class Benchmarks(Questions):
     """lm-eval's tasks (``experiments/benchmarks/tasks.py``), question by question.

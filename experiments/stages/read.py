@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from rich.progress import track
 
-from experiments import imports, plans, record, registry, settings, texts, trained
+from experiments import imports, lengths, plans, record, registry, settings, texts, trained
 from experiments.command import reported
 from experiments.readings.subject import Subject
 from experiments.record import Run, results, write_json
@@ -59,6 +59,8 @@ def one_reading(block: str, name: str, cells: list[Experiment], chosen: Settings
     if is_read(folder, marks):
         print(f"read: {block} {name}: is there")
         return
+    for cell in cells:
+        lengths.refuse(name, reading, cell.model)
     plain = {"reading": reading.plain(), "cells": {cell.name: cell.plain() for cell in cells}}
     seeds = sorted({seed for cell in cells for seed in cell.seeds})
     with Run(folder, plain, seeds, cells[0].dtype) as run:

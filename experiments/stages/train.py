@@ -35,9 +35,10 @@ def main(arguments: list[str] | None = None) -> None:
     # What follows takes seconds to import, and most seeds of most experiments ask for nothing.
     import torch
 
-    from experiments import settings, training
+    from experiments import lengths, settings, training
 
     chosen = settings.load()
+    lengths.refuse_block(options.experiment, chosen)
     torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
     training.train(options.experiment, options.seed, chosen, only=options.cell)
 

@@ -26,7 +26,7 @@ def write_answers(
 ) -> None:  # fmt: skip
     """Ten questions, all answered by the pretrained model (or none, where ``right`` is 0), and some
     of them not under another one's mask, the paper's."""
-    reading = "many_shot" if shots else "benchmarks"
+    reading, keys = "many_shot" if shots else "benchmarks", (method or {}).get("keys")
     masked = block
     for block, condition in ((full, "full"), (masked, "hard")):
         wrong = changed if condition == "hard" else 0
@@ -34,7 +34,7 @@ def write_answers(
             {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
              else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": right,
              "correct_norm": right * (n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
-             "tokens": 90, "exposure": exposure}
+             "tokens": 90, "exposure": exposure, "keys": keys if condition == "hard" else None}
             for n in range(10)
         ]  # fmt: skip
         hard = {"method": method or PAPER, "against": [full]}

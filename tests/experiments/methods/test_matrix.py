@@ -57,6 +57,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "sparq": ("sparq", {**NEAR, "components": 4}, 0.125),
     "sparq_groups": ("sparq_groups", {**ROUTED, "top_k": 4, "components": 4}, 0.125),
     "magicpig": ("magicpig", {**NEAR, "bits": 3}, 0.125),
+    "sparq_keys": ("sparq_keys", {**NEAR, "components": 4, "keys": 48}, None),
+    "magicpig_keys": ("magicpig_keys", {**NEAR, "bits": 3, "keys": 48}, None),
     "routing_transformer": ("routing_transformer", NEAR, 0.125),
     "performer": ("performer", NEAR, None),
     "seer": ("seer", {**NEAR, "block": 16, "dim": 8}, 0.125),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +15,15 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import focus
+from experiments import registry
+from experiments.benchmarks import tasks
+from experiments.methods.base import built
 from experiments.readings import benchmarks
 from experiments.readings.subject import Condition
 from experiments.settings import Benchmarks
 from experiments.settings.schema import parse
-from tests.experiments.benchmarks.conftest import PIQA, questions  # noqa: F401 - a fixture
+from experiments.stages import read
+from tests.experiments.benchmarks.conftest import PIQA, TRUTH, questions  # noqa: F401 - a fixture
 from tests.models import tiny
 
 READING = Benchmarks(tasks=("piqa",), questions=5, window=8, sinks=2)
@@ -42,6 +48,7 @@ class Known:
         self.masked, self.tokenizer = masked, letters()
         name = "focus" if masked else "full"
         self.cell = SimpleNamespace(method=SimpleNamespace(name=name))
+        self.method = SimpleNamespace(settings=None)
         self.budgets = (None,)
 
     def applied(self, budget: Any) -> Any:
@@ -85,6 +92,12 @@ def test_answers_are_the_models_own(questions: Path, masked: bool) -> None:  # n
         assert 0 < row["exposure"] < 1
 
 
+def test_a_record_of_questions_tells_that_it_opened_test_data() -> None:
+    nothing: Any = None  # of settings is asked: no texts are read
+    found = read.opened(READING, nothing)
+    assert found == {"side": "test", "final": True, "documents": 5, "texts": {}}
+
+
 def test_a_batch_changes_nothing(questions: Path) -> None:  # noqa: F811
     one = answers(Known(True))
     eight = answers(Known(True), READING.model_copy(update={"batch_size": 8}))
@@ -104,6 +117,51 @@ def test_prompts_longer_than_the_context_are_refused(questions: Path) -> None:  
     subject.model.config.max_position_embeddings = 24
     with pytest.raises(ValueError, match=r"a prompt has \d+ tokens, the model's context 24"):
         answers(subject)
+
+
+class Numbered(Known):
+    """The same under SparQ with a number of keys."""
+
+    def __init__(self, keys: int) -> None:
+        super().__init__(masked=False)
+        self.cell.method.name = "sparq_keys"
+        fields = {"window": 8, "sinks": 0, "keys": keys}
+        self.method = built(registry.find("method", "sparq_keys"), fields, seed=0)
+        self.method.install(self.model)
+
+    def applied(self, budget: Any) -> Any:
+        return self.method.applied(self.model, budget)
+
+
+def test_a_method_with_a_number_of_keys_tells_how_many_it_kept(questions: Path) -> None:  # noqa: F811
+    rows = answers(Numbered(20))
+    lengths = [len(f"Question: {PIQA[int(row['document'])]['goal']}\nAnswer: {answer}") - 1
+               for row in rows for answer in
+               (PIQA[int(row["document"])][name] for name in ("sol1", "sol2"))]  # fmt: skip
+    kept = [min(place + 1, 20) for length in lengths for place in range(length)]
+    assert {round(row["keys"], 6) for row in rows} == {round(sum(kept) / len(kept), 6)}
+
+
+def test_of_several_right_answers_the_share_of_the_likelihood_counts(
+    questions: Path,  # noqa: F811
+) -> None:
+    """TruthfulQA's MC2, by lm-eval's own rule."""
+    (questions / "truthfulqa/mc_task.json").write_text(json.dumps(TRUTH * 2))
+    first, _ = answers(Known(False), READING.model_copy(update={"tasks": ("truthfulqa_mc2",)}))
+    subject, nats = Known(False), {}
+    with tempfile.TemporaryDirectory() as folder:
+        task = tasks.load("truthfulqa_mc2", 0, Path(folder))
+        prompt = task.fewshot_context(task.eval_docs[0], 0)
+    start = len(letters()(prompt)["input_ids"])
+    for answer in ("yes", "it is", "no"):
+        ids = torch.tensor([letters()(f"{prompt} {answer}")["input_ids"]])
+        with torch.no_grad():
+            logits = subject.model(ids, use_cache=False).logits.log_softmax(-1)
+        own = ids[0, start:]
+        nats[answer] = float(logits[0, start - 1 : -1].gather(-1, own[:, None]).sum())
+    every = torch.tensor(list(nats.values())).exp()
+    assert first["correct"] == pytest.approx(float(every[:2].sum() / every.sum()), abs=1e-4)
+    assert first["right_nats"] == pytest.approx(nats["yes"], abs=1e-3)
 
 
 SUMS = Benchmarks(tasks=("gsm8k",), questions=3, shots=(2,), window=8, sinks=2)
