@@ -5,6 +5,7 @@
 """
 
 from experiments.settings.blocks import (
+    Affinity,
     Benchmarks,
     Chat,
     Contents,

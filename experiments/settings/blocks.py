@@ -141,6 +141,12 @@ class Groups(Windows):
 Contents = Information = Groups
 
 
+class Affinity(Windows):
+    """Whether distant words that belong together share a group."""
+
+    kind: Literal["affinity"] = "affinity"
+
+
 class Picture(Windows):
     """Which keys a head's queries see; ``layers``: of so many, evenly spread."""
 
@@ -223,7 +229,16 @@ class Chat(Windows):
 
 
 Reading = Annotated[
-    Perplexity | Positions | Copying | Leak | Groups | Picture | Benchmarks | Ruler | Chat,
+    Perplexity
+    | Positions
+    | Copying
+    | Leak
+    | Groups
+    | Affinity
+    | Picture
+    | Benchmarks
+    | Ruler
+    | Chat,
     Field(discriminator="kind"),
 ]
 
