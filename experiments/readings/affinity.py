@@ -1,5 +1,6 @@
 """Whether distant words that belong together share a group: mentions of one name, expressions of
-time, and any longer word that comes again, each beside random pairs at the same distances.
+time; beside any longer word that comes again, and any two longer words; each beside random pairs
+at the same distances.
 
 Shapes: P pairs, H query heads, Hk key heads, T tokens, K groups.
 """
@@ -38,7 +39,8 @@ def rows(subject: Subject, reading: Affinity, name: str, how: Condition) -> Rows
         with entered(subject, how):
             subject.model(ids[None].to(subject.model.device), use_cache=False)
             layers = sorted(focus.memberships(subject.model).items())
-        for link, words in links.found(subject.tokenizer, ids.tolist()).items():
+        words = links.found(subject.tokenizer, ids.tolist())
+        for link in links.LINKS:
             own = links.pairs(link, words, window)
             others = links.moved(own, len(ids), DRAWS)
             for layer, members in layers if len(own) else ():

@@ -1,5 +1,5 @@
-"""Words of a text that name the same thing far apart, by rule: a name that comes again, two
-expressions of time, and, beside them, any longer word that comes again.
+"""Distant words of a text that belong together, by rule: a name that comes again and two
+expressions of time; and beside them any longer word that comes again, and any two longer words.
 
 Nobody reads the text: a name is a capitalised word within a sentence that the text never has in
 lower case, whoever it names; a surname that two people share counts as one.
@@ -33,7 +33,11 @@ _TIMES = (
     "september october november december summer autumn winter"
 )
 TITLES, TIMES = frozenset(_TITLES.split()), frozenset(_TIMES.split())
-LINKS = ("name", "time", "word")
+KINDS = ("name", "time", "word")
+# What makes a pair: words of which kind, and whether they are the same word.
+LINKS = {"name": ("name", True), "time": ("time", False), "word": ("word", True),
+         "words": ("word", False)}  # fmt: skip
+MOST = 1000  # pairs of one link; of more, so many at random
 
 
 class Found(NamedTuple):
@@ -49,7 +53,7 @@ def found(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dict[str, l
     text, ends = "".join(pieces), np.cumsum([len(each) for each in pieces])
     every = list(WORD.finditer(text))
     lower = {each.group() for each in every}
-    kinds: dict[str, list[Found]] = {name: [] for name in LINKS}
+    kinds: dict[str, list[Found]] = {name: [] for name in KINDS}
     for each in every:
         before = text[max(0, each.start() - 2) : each.start()]
         if kind := kind_of(each.group(), before, lower):
@@ -71,13 +75,16 @@ def kind_of(word: str, before: str, every: set[str]) -> str | None:
     return "word" if word.islower() and len(word) >= LONG else None
 
 
-def pairs(kind: str, words: Sequence[Found], least: int) -> np.ndarray:
-    """Places (P, 2) of the later and the earlier of two, at least so many tokens apart: of a name
-    or word the same one, of time two different expressions, so that no pair is a repetition."""
-    made = [(later.place, earlier.place) for earlier, later in combinations(words, 2)
+def pairs(link: str, words: dict[str, list[Found]], least: int, seed: int = 0) -> np.ndarray:
+    """Places (P, 2) of the later and the earlier of two, at least so many tokens apart."""
+    kind, same = LINKS[link]
+    made = [(later.place, earlier.place) for earlier, later in combinations(words[kind], 2)
             if later.place - earlier.place >= least
-            and (later.word == earlier.word) != (kind == "time")]  # fmt: skip
-    return np.array(made, dtype=np.int64).reshape(-1, 2)
+            and (later.word == earlier.word) == same]  # fmt: skip
+    every = np.array(made, dtype=np.int64).reshape(-1, 2)
+    if len(every) <= MOST:
+        return every
+    return every[np.sort(np.random.default_rng(seed).permutation(len(every))[:MOST])]
 
 
 def moved(own: np.ndarray, tokens: int, draws: int, seed: int = 0) -> np.ndarray:

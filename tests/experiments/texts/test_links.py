@@ -38,10 +38,19 @@ def test_a_word_is_where_its_last_token_is() -> None:
 
 
 def test_pairs_are_far_apart_and_no_repetition_where_they_are_of_time() -> None:
-    words = [links.Found("a", 0), links.Found("b", 5), links.Found("a", 9)]
+    own = [links.Found("a", 0), links.Found("b", 5), links.Found("a", 9)]
+    words = {"name": own, "time": own, "word": own[:1]}
     assert links.pairs("name", words, 5).tolist() == [[9, 0]]
     assert links.pairs("time", words, 5).tolist() == [[5, 0]]
-    assert links.pairs("name", words[:1], 5).shape == (0, 2)
+    assert links.pairs("words", words, 5).shape == (0, 2)
+
+
+def test_of_many_pairs_some_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MOST", 3)
+    words = {"word": [links.Found(str(n), n) for n in range(9)]}
+    own = links.pairs("words", words, 2)
+    assert len({tuple(each) for each in own.tolist()}) == 3
+    assert (own == links.pairs("words", words, 2)).all()
 
 
 def test_random_pairs_have_the_same_distances() -> None:
