@@ -26,13 +26,19 @@ PLAIN_LINKS = {"name": "word", "time": "words"}  # what a link is like but for i
 INDUCTION = [
     *READ, "role", "layer", "shared", "shared_low", "shared_high", "chance", "more", "more_low",
     "more_high", "weight", "weight_shared", "weight_shared_low", "weight_shared_high",
-    "weight_chance", "weight_more", "weight_more_low", "weight_more_high", "by_word", "nats", "missed_nats", "met_nats", "dearer", "dearer_low",
-    "dearer_high", "documents", *KNOWN,
+    "weight_chance", "weight_more", "weight_more_low", "weight_more_high", "by_word", "nats",
+    "missed_nats", "met_nats", "dearer", "dearer_low", "dearer_high", "documents", *KNOWN,
 ]  # fmt: skip
 AFFINITY = [
     *READ, "role", "layer", "link", "pairs", "shared", "chance", "more", "more_low", "more_high",
     "beyond", "beyond_low", "beyond_high", "documents", *KNOWN,
 ]  # fmt: skip
+
+# Measures by what they are multiplied with; the first with intervals.
+MEASURED = {"shared": 100, "more": 100, "weight_shared": 100, "weight_more": 100,
+            "dearer": 1}  # fmt: skip
+PLAIN = {"chance": 100, "weight": 100, "weight_chance": 100, "by_word": 100, "nats": 1,
+         "missed_nats": 1, "met_nats": 1}  # fmt: skip
 
 
 @cache
@@ -54,17 +60,6 @@ def induction(results: Results) -> pd.DataFrame:
             rows.append({**found, **told(results, own), "documents": len(means),
                          **measured(means, results)})  # fmt: skip
     return pd.DataFrame(rows, columns=INDUCTION)
-
-
-MEASURED = {
-    "shared": 100,
-    "more": 100,
-    "weight_shared": 100,
-    "weight_more": 100,
-    "dearer": 1,
-}  # with intervals
-PLAIN = {"chance": 100, "weight": 100, "weight_chance": 100, "by_word": 100, "nats": 1,
-         "missed_nats": 1, "met_nats": 1}  # fmt: skip
 
 
 def measured(means: pd.DataFrame, results: Results) -> dict[str, float]:
