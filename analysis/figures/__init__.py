@@ -58,6 +58,8 @@ FIGURES = {
     "further": Shown(ablations.further, "The paper's setup, settings that it leaves alone",
                      ablations.FURTHER),
     "dominance": Shown(groups.dominance, "Group dominance by mitigation", groups.DOMINANCE),
+    "evenness": Shown(groups.uneven, "How uneven groups are, by layer and over steps",
+                      groups.EVENNESS),
     "contents": Shown(groups.purity, "What groups hold", groups.CONTENTS),
     "speech": Shown(groups.speech, "Parts of speech by group", groups.SPEECH),
     "information": Shown(groups.told, "What groups tell of a token", groups.INFORMATION),
