@@ -14,7 +14,9 @@ def sentences(row: Callable[..., pd.Series]) -> dict[str, Any]:
     """What a line of the findings can ask for; ``row`` as of :func:`findings.found`."""
     return {"left_out": lambda: left_out(row), "half_dearer": lambda: half_dearer(row),
             "with_words": lambda: with_words(row),
-            "copying_pairs": lambda: copying_pairs(row)}  # fmt: skip
+            "copying_pairs": lambda: copying_pairs(row),
+            "linked": lambda link: row("affinity", cell=COPIES, link=link, layer="all",
+                                       ngram=0)}  # fmt: skip
 
 
 def copying_pairs(row: Callable[..., pd.Series]) -> pd.Series:
