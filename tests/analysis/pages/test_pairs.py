@@ -29,7 +29,7 @@ def test_what_is_left_out_is_said_with_its_chance(results):
 )
 def test_figures_that_say_the_opposite_are_refused(results, found, dearer, sentence):
     write_induction(results.root, found, dearer, **OURS)
-    with pytest.raises(ValueError, match="^findings: "):
+    with pytest.raises(ValueError, match=r"^findings: "):
         findings.found(results, [])[sentence]()
 
 
