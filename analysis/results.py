@@ -33,6 +33,9 @@ KINDS = {
     "groups": "confidence",  # layer: how even groups are, and how sure a token is
     "contents": "members",  # layer, way to group, group: tokens by part of speech
     "information": "groups",  # layer: what groups tell of tokens, and the groups, a letter each
+    "induction": "by_word",  # budget, layer: pairs that copying needs, in a shared group
+    "affinity": "link",  # budget, layer, kind of link: the same of words that belong together
+    "picture": "further",  # budget, layer: groups of a head's tokens, a letter each
     "ruler": "found",  # condition, budget, long-context task, length
     "positions": "position",  # condition, budget, stretch of positions
     "chat": "divergence",  # condition, budget, length of the text before the question
@@ -44,6 +47,9 @@ NEEDED = {
     "groups": ("layer", "document", "largest_group", "confidence"),
     "contents": ("layer", "by", "group", "document", "members"),
     "information": ("layer", "document", "sha", "groups"),
+    "induction": ("budget", "document", "sha", "layer", "shared", "chance", "weight_shared"),
+    "affinity": ("budget", "document", "sha", "layer", "link", "pairs", "shared", "chance"),
+    "picture": ("budget", "document", "layer", "tokens", "keys", "queries", "further"),
     "ruler": ("condition", "document", "sha", "length", "nll", "tokens", "found"),
     "positions": ("condition", "document", "sha", "position", "nll", "tokens"),
     "chat": ("condition", "document", "before", "divergence", "agreed"),

@@ -9,7 +9,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import ablations, answers, arithmetic, contents, exposure, ladder, models, rivals
+from analysis import (
+    ablations,
+    answers,
+    arithmetic,
+    contents,
+    evenness,
+    exposure,
+    ladder,
+    models,
+    pairs,
+    rivals,
+)
 from analysis.comparisons import above, against_full, headlines, quality
 from analysis.paper import printed
 from analysis.results import Results
@@ -187,10 +198,13 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "ruler": answers.tasks,
     "ablations": ablations.table,
     "stability": ablations.mitigations,
+    "evenness": evenness.table,
     "contents": contents.table,
     "purest": contents.purest,
     "information": contents.information,
     "copying": copying,
+    "induction": pairs.induction,
+    "affinity": pairs.affinity,
     "leak": leak,
     "training": training,
     "speed": speed,

@@ -8,7 +8,18 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from analysis.figures import ablations, answers, equal, groups, models, quality, scale, speed, style
+from analysis.figures import (
+    ablations,
+    answers,
+    equal,
+    groups,
+    models,
+    pairs,
+    quality,
+    scale,
+    speed,
+    style,
+)
 from analysis.results import Results
 from analysis.rows import Missing
 
@@ -47,12 +58,17 @@ FIGURES = {
     "further": Shown(ablations.further, "The paper's setup, settings that it leaves alone",
                      ablations.FURTHER),
     "dominance": Shown(groups.dominance, "Group dominance by mitigation", groups.DOMINANCE),
+    "evenness": Shown(groups.uneven, "How uneven groups are, by layer and over steps",
+                      groups.EVENNESS),
     "contents": Shown(groups.purity, "What groups hold", groups.CONTENTS),
     "speech": Shown(groups.speech, "Parts of speech by group", groups.SPEECH),
     "information": Shown(groups.told, "What groups tell of a token", groups.INFORMATION),
+    "mask": Shown(pairs.picture, "The mask of a head", pairs.PICTURE),
     "training": Shown(models.training, "The course of training", models.TRAINING),
     "copying": Shown(answers.copies, "What perplexity hides: a passage read twice",
                      answers.COPYING),
+    "induction": Shown(pairs.induction, "Whether groups keep the pairs that copying needs",
+                       pairs.INDUCTION),
     "leak": Shown(groups.leak, "What balancing over the sequence leaks", groups.LEAK),
     "speed": Shown(speed.draw, "Speed of attention against length", speed.CAPTION),
     "decode": Shown(speed.decode, "Speed of a decoding step", speed.DECODE),

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from analysis import ablations, contents, tables
+from analysis import ablations, contents, evenness, tables
 from analysis.cells import Cell, labels
 from analysis.contents import CATEGORIES
 from analysis.figures import style
@@ -45,6 +45,12 @@ DOMINANCE = (
     "reclustering and a balance loss five times as strong). The paper says that all but Sinkhorn "
     "fail by step 600 of GPT-2."
 )
+EVENNESS = (
+    "How uneven groups are while SmolLM2 is trained for a few steps: 1 + CV^2 of their sizes on a "
+    "training text; 1 is even, 8 all tokens in one of eight. Above: by layer, at the last step. "
+    "Below: the median layer over steps. One seed. Other mitigations, the small model and the "
+    "range over layers stand in the table `evenness`."
+)
 LEAK = (
     "Share of a prefix's group assignments that change when its suffix is replaced by another "
     "document's; under the causal balance none may. Bars: 95% interval over documents."
@@ -53,6 +59,7 @@ LEAK = (
 FIRST = ("none", "softmax", "sinkhorn", "causal", "bias")
 OTHERS = "other mitigations"
 FAINT: dict[str, Any] = {"color": style.GREY, "linewidth": 1.0, "alpha": 0.6, "zorder": 1}
+WATCHED = "stable"  # experiments of the pretrained model
 TRAINED = {True: "all weights", False: "routers alone"}
 LOOK = {"sinkhorn": style.RED, "causal": style.BLUE}
 NAMES = {"paper_sinks": "with four sinks, our gate"}
@@ -185,6 +192,35 @@ def _panel(axis: Axes, results: Results, cells: Sequence[Cell]) -> None:
         axis.axhline(100 / cells[0].method["num_groups"], color=style.INK, linestyle="--",
                  linewidth=1.2)  # fmt: skip
     axis.set_xlabel("training step")
+
+
+def uneven(results: Results) -> Figure:
+    """A column for what is trained, a line a mitigation: by layer above, over steps below."""
+    cells = [cell for cell in evenness.traced(results) if _named(cell)]
+    cells = sorted((each for each in cells if each.block.startswith(WATCHED)), key=_place)
+    need(cells)
+    figure, axes = style.axes(2, 10.6, 7.6, rows=2, share=True)
+    for column, (weights, name) in enumerate(TRAINED.items()):
+        above, below = axes[column], axes[2 + column]
+        for cell in (each for each in cells if each.regime["weights"] == weights):
+            looks, look = evenness.by_step(results, cell), style.nth(_place(cell))
+            label = ablations.NAMES[cell.regime["mitigation"]].replace("-", " ")
+            last = looks.iloc[-1]
+            above.plot(last.index, last, label=label, markersize=4, **look)
+            median = looks.median(axis=1)
+            below.plot(median.index, median, label=label, markersize=4,
+                       markevery=max(1, len(median) // 5), **look)  # fmt: skip
+        above.set_title(name, loc="left")
+        above.set_xlabel("layer")
+        below.set_xlabel("training step")
+    for axis in axes:
+        axis.set_yscale("log", base=2)
+        axis.yaxis.set_major_formatter("{x:g}")
+    axes[0].set_ylabel("1 + CV\N{SUPERSCRIPT TWO} at the last step")
+    axes[2].set_ylabel("1 + CV\N{SUPERSCRIPT TWO}, median layer")
+    style.legend(figure, axes, 3)
+    style.title(figure, f"{cells[0].model}, {cells[0].method['num_groups']} groups")
+    return figure
 
 
 def leak(results: Results) -> Figure:

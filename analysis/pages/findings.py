@@ -17,6 +17,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from analysis import claims, ladder, tables
+from analysis.pages import pairs
 from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
 from analysis.rules.table7 import paper_way
@@ -101,7 +102,7 @@ def found(results: Results, ledger: list[claims.Row]) -> dict[str, Any]:
     return {"rows": rows, "row": row, "claim": claim, **places(results, row),
             "forecast": partial(foretold, results), "moved": partial(moved, row),
             "worse_layers": partial(worse_layers, rows), "best_of": partial(best_of, row),
-            "none_purer": partial(none_purer, rows)}  # fmt: skip
+            "none_purer": partial(none_purer, rows), **pairs.sentences(row)}  # fmt: skip
 
 
 def places(results: Results, row: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from analysis.rules import (
     lora,
     models,
     own,
+    pairs,
     rivals,
     speed,
     stability,

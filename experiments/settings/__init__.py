@@ -5,14 +5,17 @@
 """
 
 from experiments.settings.blocks import (
+    Affinity,
     Benchmarks,
     Chat,
     Contents,
     Copying,
     Groups,
+    Induction,
     Information,
     Leak,
     Perplexity,
+    Picture,
     Positions,
     Reading,
     Ruler,

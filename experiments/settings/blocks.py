@@ -98,14 +98,15 @@ class Positions(Windows):
 
 
 class Copying(Windows):
-    """Passages that a window holds twice.
+    """Passages that a window holds twice: what they cost, and whether groups keep the pairs that
+    copying them needs.
 
     Attributes:
         passage: tokens that come again, at the window's end; ``lead`` of them are not scored.
         distances: tokens from the first reading to the second.
     """
 
-    kind: Literal["copying"] = "copying"
+    kind: Literal["copying", "induction"] = "copying"
     passage: Count = 256
     lead: Count = 8
     distances: Distinct[int] = (512, 1536)
@@ -118,6 +119,9 @@ class Copying(Windows):
         if min(self.distances) < self.passage or max(self.distances) > farthest:
             raise ValueError(f"distances: must be from passage = {self.passage} to {farthest}")
         return self
+
+
+Induction = Copying
 
 
 class Leak(Windows):
@@ -135,6 +139,20 @@ class Groups(Windows):
 
 
 Contents = Information = Groups
+
+
+class Affinity(Windows):
+    """Whether distant words that belong together share a group."""
+
+    kind: Literal["affinity"] = "affinity"
+
+
+class Picture(Windows):
+    """Which keys a head's queries see; ``layers``: of so many, evenly spread."""
+
+    kind: Literal["picture"] = "picture"
+    windows: Literal[1] = 1  # type: ignore[assignment]
+    layers: Count = 4
 
 
 class Questions(Frozen):
@@ -216,7 +234,16 @@ class Chat(Windows):
 
 
 Reading = Annotated[
-    Perplexity | Positions | Copying | Leak | Groups | Benchmarks | Ruler | Chat,
+    Perplexity
+    | Positions
+    | Copying
+    | Leak
+    | Groups
+    | Affinity
+    | Picture
+    | Benchmarks
+    | Ruler
+    | Chat,
     Field(discriminator="kind"),
 ]
 

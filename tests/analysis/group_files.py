@@ -106,3 +106,43 @@ def write_information(root: Path, block: str, *by_document: str) -> None:
         for n, groups in enumerate(by_document) for layer in (0, 1)
     ]  # fmt: skip
     write_read(root, block, rows, reading="information", kind="information")
+
+
+def write_induction(root: Path, found: float, dearer: float, *, wobble: float = 0.01,
+                    **how: Any) -> None:  # fmt: skip
+    """Pairs that copying needs, without n-gram keys, in two layers: the share of full attention's
+    weight that groups keep of them, and what a token costs more where they keep less."""
+    rows = [
+        {"seed": 0, "condition": "hard", "budget": "k2.multi_probe.causal", "K": 18, "top_k": 2,
+         "probe": "multi_probe", "ngram": 0, "document": f"play {n}", "sha": f"{n:012x}",
+         "apart": apart, "layer": layer, "shared": 0.13, "chance": 0.12, "weight": 0.1,
+         "weight_shared": found + wobble * (n % 2), "weight_chance": 0.2, "by_word": 0.0,
+         "met_nats": 1.0, "missed_nats": 1.0 + dearer + wobble * (n % 2), "tokens": 248,
+         "nll": 500.0, "full_nll": 248.0}
+        for n in range(6) for apart in (512, 1536) for layer in ("all", 0, 1)
+    ]  # fmt: skip
+    write_read(root, "recipe", rows, reading="induction", kind="induction", **how)
+
+
+def write_affinity(root: Path, shared: dict[str, float], *, wobble: float = 0.01,
+                   **how: Any) -> None:  # fmt: skip
+    """Share of pairs in a shared group by link, where it is 0.1 by chance, in two layers."""
+    rows = [
+        {"seed": 0, "condition": "hard", "budget": "k2.multi_probe.causal", "K": 18, "top_k": 2,
+         "probe": "multi_probe", "ngram": 0, "document": f"book {n}", "sha": f"{n:012x}",
+         "part": part, "layer": layer, "link": link, "pairs": 20 + n, "chance": 0.1,
+         "shared": share + wobble * (n % 2)}
+        for n in range(6) for part in (0, 1) for layer in (0, 1) for link, share in shared.items()
+    ]  # fmt: skip
+    write_read(root, "recipe", rows, reading="affinity", kind="affinity", **how)
+
+
+def write_picture(root: Path, keys: str, queries: str, further: str, **how: Any) -> None:
+    """Which keys a head sees, in two layers, beside a window of two tokens and one sink."""
+    rows = [
+        {"seed": 0, "condition": "hard", "budget": "0.125", "K": 18, "top_k": 2, "ngram": 3,
+         "window": 2, "sinks": 1, "document": "play 0", "sha": "0", "layer": layer, "head": 0,
+         "tokens": len(keys), "keys": keys, "queries": queries, "further": further}
+        for layer in (0, 1)
+    ]  # fmt: skip
+    write_read(root, "recipe", rows, reading="picture", kind="picture", **how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,7 +19,15 @@ from analysis.pages import headline as opening
 from analysis.pages import rivals
 from analysis.results import Results
 from tests.analysis.answer_files import write_answers, write_chat, write_ruler
-from tests.analysis.group_files import write_ablation, write_contents, write_cure, write_information
+from tests.analysis.group_files import (
+    write_ablation,
+    write_affinity,
+    write_contents,
+    write_cure,
+    write_induction,
+    write_information,
+    write_picture,
+)
 from tests.analysis.result_files import (
     RECIPE,
     ROUTERS,
@@ -93,6 +102,11 @@ def filled(results):
     write_ruler(root, 0.2)
     write_training(root, "recipe", [3.0, 2.9, 2.8])
     write_leak(root, 0.08, 0.0)
+    ours: dict[str, Any] = {"method": RECIPE, "regime": ROUTERS,
+                            "against": ["adapted", "pretrained"]}  # fmt: skip
+    write_induction(root, 0.35, 0.5, **ours)
+    write_affinity(root, {"name": 0.4, "word": 0.3, "time": 0.2, "words": 0.1}, **ours)
+    write_picture(root, "abab", "aabb", ";;;1", **ours)
     write_copying(root, "recipe", 1.0, budget=0.125, method=RECIPE, regime=ROUTERS,
                   against=["adapted", "pretrained"])  # fmt: skip
     write_table(root, "speed", *({"length": t, "speedup": s} for t, s in ((1024, 0.5), (4096, 2))))
@@ -250,7 +264,7 @@ def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
     rows = json.loads((filled.base / "claims.json").read_text())
-    assert sum(metrics["claims"].values()) == len(rows) == 443
+    assert sum(metrics["claims"].values()) == len(rows) == 446
     assert "recipe" in metrics["experiments"]
     page = (filled.base / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)

@@ -50,7 +50,9 @@ from tests.analysis.rules.writers import (
     heavy,
     holds,
     leaks,
+    left_out,
     lengths,
+    linked,
     longer,
     lora,
     lora_asked,
@@ -191,6 +193,15 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("ours.ladder.135m.k1", rungs(GROWING, 0.065), REPRODUCED, rungs(GROWING, 0.4)),
         ("ours.ladder.135m.k2", rungs(GROWING, 0.065), REPRODUCED, rungs(GROWING, 0.4)),
         ("ours.ladder.135m.density", rungs(DENSER, 0.0655), REPRODUCED, rungs(DENSER, 0.8)),
+    ],
+    "left_out": [
+        ("ours.copying.groups", left_out(0.35, 0.5), REPRODUCED, left_out(0.6, 0.5)),
+        ("ours.copying.groups", left_out(0.35, 0.5), REPRODUCED, left_out(0.35, -0.5)),
+    ],
+    "affine": [
+        ("ours.affinity.name", linked(name=0.4, word=0.3), REPRODUCED, linked(name=0.2, word=0.3)),
+        ("ours.affinity.time", linked(time=0.4, words=0.2), REPRODUCED,
+         linked(time=0.05, words=0.02)),
     ],
     "found_again": [("ours.copying", copied(0.6), REPRODUCED, copied(2.0))],
     "whole_model": [

@@ -25,9 +25,11 @@ from tests.analysis.group_files import (
     DEFAULT,
     JOINT,
     write_ablation,
+    write_affinity,
     write_contents,
     write_cure,
     write_groups,
+    write_induction,
 )
 from tests.analysis.result_files import (
     FULL,
@@ -287,6 +289,16 @@ def copied(again: float) -> Writer:
                       against=["adapted"])  # fmt: skip
 
     return write
+
+
+def left_out(found: float, dearer: float) -> Writer:
+    return lambda results: write_induction(results.root, found, dearer, method=RECIPE,
+                                           regime=ROUTERS, against=["adapted"])  # fmt: skip
+
+
+def linked(**shared: float) -> Writer:
+    return lambda results: write_affinity(results.root, shared, method=RECIPE, regime=ROUTERS,
+                                          against=["adapted"])  # fmt: skip
 
 
 def leaks(sinkhorn: float, causal: float) -> Writer:

@@ -27,6 +27,11 @@ READINGS: dict[str, Any] = {
                   "width": 24},
     "groups": {"kind": "groups", "texts": ["letters"], "documents": 2, "context": 64},
     "contents": {"kind": "contents", "texts": ["letters"], "documents": 2, "context": 64},
+    "induction": {"kind": "induction", "texts": ["letters"], "documents": 2, "context": 96,
+                  "passage": 16, "lead": 2, "distances": [32, 64]},
+    "affinity": {"kind": "affinity", "texts": ["letters"], "documents": 2, "windows": 2,
+                 "context": 64},
+    "picture": {"kind": "picture", "texts": ["letters"], "documents": 2, "context": 64},
     "information": {"kind": "information", "texts": ["letters"], "documents": 2, "context": 64},
 }  # fmt: skip
 EXPERIMENTS: dict[str, Any] = {
@@ -34,7 +39,7 @@ EXPERIMENTS: dict[str, Any] = {
     "routed": {"base": "plain", "seeds": [0, 1], "method": training.ROUTED,
                "regime": {**training.CENTROIDS, "steps": 2}, "budgets": [0.25, 0.5],
                "readings": ["search", "final", "copying", "leak", "groups", "contents",
-                            "information", "positions"]},
+                            "information", "positions", "induction", "affinity", "picture"]},
     "untrained": {"base": "plain", "method": {"name": "window", "window": 8, "sinks": 2},
                   "budgets": [0.25], "readings": ["search", "copying"]},
     "matched": {"base": "untrained", "budgets": [0.25, 0.5], "keeps": [0.6, 0.5]},

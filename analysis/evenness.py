@@ -1,0 +1,58 @@
+"""How uneven groups are by layer and over the steps of a training: 1 + CV^2 of their sizes, which
+is 1 where all are alike and K where one has every token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from analysis import ablations
+from analysis.cells import Cell
+from analysis.results import Results
+from analysis.rows import only
+
+MEASURE = "one_plus_cv2"
+AT = {"first": 0.0, "half": 0.5, "last": 1.0}  # looks, by their place among all
+COLUMNS = ["cell", "experiment", "model", "mitigation", "name", "weights", "groups", "steps",
+           "layer", *AT, "evidence"]  # fmt: skip
+SUMMARY = {"median": "median", "least": "min", "most": "max"}
+
+
+def traced(results: Results) -> list[Cell]:
+    """The joint trainings whose groups were watched."""
+    seen = set(results.traces["cell"])
+    return [cell for cell in ablations.watched(results) if cell.name in seen]
+
+
+def by_step(results: Results, cell: Cell) -> pd.DataFrame:
+    """A row a step and a column a layer; the mean over seeds."""
+    own = only(results.traces, cell=cell.name)
+    return own.pivot_table(MEASURE, "step", "layer")
+
+
+@cache
+def table(results: Results) -> pd.DataFrame:
+    """A row a training and layer, and three of all layers (``median``, ``least``, ``most``): at the
+    first look, half-way, and at the last one."""
+    found = [row for cell in traced(results) for row in _rows(results, cell)]
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def _rows(results: Results, cell: Cell) -> Iterator[dict[str, Any]]:
+    looks = by_step(results, cell)
+    known = {
+        "cell": cell.name, "experiment": cell.block, "model": cell.model,
+        "mitigation": cell.regime["mitigation"],
+        "name": ablations.NAMES.get(cell.regime["mitigation"], cell.regime["mitigation"]),
+        "weights": bool(cell.regime["weights"]), "groups": cell.method["num_groups"],
+        "steps": int(looks.index.max()),
+        "evidence": only(results.traces, cell=cell.name)["evidence"].iloc[0],
+    }  # fmt: skip
+    at = {name: looks.iloc[round(place * (len(looks) - 1))] for name, place in AT.items()}
+    for name, how in SUMMARY.items():
+        yield {**known, "layer": name, **{when: own.agg(how) for when, own in at.items()}}
+    for layer in looks.columns:
+        yield {**known, "layer": layer, **{when: own[layer] for when, own in at.items()}}

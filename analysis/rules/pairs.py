@@ -1,0 +1,46 @@
+"""Rules of pairs that belong together: whether groups lose copying because they leave out what it
+needs, and whether distant words that belong together share a group."""
+
+from __future__ import annotations
+
+from analysis import pairs
+from analysis.results import Results
+from analysis.rows import need, only
+from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule, told
+
+HALF = 50.0  # percent: most of the weight
+
+
+@rule("ours.copying.groups", refuted="an interval of the weight on pairs in a shared group "
+      "wholly above a half, or one of what missed tokens cost more below zero")  # fmt: skip
+def left_out(results: Results) -> Outcome:
+    """The recipe's groups without n-gram keys, all layers together."""
+    row = need(only(pairs.induction(results), role="ours", ngram=0, layer="all")).iloc[0]
+    value = interval(row, "weight_shared", 1)
+    good = value["high"] < HALF and row["dearer_low"] > 0
+    bad = value["low"] > HALF or row["dearer_high"] < 0
+    why = (f"{row['shared']:.0f}% of the pairs lie in a shared group, {row['chance']:.0f}% of all "
+           f"distant ones; by full attention's weight {value['ours']:.0f}% ({value['low']:.0f} to "
+           f"{value['high']:.0f}), by chance {row['weight_chance']:.0f}%; above full attention a "
+           f"token costs {row['missed_nats']:.2f} nats where most is missed, "
+           f"{row['met_nats']:.2f} elsewhere: {row['dearer']:+.2f} "
+           f"({row['dearer_low']:+.2f} to {row['dearer_high']:+.2f})")  # fmt: skip
+    known = value | facts(row, results)
+    return Outcome(told(good, bad, Verdict.REPRODUCED), why, **known, same_setting=True)
+
+
+@rule("ours.affinity.{link}", refuted="an interval of what the link's pairs share beyond chance "
+      "wholly below zero, or below that of other words")  # fmt: skip
+def affine(results: Results, link: str) -> Outcome:
+    """Beside random pairs, and beside pairs of words that are alike but for what links them."""
+    every = only(pairs.affinity(results), role="ours", ngram=0, layer="all")
+    row = need(only(every, link=link)).iloc[0]
+    other = pairs.PLAIN_LINKS[link]
+    good = row["more_low"] > 0 and row["beyond_low"] > 0
+    bad = row["more_high"] < 0 or row["beyond_high"] < 0
+    why = (f"{row['shared']:.1f}% of {row['pairs']} pairs ({pairs.LINKS[link]}) lie in a shared "
+           f"group, {row['chance']:.1f}% of random ones at the same distances: "
+           f"{points(row, 'more')}; beyond {pairs.LINKS[other]}: "
+           f"{points(row, 'beyond')}")  # fmt: skip
+    known = interval(row, "beyond", 1) | facts(row, results)
+    return Outcome(told(good, bad, Verdict.REPRODUCED), why, **known, same_setting=True)

@@ -1,0 +1,38 @@
+"""Sentences of pairs that belong together, for and against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from analysis.pages import findings
+from tests.analysis.group_files import write_affinity, write_induction
+from tests.analysis.result_files import RECIPE, ROUTERS
+
+OURS: dict[str, Any] = {"method": RECIPE, "regime": ROUTERS, "cell": "copies"}
+
+
+def test_what_is_left_out_is_said_with_its_chance(results):
+    write_induction(results.root, 0.35, 0.5, **OURS)
+    asked = findings.found(results, [])
+    assert "leave out 64% (6" in asked["left_out"]()
+    assert "by chance it would be 80%" in asked["left_out"]()
+    assert "costs 1.5 nats more than under full attention, the other half 1.0" in (
+        asked["half_dearer"]()
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "dearer", "sentence"),
+    [(0.6, 0.5, "left_out"), (0.1, 0.5, "left_out"), (0.35, -0.5, "half_dearer")],
+)
+def test_figures_that_say_the_opposite_are_refused(results, found, dearer, sentence):
+    write_induction(results.root, found, dearer, **OURS)
+    with pytest.raises(ValueError, match=r"^findings: "):
+        findings.found(results, [])[sentence]()
+
+
+def test_a_link_is_the_recipes_without_n_gram_keys(results):
+    write_affinity(results.root, {"name": 0.4, "word": 0.3}, **OURS)
+    assert findings.found(results, [])["linked"]("name")["more"] == pytest.approx(30.5, abs=0.1)
