@@ -26,10 +26,12 @@ def need(found: Found | None) -> Found:
 
 def only(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     """Rows whose columns have these values; where several are given, any of them."""
+    kept = np.ones(len(frame), dtype=bool)
     for name, value in wanted.items():
         several = isinstance(value, list | tuple | set | dict)
-        frame = frame[frame[name].isin(list(value)) if several else frame[name] == value]
-    return frame
+        found = frame[name].isin(list(value)) if several else frame[name] == value
+        kept &= found.to_numpy(dtype=bool, na_value=False)
+    return frame[kept]
 
 
 def row_of(frame: pd.DataFrame, **wanted: Any) -> pd.Series | None:
@@ -41,7 +43,8 @@ def row_of(frame: pd.DataFrame, **wanted: Any) -> pd.Series | None:
 def wide(rows: pd.DataFrame, values: pd.Series, units: list[str]) -> np.ndarray:
     """Values of the rows as (seeds, units): a column a document or question."""
     keys = [rows["seed"], *(rows[name] for name in units)]
-    return values.groupby(keys).mean().unstack(list(range(1, len(keys)))).to_numpy()
+    mean = values.groupby(keys).mean()
+    return mean.unstack(list(range(1, len(keys)))).to_numpy()  # noqa: PD010 - a third of its time
 
 
 def with_ends(rows: pd.DataFrame) -> pd.DataFrame:

@@ -136,6 +136,11 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     masked = not trained and method != "performer"
     if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
         verdict = Verdict.INCONCLUSIVE  # of the paper's masks, 32 keys a query reach most
+    elif verdict == Verdict.DIRECTION and row["low"] == row["high"]:
+        # An interval without width: of n answers none changed, so up to 3 in n may (95%).
+        often = 300 / row["questions"]
+        if often > limit:
+            verdict, said = Verdict.INCONCLUSIVE, f"no answer changes, but up to {often:.0f}% may"
     reach = f"{reached(row, results)}{narrower(claim, results, method)}" if masked else ""
     why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
            f"{said}{reach}")  # fmt: skip

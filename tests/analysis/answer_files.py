@@ -23,9 +23,10 @@ def write_answers(
     root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag",
     block: str = "answers_paper", method: Any = None, shots: int = 0,
     full: str = "answers_pretrained", right: float = 1.0, steps: int = 0,
+    questions: int = 10,
 ) -> None:  # fmt: skip
-    """Ten questions, all answered by the pretrained model (or none, where ``right`` is 0), and some
-    of them not under another one's mask, the paper's."""
+    """Some questions, all answered by the pretrained model (or none, where ``right`` is 0), and
+    some of them not under another one's mask, the paper's."""
     reading, keys = "many_shot" if shots else "benchmarks", (method or {}).get("keys")
     masked = block
     for block, condition in ((full, "full"), (masked, "hard")):
@@ -35,7 +36,7 @@ def write_answers(
              else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": right,
              "correct_norm": right * (n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
              "tokens": 90, "exposure": exposure, "keys": keys if condition == "hard" else None}
-            for n in range(10)
+            for n in range(questions)
         ]  # fmt: skip
         hard = {"method": method or PAPER, "against": [full]}
         hard |= {"regime": ROUTERS | {"steps": steps}} if steps else {}

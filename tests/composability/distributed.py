@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -16,21 +17,27 @@ from torch import Tensor
 def run_two(wrapper: str, mode: str) -> tuple[Tensor, Tensor]:
     """(what two processes found with half of the batch each, what one process finds with all):
     loss, gradients and potentials, flat."""
+    return both(wrapper)[mode], step(wrapper=None, mode=mode)
+
+
+@cache
+def both(wrapper: str) -> dict[str, Tensor]:
+    """What two processes found, by mode: they start once."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (2, port, wrapper, mode, folder), nprocs=2)
-        found = torch.load(Path(folder) / "found.pt")
-    return found, step(wrapper=None, mode=mode)
+        mp.spawn(_rank, (2, port, wrapper, folder), nprocs=2)
+        found: dict[str, Tensor] = torch.load(Path(folder) / "found.pt")
+    return found
 
 
-def _rank(rank: int, world: int, port: int, wrapper: str, mode: str, folder: str) -> None:
+def _rank(rank: int, world: int, port: int, wrapper: str, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
     try:
-        found = step(wrapper, mode)
+        found = {mode: step(wrapper, mode) for mode in ("soft", "hard", "full")}
         if rank == 0:
             torch.save(found, Path(folder) / "found.pt")
     finally:

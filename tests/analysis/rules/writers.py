@@ -391,10 +391,11 @@ def many_shot(changed: int) -> Writer:
     return write
 
 
-def rivals_answers(changed: int, name: str, exposure: float = 0.1) -> Writer:
+def rivals_answers(changed: int, name: str, exposure: float = 0.1,
+                   questions: int = 200) -> Writer:  # fmt: skip
     keys = {"keys": 32, "window": 8, "sinks": 0} if name.endswith("_keys") else {}
     return answers(changed, exposure, task="lambada_openai", block=f"answers_{name}",
-                   method={"name": name, **keys})  # fmt: skip
+                   method={"name": name, **keys}, questions=questions)  # fmt: skip
 
 
 def summed(changed: int, right: float = 1.0, steps: int = 24) -> Writer:

@@ -29,6 +29,12 @@ from tests.models import tiny
 READING = Benchmarks(tasks=("piqa",), questions=5, window=8, sinks=2)
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what lm-eval asks pip and the compiler after every task, for seconds."""
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda found: None)
+
+
 def letters() -> PreTrainedTokenizerFast:
     """A tokenizer of single characters."""
     known = {chr(code): code for code in range(32, 127)} | {"\n": 1, "<end>": 0}
