@@ -14,6 +14,7 @@ from typing import Any
 
 import lm_eval
 from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 from torch import Tensor
 
 from experiments.benchmarks import tasks
@@ -39,6 +40,7 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: 
                         batch_size=reading.batch_size)  # fmt: skip
         model.counting = counting if by_keys(subject, how) else None
         found = lm_eval.simple_evaluate(model=model, tasks=[task], samples={name: chosen},
+                                        task_manager=TaskManager(include_defaults=False),
                                         log_samples=True, bootstrap_iters=0, **SEEDS)  # fmt: skip
     rows = []
     for sample in once(found["samples"][name]):
