@@ -15,7 +15,7 @@ FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 FULL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
+def fingerprint(model: PreTrainedModel, gather: bool = False) -> tuple[dict[str, str] | None, str]:
     """Hashes of evenly spaced values of every matrix of a model's decoder, adapters of peft aside.
 
     Values are rounded to bfloat16 for one hash and to float16 for another, so that a checkpoint has
@@ -23,17 +23,23 @@ def fingerprint(model: PreTrainedModel) -> tuple[dict[str, str] | None, str]:
     fine-tuned, or has a LoRA merged into it, has none. What is read is 64 values of at most 1,024
     matrices, so that it takes a fraction of a second whatever the model's size.
 
+    Args:
+        gather: weights that FSDP has spread over processes are gathered, one at a time; every
+            process must then ask for the fingerprint.
+
     Returns:
         Hashes by format, or None with the reason: weights that are quantised, not there, or
-        spread over several processes.
+        spread over several processes and not to be gathered.
     """
     weights = list(_matrices(model.get_decoder()))
     for weight in weights:
         if weight.is_meta:
             return None, "weights are offloaded or on the meta device"
-        if hasattr(weight, "full_tensor"):
+        spread = hasattr(weight, "full_tensor")
+        if spread and not gather:
             return None, "weights are spread over several processes"
-        plain = type(weight) in (Tensor, nn.Parameter)  # torchao's and quanto's are their own
+        # torchao's and quanto's are of a type of their own
+        plain = spread or type(weight) in (Tensor, nn.Parameter)
         if weight.dtype not in FULL or not plain:
             kind = weight.dtype if plain else type(weight).__name__
             return None, f"weights are quantised ({kind})"
@@ -67,7 +73,8 @@ def same(one: dict[str, str], other: dict[str, str]) -> bool:
 
 def _sampled(weight: Tensor) -> Tensor:
     """At most 64 evenly spaced values of a weight, float32 on the CPU."""
-    flat = weight.detach().reshape(-1)
+    gather = getattr(weight, "full_tensor", None)
+    flat = (weight if gather is None else gather()).detach().reshape(-1)
     return flat[:: max(1, flat.numel() // VALUES)][:VALUES].float().cpu()
 
 

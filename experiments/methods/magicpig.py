@@ -6,6 +6,7 @@ Shape suffixes beside :mod:`experiments.selection.layer`'s: L tables.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,36 +48,48 @@ class MagicPig(Choosing):
 
     def calibrate(self, model: PreTrainedModel, windows: list[Tensor]) -> None:
         """Mean keys by layer, and how many pairs each number of tables keeps."""
-        sums: dict[int, Tensor] = {}
-        for layer in observed(model, windows, self.settings):
-            sums[layer.index] = sums.get(layer.index, 0) + layer.keys.mean(2, keepdim=True)
-        self._centres = {index: total / len(windows) for index, total in sums.items()}
+        self.centre(model, windows)
         kept = torch.zeros(self.settings.most_tables, dtype=torch.float64)
         distant = 0
         for layer in observed(model, windows, self.settings):
             far = layer.distant
             distant += int(far.sum()) * layer.query.shape[1]
-            for tables, agree in enumerate(self._agreements(layer, self.settings.most_tables)):
+            for tables, agree in enumerate(self.agreements(layer, self.settings.most_tables)):
                 kept[tables] += int(((agree >= AGREEING) & far).sum())
         self._shares = (kept / max(distant, 1)).tolist()
 
+    def centre(self, model: PreTrainedModel, windows: list[Tensor]) -> None:
+        """Mean keys by layer."""
+        sums: dict[int, Tensor] = {}
+        for layer in observed(model, windows, self.settings):
+            sums[layer.index] = sums.get(layer.index, 0) + layer.keys.mean(2, keepdim=True)
+        self._centres = {index: total / len(windows) for index, total in sums.items()}
+
     def kept(self, layer: Layer, budget: float) -> Tensor:
         """(B, H, M, T) bool."""
-        *_, agree = self._agreements(layer, self._tables(budget))
+        *_, agree = self.agreements(layer, self._tables(budget))
         self._used = self._tables(budget)
         return (agree >= AGREEING) & layer.distant | layer.near
 
     def output(self, layer: Layer, kept: Tensor) -> Tensor:
         """(B, H, M, D): a distant pair counts by the inverse of the probability to be sampled."""
+        weight = torch.where(layer.distant, self.weight(layer, self._used), 0.0)
+        return self.attended(layer, weight, kept)
+
+    def weight(self, layer: Layer, tables: int | Tensor) -> Tensor:
+        """(B, H, M, T): minus the logarithm of the probability that so many tables, one number or
+        (B, H, M, 1), find a pair."""
         query, key = layer.query.float(), self._centred(layer)
         angle = normalize(query, dim=-1) @ normalize(key, dim=-1).transpose(-1, -2)
         same = (1 - angle.clamp(-1, 1).acos() / math.pi) ** self.settings.bits
-        tables = self._used
         none, one = (1 - same) ** tables, tables * same * (1 - same) ** (tables - 1)
-        weight = -(1 - none - one).clamp(min=1e-6).log()
-        bias = torch.where(layer.distant, weight, 0.0).masked_fill_(~kept, -torch.inf)
+        return -(1 - none - one).clamp(min=1e-6).log()
+
+    def attended(self, layer: Layer, weight: Tensor, kept: Tensor) -> Tensor:
+        """(B, H, M, D) over the pairs that are kept, with their weights' logarithms added."""
+        bias = weight.masked_fill(~kept, -torch.inf)
         value = for_query_heads(layer.value, layer.query.shape[1]).float()
-        out = scaled_dot_product_attention(query, layer.keys, value, attn_mask=bias,
+        out = scaled_dot_product_attention(layer.query.float(), layer.keys, value, attn_mask=bias,
                                            scale=layer.scale)  # fmt: skip
         return out.to(layer.query.dtype)
 
@@ -91,7 +104,7 @@ class MagicPig(Choosing):
             raise ValueError("calibrate: keys need training windows to be centred on")
         return layer.keys - self._centres[layer.index].to(layer.key.device)
 
-    def _agreements(self, layer: Layer, tables: int) -> Any:
+    def agreements(self, layer: Layer, tables: int) -> Iterator[Tensor]:
         """After each table, (B, H, M, T) int8: in how many so far a key has the query's code."""
         bits, size = self.settings.bits, layer.key.shape[-1]
         generator = torch.Generator().manual_seed(self.seed * 1009 + layer.index)

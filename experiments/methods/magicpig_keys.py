@@ -6,21 +6,17 @@ Shape suffixes: as :mod:`experiments.methods.magicpig`'s.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, scaled_dot_product_attention
 from transformers import PreTrainedModel
 
 from experiments.methods.magicpig import AGREEING, Hashes, MagicPig
-from experiments.selection.choosing import observed
 from experiments.selection.keys import check_keys, room
 from experiments.selection.layer import Layer
 from experiments.settings.experiment import Budget
 from experiments.settings.schema import Count
-from focus.attention.checks import for_query_heads
 
 
 class Keys(Hashes):
@@ -40,10 +36,7 @@ class MagicPigOfKeys(MagicPig):
 
     def calibrate(self, model: PreTrainedModel, windows: list[Tensor]) -> None:
         """Mean keys by layer; no number of tables is for all queries."""
-        sums: dict[int, Tensor] = {}
-        for layer in observed(model, windows, self.settings):
-            sums[layer.index] = sums.get(layer.index, 0) + layer.keys.mean(2, keepdim=True)
-        self._centres = {index: total / len(windows) for index, total in sums.items()}
+        self.centre(model, windows)
 
     def kept(self, layer: Layer, budget: float | None) -> Tensor:
         """(B, H, M, T) bool."""
@@ -60,17 +53,13 @@ class MagicPigOfKeys(MagicPig):
         rank = drawn.argsort(-1, descending=True)
         sampled &= rank.argsort(-1) < most[:, None]
         more = (count / most.clamp(min=1)[:, None]).clamp(min=1).log()
-        self._bias = self._weight(layer, tables) + more
+        self._bias = self.weight(layer, tables) + more
         self._bias.masked_fill_(whole[:, None] | layer.near, 0.0)
         return sampled | layer.near | layer.distant & whole[:, None]
 
     def output(self, layer: Layer, kept: Tensor) -> Tensor:
         """(B, H, M, D): a sampled pair counts by the inverse of the probability to be sampled."""
-        value = for_query_heads(layer.value, layer.query.shape[1]).float()
-        bias = self._bias.masked_fill(~kept, -torch.inf)
-        out = scaled_dot_product_attention(layer.query.float(), layer.keys, value, attn_mask=bias,
-                                           scale=layer.scale)  # fmt: skip
-        return out.to(layer.query.dtype)
+        return self.attended(layer, self._bias, kept)
 
     def _whole(self, layer: Layer) -> Tensor:
         """(M,) bool: queries with so few keys that none has to be left out."""
@@ -79,29 +68,8 @@ class MagicPigOfKeys(MagicPig):
     def _found(self, layer: Layer) -> Tensor:
         """(B, H, M, T) int16: the table that is the second to give a key the query's code; one more
         than there are, where none does."""
-        bits, most, size = self.settings.bits, self.settings.most_tables, layer.key.shape[-1]
-        generator = torch.Generator().manual_seed(self.seed * 1009 + layer.index)
-        planes = torch.randn(most, bits, size, generator=generator).to(layer.key.device)
-        powers = 2 ** torch.arange(bits, dtype=torch.float32, device=layer.key.device)
-        query, key = (
-            ((x @ planes.flatten(0, 1).T > 0).float().unflatten(-1, (most, bits)) @ powers).short()
-            for x in (layer.query.float(), self._centred(layer))
-        )  # (B, H, M or T, L)
-        agree = torch.zeros(*query.shape[:3], key.shape[2], dtype=torch.int8, device=key.device)
-        before = torch.ones_like(agree, dtype=torch.int16)
-        for table in range(most):
-            agree += query[..., table, None] == key[..., None, :, table]
-            before += agree < AGREEING
-        return before
-
-    def _weight(self, layer: Layer, tables: Tensor) -> Tensor:
-        """(B, H, M, T): minus the logarithm of the probability that so many tables, (B, H, M, 1),
-        find a pair."""
-        query, key = layer.query.float(), self._centred(layer)
-        angle = normalize(query, dim=-1) @ normalize(key, dim=-1).transpose(-1, -2)
-        same = (1 - angle.clamp(-1, 1).acos() / math.pi) ** self.settings.bits
-        none, one = (1 - same) ** tables, tables * same * (1 - same) ** (tables - 1)
-        return -(1 - none - one).clamp(min=1e-6).log()
+        most = self.settings.most_tables
+        return 1 + sum((agree < AGREEING).short() for agree in self.agreements(layer, most))
 
     @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:

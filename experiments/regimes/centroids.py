@@ -17,10 +17,11 @@ from transformers import PreTrainedModel
 import focus
 from experiments.record import first_process
 from experiments.regimes.base import Regime, next_token_loss
-from experiments.regimes.tensors import ROUTER, fingerprint_of
+from experiments.regimes.tensors import ROUTER
 from experiments.settings import Centroids as CentroidsSettings
 from experiments.texts import training_windows
 from focus.adapter import describe
+from focus.fingerprint import fingerprint
 from focus.routing import Router
 
 EXACT = ("potentials", "batches", "heavy_bias", "taken_at")  # buffers that are saved as they are
@@ -43,7 +44,7 @@ class Centroids(Regime):
 
     def ready(self) -> None:
         """Whose weights these are, and heavy hitters."""
-        self.base = fingerprint_of(self.model)
+        self.base, _ = fingerprint(self.model, gather=True)
         if share := self.cell.method.fields.get("heavy_hitters", 0):
             focus.find_heavy_hitters(self.model, self._texts(), share)
 

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from experiments.record import first_process
-from focus.fingerprint import FORMATS, WEIGHTS, _hashed, _matrices, _sampled, fingerprint
 
 ROUTER = ".focus_router."  # in the names of the routers' parameters
 
@@ -73,17 +72,6 @@ def frozen(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if not parameter.requires_grad:
             local = getattr(parameter, "to_local", None)
             yield name, parameter if local is None else local()
-
-
-def fingerprint_of(model: PreTrainedModel) -> dict[str, str] | None:
-    """The fingerprint of a model's weights (:mod:`focus.fingerprint`), which knows none where FSDP
-    has sharded them: here they are gathered, one at a time, so every process must ask for it."""
-    weights = list(_matrices(model.get_decoder()))
-    if not any(hasattr(each, "full_tensor") for each in weights):
-        return fingerprint(model)[0]
-    some = weights[:: -(-len(weights) // WEIGHTS)]
-    values = torch.cat([_sampled(each.full_tensor()) for each in some])
-    return {name: _hashed(values, dtype) for name, dtype in FORMATS.items()}
 
 
 def weights_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:

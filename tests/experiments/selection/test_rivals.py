@@ -300,7 +300,7 @@ def test_magicpig_of_a_number_of_keys_looks_into_as_many_tables_as_fit() -> None
     method, own, room = numbered("magicpig_keys", bits=2, most_tables=12), layer(), 24 - 10
     kept = method.kept(own, None)
     fitting = torch.zeros_like(kept)
-    for agree in list(method._agreements(own, 12))[1:]:
+    for agree in method.agreements(own, 12):  # one tensor, that counts on
         found = (agree >= 2) & own.distant
         fits = found.sum(-1) <= room
         fitting = torch.where(fits[..., None], found, fitting)
@@ -313,7 +313,7 @@ def test_of_too_many_keys_some_count_for_all(monkeypatch: pytest.MonkeyPatch) ->
     """Two tables that find every key: as many as there is room for, weighted up to all."""
     method, own = numbered("magicpig_keys"), layer()
     monkeypatch.setattr(method, "_found", lambda own: torch.full((2, 4, 60, 60), 2).short())
-    monkeypatch.setattr(method, "_weight", lambda own, tables: torch.zeros(2, 4, 60, 60))
+    monkeypatch.setattr(method, "weight", lambda own, tables: torch.zeros(2, 4, 60, 60))
     kept = method.kept(own, None)
     assert kept.sum(-1)[..., 59].eq(24).all()
     far = kept[..., 59, :] & own.distant[59]

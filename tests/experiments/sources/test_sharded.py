@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import focus
 from experiments.regimes.lora import Lora
-from experiments.regimes.tensors import cast, fingerprint_of, layers
+from experiments.regimes.tensors import cast, layers
 from experiments.sources import models, sharded
 from focus.fingerprint import fingerprint
 
@@ -71,7 +71,7 @@ def test_every_architecture_is_read_as_it_is(alone: None, publish: Callable[...,
     for name, tensor in theirs.items():
         assert torch.equal(ours[name], tensor)
         assert ours[name].dtype == tensor.dtype
-    assert fingerprint_of(model) == fingerprint(whole)[0] == fingerprint_of(whole)
+    assert fingerprint(model, gather=True) == fingerprint(whole) == fingerprint(whole, gather=True)
     ids = torch.arange(40)[None]
     with torch.no_grad():
         assert torch.equal(model(input_ids=ids).logits, whole(input_ids=ids).logits)
