@@ -41,10 +41,11 @@ def half_dearer(row: Callable[..., pd.Series]) -> str:
     own = copying_pairs(row)
     if own["dearer_low"] <= 0:
         raise ValueError("findings: tokens of which groups leave out more cost no more")
-    return (f"The half of the copied tokens of which most is left out costs "
-            f"{own['missed_nats']:.1f} nats more than under full attention, the other half "
-            f"{own['met_nats']:.1f}; the difference is {own['dearer']:.1f} "
-            f"({own['dearer_low']:.1f} to {own['dearer_high']:.1f})")  # fmt: skip
+    return (
+        f"The half of the copied tokens of which most is left out costs {own['dearer']:.1f} "
+        f"nats ({own['dearer_low']:.1f} to {own['dearer_high']:.1f}) more than the other "
+        "half"
+    )
 
 
 def with_words(row: Callable[..., pd.Series]) -> str:
