@@ -136,11 +136,8 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     masked = not trained and method != "performer"
     if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
         verdict = Verdict.INCONCLUSIVE  # of the paper's masks, 32 keys a query reach most
-    elif verdict == Verdict.DIRECTION and row["low"] == row["high"]:
-        # An interval without width: of n answers none changed, so up to 3 in n may (95%).
-        often = 300 / row["questions"]
-        if often > limit:
-            verdict, said = Verdict.INCONCLUSIVE, f"no answer changes, but up to {often:.0f}% may"
+    elif verdict == Verdict.DIRECTION and (most := unseen(row)) > limit:
+        verdict, said = Verdict.INCONCLUSIVE, f"no answer changes, but up to {most:.0f}% may"
     reach = f"{reached(row, results)}{narrower(claim, results, method)}" if masked else ""
     why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
            f"{said}{reach}")  # fmt: skip
@@ -149,11 +146,17 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 
 def measured(claim: Claim, results: Results, name: str) -> pd.Series:
     """The row of a benchmark under a method; with Table 10's own number of keys, where so read."""
-    own = only(answers.scores(results), experiment=[name, f"{name}_keys"],
-               texts=TASKS[claim.column])  # fmt: skip
-    as_few = own["experiment"].ne(name)
-    return need(own[as_few] if as_few.any() and claim.id.startswith("table10") else own[~as_few]
-                ).iloc[0]  # fmt: skip
+    every = only(answers.scores(results), texts=TASKS[claim.column])
+    as_few = row_of(every, experiment=f"{name}_keys")
+    if as_few is not None and claim.id.startswith("table10"):
+        return as_few
+    return need(row_of(every, experiment=name))
+
+
+def unseen(row: pd.Series) -> float:
+    """Percent of the answers that may change although none of n did, 3 in n (95%); 0 where the
+    interval has a width that tells."""
+    return 300 / row["questions"] if row["low"] == row["high"] else 0.0
 
 
 def reached(row: pd.Series, results: Results) -> str:
