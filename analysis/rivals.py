@@ -98,6 +98,11 @@ def rows(results: Results) -> pd.DataFrame:
     return own[own["role"].isin(list(ABOUT)) | ours].drop_duplicates(["cell", "budget"])
 
 
+def variants(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of a method's variants the best at each budget; the best method first."""
+    return frame.sort_values("change").drop_duplicates(["role", "budget"])
+
+
 def opponent(results: Results, cell: Cell, ours: str = OURS) -> Cell | None:
     """What of ours a method is compared with: these routers, or, where weights learnt under the
     method's mask, the recipe whose weights learnt as much under its own."""

@@ -169,18 +169,19 @@ def beside_rivals(results: Results) -> Figure:
     if not frame["role"].isin(list(rivals.ABOUT)).any():
         raise Missing
     middle = sorted(frame["budget"].unique(), key=float)[frame["budget"].nunique() // 2]
-    order = only(frame, budget=middle).sort_values("change").drop_duplicates("role")
+    frame = rivals.variants(frame)
+    order = only(frame, budget=middle)
     ours = order["role"].isin(MINE)
     best = order[ours | order["role"].isin(FROZEN)]
     best = best[best["role"].isin(MINE) | (best["role"].isin(FROZEN).cumsum() <= FOUND)]
     figure, (axis,) = style.axes(1, 8.0, 5.4)
     names = labels((results.cells[cell] for cell in best["cell"]), rivals.OURS)
     for number, (cell, role) in enumerate(zip(best["cell"], best["role"], strict=True)):
-        line = only(frame, cell=cell).sort_values("distant_density")
+        line = only(frame, role=role).sort_values("distant_density")
         style.bars(axis, 100 * line["distant_density"], line, label=names[cell],
                    **style.look(role, number))  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
-    finish(figure, axis, frame[frame["cell"].isin(best["cell"])])
+    finish(figure, axis, frame[frame["role"].isin(best["role"])])
     first = frame.iloc[0]
     style.title(figure, f"{first['model']}, {plural(first['documents'], 'held-out book')}, "
                         f"{first['context']:,} tokens")  # fmt: skip

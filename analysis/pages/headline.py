@@ -28,23 +28,17 @@ PHASES = {"forward": "forward pass", "generation": "generation"}
 
 
 def sentence(results: Results) -> str:
-    """The recipe's cost, and what calibration and more steps leave of it: a sentence each."""
+    """The recipe's cost, and what calibration leaves of it."""
     known = headline(results)
     row = default_row(results, known)
-    books, seeds = int(row["documents"]), plural(row["seeds"], "seed")
-    read = f"{books} {TEXTS.get(row['texts'], row['texts'])}"
+    read = f"{int(row['documents'])} {TEXTS.get(row['texts'], row['texts'])}"
     text = (f"`FocusConfig.recipe()` keeps {row['distant_density']:.1%} of the distant pairs. On "
-            f"{read} its perplexity changes by **{percent(row)}**.")  # fmt: skip
+            f"{read} its perplexity changes by **{percent(row)}**")  # fmt: skip
     beside = better(results, known, row)
-    for role, said in (("allocated", "Calibrated, it keeps {:.1%} and costs"),
-                       ("longer_allocated",
-                        "Calibrated after three times the training steps it costs")):  # fmt: skip
-        if role in beside.index:
-            found = beside.loc[role]
-            text += (f" {said.format(found['distant_density'])} "
-                     f"**{percent(found)}**{unless(found, seeds)}.")  # fmt: skip
-    return (f"{text} The baseline is {BASES[row['base_role']]}. Intervals are 95%, over documents "
-            f"and {seeds}.{elsewhere(results)}")  # fmt: skip
+    if "allocated" in beside.index:
+        text += f", calibrated by **{percent(beside.loc['allocated'])}**"
+    return (f"{text}. The baseline is {BASES[row['base_role']]}.{elsewhere(results)} Intervals are "
+            f"95%, over documents and {plural(row['seeds'], 'seed')}.")  # fmt: skip
 
 
 def elsewhere(results: Results) -> str:
@@ -55,7 +49,7 @@ def elsewhere(results: Results) -> str:
     except Missing:
         return ""
     return (f" On {int(own['documents'])} documents of other kinds ({', '.join(own['texts'])}), "
-            f"opened once all was fixed, the recipe costs **{percent(own)}**, calibrated "
+            f"opened once all was fixed, it changes by **{percent(own)}**, calibrated by "
             f"**{percent(more)}**.")  # fmt: skip
 
 
@@ -111,12 +105,6 @@ def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dic
     base = results.cells[known.pretrained]
     every = versus(results, results.cells[row["cell"]], base)
     return next((each for each in every if all(each[name] == row[name] for name in SAME)), None)
-
-
-def unless(row: pd.Series, seeds: str) -> str:
-    """How many seeds a figure rests on, where that is not what the others do."""
-    own = plural(row["seeds"], "seed")
-    return "" if own == seeds else f" ({own})"
 
 
 def better(results: Results, known: Headline, default: pd.Series) -> pd.DataFrame:

@@ -16,8 +16,8 @@ from analysis.words import NONE, markdown, percent, pointed
 
 WORST = 0.12  # what costs more stands in the table of results/tables alone
 # Those that were read at several budgets.
-SHARES = ("longer_allocated", "allocated", "heavy", "quest", "ours", "moba", "trained_seer",
-          "streaming")  # fmt: skip
+SHARES = ("csa", "sparq", "longer_allocated", "allocated", "heavy", "quest", "ours", "moba",
+          "trained_seer", "xattention", "streaming", "routing_transformer")  # fmt: skip
 OURS = ("ours", "allocated", "sparq_groups")  # of ours, beside rivals, in the table of methods
 LONGEST = "long_8192"  # the reading of the longest texts
 # Experiments whose benchmarks are read under windows of several sizes.
@@ -27,8 +27,7 @@ KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 def shown(results: Results) -> pd.DataFrame:
     """Rivals and ours at the recipe's own budget, the best first."""
-    own = only(rivals.rows(results), budget=rivals.BUDGET).sort_values("change")
-    return own.drop_duplicates("role")  # of a rival's variants the best
+    return rivals.variants(only(rivals.rows(results), budget=rivals.BUDGET))
 
 
 def beside(results: Results) -> str:
@@ -127,7 +126,7 @@ def kinds(results: Results) -> str:
 
 def shares(results: Results) -> str:
     """What each costs as more distant pairs are kept, with the share that it kept."""
-    own = need(only(rivals.rows(results), role=SHARES))
+    own = need(rivals.variants(only(rivals.rows(results), role=SHARES)))
     budgets = sorted({budget for budget in own["budget"] if budget[0].isdigit()}, key=float)
     told = []
     for role in SHARES:

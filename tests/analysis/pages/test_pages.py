@@ -184,10 +184,11 @@ def test_sharing_groups_is_told_beside_heavy_hitters_alone(results):
 def test_what_failed_is_told_as_far_as_there_are_files(results):
     assert or_nothing(lambda: findings.told(results, "failed")) == NOTHING
     write_adapted(results.root)
-    write_masks(results.root, "recipe", {0.25: 0.1}, regime=ROUTERS)
-    write_masks(results.root, "window", {0.25: 0.0}, method={"name": "window"})
+    write_masks(results.root, "paper_books_adapted", {"k2.symmetric.sinkhorn": 0.1}, method=PAPER,
+                regime=ROUTERS, start="adapted", against=["adapted"],
+                rows=PAPER_MASK | {"top_k": 2, "distant_density": 0.9})  # fmt: skip
     (told,) = findings.told(Results(results.base), "failed").splitlines()
-    assert told.startswith("- **More groups, not calibrated.** At 25% of the distant pairs our")
+    assert told.startswith("- **The paper's setup.** Two of its four groups cost +")
 
 
 def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
@@ -211,20 +212,20 @@ def test_what_both_cost_on_other_texts_stands_beside_it(read):
     fresh(0.05, -0.02)(read)
     text = headline.sentence(Results(read.base))
     assert (
-        " On 6 documents of other kinds (essays), opened once all was fixed, the recipe costs **+"
+        " On 6 documents of other kinds (essays), opened once all was fixed, it changes by **+"
         in text
     )
-    assert ", calibrated **" in text
+    assert ", calibrated by **" in text
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
-    assert "Calibrated" not in headline.sentence(read)
+    assert "calibrated" not in headline.sentence(read)
     assert "opened once all was fixed" not in headline.sentence(read)
     write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS, start="recipe",
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
     text = headline.sentence(beside)
-    assert "Calibrated, it keeps 12.5% and costs **+5.6% (" in text
+    assert "**, calibrated by **+5.6% (" in text
     lines = headline.table(beside).splitlines()[2:]
     assert len(lines) == 4
     assert "ours (recipe)" in lines[0]
