@@ -5,18 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from focus.attention.native import build
-from tests.attention.cases import (
-    needs_kernel,
-)
+from tests.attention import forked
+from tests.attention.cases import needs_kernel
 
-ROOT = Path(__file__).parents[2]
+InNewProcess = Callable[..., str]
+Told = Callable[..., tuple[str, str]]
+
 QUICK = {"FOCUS_CXXFLAGS": "-O0"}  # to compile, where what is compiled hardly runs
 
 
@@ -26,13 +27,30 @@ def test_a_compiler_is_found_where_one_is_on_the_path() -> None:
         assert isinstance(build.load(), ctypes.CDLL)
 
 
-def in_new_process(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **QUICK, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip()
+@pytest.fixture
+def in_new_process(tmp_path_factory: pytest.TempPathFactory) -> InNewProcess:
+    """What code prints, without a warning."""
+
+    def run(code: str, **environment: str) -> str:
+        own = tmp_path_factory.mktemp("process")
+        status, said, warned = forked.run(code, own, "error", {**QUICK, **environment})
+        assert status == 0, warned[-2000:]
+        return said.strip()
+
+    return run
+
+
+@pytest.fixture
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """What code prints, and its warnings."""
+
+    def run(code: str, **environment: str) -> tuple[str, str]:
+        own = tmp_path_factory.mktemp("process")
+        status, said, warned = forked.run(code, own, "always", {**QUICK, **environment})
+        assert status == 0, warned[-2000:]
+        return said, warned
+
+    return run
 
 
 ASK = "from focus.attention.native import build; print(build.library() is not None)"
@@ -61,26 +79,19 @@ print(call.limits(build.load())[0])
 @needs_kernel
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are flags of x86-64 compilers")
 @pytest.mark.parametrize(("flags", "lanes"), [("-mno-avx512f", 8), ("-mno-avx", 4)])
-def test_narrower_vectors_give_the_same(tmp_path: Path, flags: str, lanes: int) -> None:
+def test_narrower_vectors_give_the_same(
+    tmp_path: Path, flags: str, lanes: int, in_new_process: InNewProcess
+) -> None:
     found = in_new_process(NARROWER, FOCUS_CXXFLAGS=f"{flags} -O1", FOCUS_CACHE=str(tmp_path))
     assert int(found) <= lanes
 
 
-def test_switched_off_attention_goes_another_way_without_a_word(tmp_path: Path) -> None:
+def test_switched_off_attention_goes_another_way_without_a_word(
+    tmp_path: Path, in_new_process: InNewProcess
+) -> None:
     environment = {"FOCUS_NATIVE": "0", "FOCUS_CACHE": str(tmp_path / "cache")}
     assert in_new_process(ASK, **environment) == "False"
     assert in_new_process(USE, **environment) == "done"
-
-
-def told(code: str, **environment: str) -> tuple[str, str]:
-    """What a new process prints, and its warnings."""
-    code = "import warnings; warnings.simplefilter('always')\n" + code
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **QUICK, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -93,14 +104,14 @@ def told(code: str, **environment: str) -> tuple[str, str]:
     ],
 )
 def test_without_a_compiler_attention_goes_another_way_and_tells_once(
-    cxx: str, why: str, tmp_path: Path
+    cxx: str, why: str, tmp_path: Path, told: Told
 ) -> None:
     said, warned = told(USE + USE, PATH=str(tmp_path), CXX=cxx, FOCUS_CACHE=str(tmp_path / "cache"))
     assert said.split() == ["done", "done"]
     assert warned.count(why) == 1
 
 
-def test_missing_sources_do_not_crash(tmp_path: Path) -> None:
+def test_missing_sources_do_not_crash(tmp_path: Path, told: Told) -> None:
     code = f"""
 import pathlib
 from focus.attention.native import build
@@ -112,7 +123,7 @@ build.SOURCES = (*build.SOURCES, "gone.h")
 
 
 @needs_kernel
-def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path) -> None:
+def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path, told: Told) -> None:
     real = build.compiler()
     assert real is not None
     fake = tmp_path / "c++"
@@ -126,7 +137,7 @@ def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path) -> No
     assert "UserWarning" not in warned
 
 
-def test_a_compiler_that_fails_is_told_once(tmp_path: Path) -> None:
+def test_a_compiler_that_fails_is_told_once(tmp_path: Path, told: Told) -> None:
     fake = tmp_path / "c++"
     fake.write_text(
         f"#!/bin/sh\nprintf x >> {tmp_path}/calls\necho no such instruction >&2\nexit 1\n"
@@ -157,7 +168,9 @@ def test_a_compiler_that_fails_is_told_once(tmp_path: Path) -> None:
 
 
 @needs_kernel
-def test_a_file_that_cannot_be_loaded_is_made_again_elsewhere(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_loaded_is_made_again_elsewhere(
+    tmp_path: Path, in_new_process: InNewProcess
+) -> None:
     cache = {"FOCUS_CACHE": str(tmp_path)}
     assert in_new_process(ASK, **cache) == "True"
     (made,) = tmp_path.iterdir()
@@ -167,7 +180,9 @@ def test_a_file_that_cannot_be_loaded_is_made_again_elsewhere(tmp_path: Path) ->
 
 
 @needs_kernel
-def test_without_a_home_folder_it_is_made_for_this_process(tmp_path: Path) -> None:
+def test_without_a_home_folder_it_is_made_for_this_process(
+    tmp_path: Path, in_new_process: InNewProcess
+) -> None:
     code = f"""
 import pathlib, os
 def no_home(): raise RuntimeError("Could not determine home directory.")
@@ -182,7 +197,7 @@ print(build.library() is not None, build.cache_folder().parent)
 
 
 @needs_kernel
-def test_it_is_compiled_once_and_kept(tmp_path: Path) -> None:
+def test_it_is_compiled_once_and_kept(tmp_path: Path, in_new_process: InNewProcess) -> None:
     cache = {"FOCUS_CACHE": str(tmp_path), "FOCUS_NATIVE": "1"}
     assert in_new_process(ASK, **cache) == "True"
     (made,) = tmp_path.iterdir()
@@ -213,7 +228,7 @@ def test_a_folder_that_is_not_ours_alone_is_replaced(
         build.cache_folder.cache_clear()
 
 
-def test_a_folder_that_others_may_write_to_is_told_of(tmp_path: Path) -> None:
+def test_a_folder_that_others_may_write_to_is_told_of(tmp_path: Path, told: Told) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o775)
     _, warned = told(ASK, FOCUS_CACHE=str(tmp_path / "cache"))
