@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,13 @@ import torch
 
 from focus.attention import dense_attention, focus_attention, operator
 from focus.attention.dense import validate
+from tests import forked
 from tests.attention.cases import Case, attention_of, draw, with_gradients
 
 PEAK = """
-import resource, sys, torch
+import resource, torch
 from focus.attention import focus_attention
 torch.set_num_threads(2)
-backend, (tokens, top_k, separate, backward) = sys.argv[1], map(int, sys.argv[2:])
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 def run(tokens):
@@ -38,25 +37,19 @@ print((peak() - before) / 1024)
 """
 
 
-def peak_mb(*arguments: object) -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, *map(str, arguments)], capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    return float(done.stdout)
-
-
 @pytest.mark.parametrize(
     ("backend", "top_k", "separate", "backward"),
     [("auto", 1, 0, 1), ("auto", 2, 1, 0), ("stripes", 2, 0, 1)],
 )
 def test_memory_grows_with_the_length_only(
-    backend: str, top_k: int, separate: int, backward: int
+    backend: str, top_k: int, separate: int, backward: int, tmp_path: Path
 ) -> None:
     tokens = 20_000
-    used = peak_mb(backend, tokens, top_k, separate, backward)
+    names = f"{backend=}; {tokens=}; {top_k=}; {separate=}; {backward=}\n"
+    status, said, warned = forked.run(names + PEAK, tmp_path)
+    assert status == 0, warned[-2000:]
     # A T x T tensor of one byte an entry would take 381 MB here.
-    assert used < 200, f"{used} MB for {tokens} tokens"
+    assert float(said) < 200, f"{said} MB for {tokens} tokens"
 
 
 def arguments(**changes: Any) -> tuple[list[torch.Tensor], dict[str, Any]]:

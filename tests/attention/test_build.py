@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from focus.attention.native import build
-from tests.attention import forked
+from tests import forked
 from tests.attention.cases import needs_kernel
 
 InNewProcess = Callable[..., str]

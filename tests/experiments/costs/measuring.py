@@ -1,5 +1,4 @@
-"""`python -m tests.experiments.costs.measuring MODEL BATCH CONTEXT`: peak memory of real training
-steps of routers (`--all-weights`: and of weights) on the CPU, in its own process; prints bytes.
+"""Peak memory of real training steps on the CPU, for a process of its own.
 
 What is printed is the most that the process ever held (resident, as the kernel counts it) above
 what it held before there was a model. The allocator's own waste is in it. Weights are random.
@@ -7,7 +6,6 @@ what it held before there was a model. The allocator's own waste is in it. Weigh
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from pathlib import Path
 
@@ -20,21 +18,14 @@ from experiments.costs import shapes
 from experiments.regimes.base import next_token_loss
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """See the module."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("batch", type=int)
-    parser.add_argument("context", type=int)
-    parser.add_argument("--all-weights", action="store_true")
-    options = parser.parse_args(arguments)
+def main(name: str, batch: int, context: int, all_weights: bool) -> None:
+    """Prints the bytes of steps of routers, or of all weights, too."""
     torch.set_num_threads(1)
     # Whatever is freed goes back at once, as it would into the caching allocator of a GPU.
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
     steps(focus.FocusConfig.recipe(), "tiny-llama", 1, 32)  # builds and loads what is compiled
     before = psutil.Process().memory_info().rss
-    steps(focus.FocusConfig.recipe(), options.model, options.batch, options.context,
-          options.all_weights)  # fmt: skip
+    steps(focus.FocusConfig.recipe(), name, batch, context, all_weights)
     print(peak() - before)
 
 
@@ -64,7 +55,3 @@ def steps(routed: focus.FocusConfig, name: str, batch: int, context: int,
             next_token_loss(model, ids).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    main()

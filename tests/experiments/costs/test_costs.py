@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from experiments.costs.estimate import Hardware, Sizes, estimate
 from experiments.costs.machines import usual
 from experiments.sources import models
 from experiments.stages import cost
+from tests import forked
 
 ROOT = Path(__file__).parents[3]
 ROUTED = focus.FocusConfig.recipe(num_groups=6)
@@ -58,7 +58,7 @@ def test_sizes_are_those_the_ledger_counts_with(name: str, parameters: int) -> N
     ],
 )
 def test_memory_is_what_a_real_training_step_holds(
-    name: str, batch: int, context: int, all_weights: bool
+    name: str, batch: int, context: int, all_weights: bool, tmp_path: Path
 ) -> None:
     routed = focus.FocusConfig.recipe()
     model = shapes.build(shapes.config(name), routed=routed)
@@ -68,10 +68,11 @@ def test_memory_is_what_a_real_training_step_holds(
         parameter.requires_grad_()
     # The CPU's kernel forms no block of pairs: `blocked` is what a GPU runs.
     step = tracing.training(model, batch, context, blocked=False)
-    command = [sys.executable, "-m", "tests.experiments.costs.measuring", name, str(batch),
-               str(context), *["--all-weights"] * all_weights]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert sum(parts.values()) + step.activations == pytest.approx(int(done.stdout), rel=0.15)
+    measured = (name, batch, context, all_weights)
+    code = f"from tests.experiments.costs import measuring; measuring.main{measured}"
+    status, said, warned = forked.run(code, tmp_path)
+    assert status == 0, warned[-2000:]
+    assert sum(parts.values()) + step.activations == pytest.approx(int(said), rel=0.15)
 
 
 def test_activations_computed_twice_are_not_kept() -> None:

@@ -9,14 +9,19 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 SLOW = ["torch", "transformers.modeling_utils", "transformers.cache_utils", "peft"]
 
 
 def run(
-    code: str, folder: Path, warn: Literal["always", "error"], environment: dict[str, str]
+    code: str,
+    folder: Path,
+    warn: Literal["always", "error"] = "always",
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, str, str]:
     """Exit status, and what was printed and warned of.
 
@@ -27,7 +32,7 @@ def run(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(SLOW)
     out, err = folder / "stdout", folder / "stderr"
-    process = context.Process(target=_within, args=(code, out, err, warn, environment))
+    process = context.Process(target=_within, args=(code, out, err, warn, dict(environment)))
     process.start()
     process.join()
     assert process.exitcode is not None
