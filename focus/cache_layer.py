@@ -18,7 +18,8 @@ from focus.attention.rule import Rule
 from focus.call import running
 from focus.config import FocusConfig
 from focus.ngrams import NgramIndex
-from focus.routing import Prepared, Router
+from focus.routing import Router
+from focus.scores import Prepared
 
 CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"
 OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {CURE}"

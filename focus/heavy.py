@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from focus import observed
 from focus.observed import observe, reach_of, weights_of
-from focus.routing import normalised
+from focus.scores import normalised
 from focus.state import attached
 
 # Between scores beside the threshold, of their range: as far above rounding as there are gaps.

@@ -34,7 +34,8 @@ from focus.gates import gated_attention
 from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
 from focus.ngrams import keys_after_ngrams
-from focus.routing import Prepared, Router
+from focus.routing import Router
+from focus.scores import Prepared
 from focus.terms import terms_of
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,18 +22,7 @@ from focus.attention import route
 from focus.balance import mean_of_texts, sinkhorn_potentials
 from focus.config import FocusConfig
 from focus.groups import Memberships, memberships_of, with_heavy
-
-
-class Prepared(NamedTuple):
-    """A router's parameters as scores are computed from them, contiguous.
-
-    weight: (S * Hr * R, E), one product for all; centroids: (S, Hr, R, K), normalised where scores
-    are cosines; potentials: (S, Hr, K).
-    """
-
-    weight: Tensor
-    centroids: Tensor
-    potentials: Tensor
+from focus.scores import Prepared, normalised
 
 
 class Router(nn.Module):
@@ -245,33 +234,21 @@ class Router(nn.Module):
         heavy = (self.heavy_weight, self.heavy_bias) if config.heavy_hitters else None
         query, key = route.route(
             hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k, config.key_top_k,
-            self.config.routers != "paper", taken_at, heavy,
+            ready.cosine, taken_at, heavy,
         )  # fmt: skip
         return Memberships(query, key if config.separate_keys else None)
 
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
-        """Similarity of tokens and centroids, (B, S, Hr, T, K), float32 or wider.
-
-        Of the layer-normed hidden state's projection and the centroid, the cosine; with
-        ``routers = "paper"`` the paper's (hidden @ projection) @ centroids^T.
-        """
-        ready = self.prepared() if ready is None else ready
-        dtype = torch.promote_types(hidden_BTE.dtype, torch.float32)
-        hidden, cosine = hidden_BTE.to(dtype), self.config.routers != "paper"
-        if cosine:
-            hidden = normalised(hidden)
-        routed = F.linear(hidden, ready.weight.to(dtype))
-        routed = routed.unflatten(-1, self.projection.shape[:2] + self.projection.shape[3:])
-        if cosine:
-            routed = F.normalize(routed, dim=-1)
-        return routed.permute(0, 2, 3, 1, 4) @ ready.centroids.to(dtype)
+        """Similarity of tokens and centroids, (B, S, Hr, T, K): see :meth:`Prepared.scores`."""
+        return (self.prepared() if ready is None else ready).scores(hidden_BTE)
 
     def prepared(self) -> Prepared:
         """The parameters as they are now."""
         weight = self.projection.transpose(2, 3).flatten(0, 2)
         cosine = self.config.routers != "paper"
         centroids = F.normalize(self.centroids, dim=-1) if cosine else self.centroids
-        return Prepared(weight, centroids.transpose(-1, -2).contiguous(), self.potentials)
+        centroids = centroids.transpose(-1, -2).contiguous()
+        return Prepared(weight, centroids, self.potentials, cosine)
 
     def balanced(self, scores: Tensor, temperature: float | None = None,
                  real_BT: Tensor | None = None) -> Tensor:  # fmt: skip
@@ -304,8 +281,3 @@ class Router(nn.Module):
         # A plain mean for the first batches, then one over about the last twenty: centroids move.
         weight = (1.0 / self.batches.clamp(min=1).to(found.dtype)).clamp(min=0.05)
         self.potentials.lerp_(found, weight)
-
-
-def normalised(hidden: Tensor) -> Tensor:
-    """Hidden states (..., E) at mean zero and variance one."""
-    return F.layer_norm(hidden, hidden.shape[-1:])

@@ -1,4 +1,4 @@
-"""Memory of the operating system's large pages, in which rows far apart are found faster."""
+"""Memory of tensors that are kept: large pages, in which rows far apart are found faster."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ def in_large_pages(tensor: Tensor) -> Tensor:
         advise = ctypes.CDLL(None).madvise
         advise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_HUGEPAGE)
     return tensor
+
+
+def owned(tensor: Tensor) -> Tensor:
+    """Detached, and copied where it is a view that would keep something larger alive."""
+    tensor = tensor.detach()
+    large = tensor.untyped_storage().nbytes() > 1.5 * tensor.numel() * tensor.element_size()
+    return tensor.contiguous() if large else tensor

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from focus.attention.bits import pack, unpack
-from focus.attention.pages import in_large_pages
+from focus.attention.pages import in_large_pages, owned
 from focus.attention.rule import Rule
 
 ROOM = 128  # free rows of a new buffer, beside a quarter of what it holds
@@ -75,7 +75,7 @@ class Past:
         (B, M) bool or None. They are filed when others follow. Where groups are put off, hidden
         (B, M, E) takes their place until :meth:`route`."""
         self.clear()
-        self.prompt = _owned(key), _owned(value), groups
+        self.prompt = owned(key), owned(value), groups
         if hidden is not None:  # the model may use it again
             self.hidden = [hidden.detach().clone()]
         self.real, self.seen = None if real is None else real.clone(), key.shape[2]
@@ -296,10 +296,3 @@ class Past:
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     return tensor.index_select(0, index.to(tensor.device))
-
-
-def _owned(tensor: Tensor) -> Tensor:
-    """Detached, and copied where it is a view that would keep something larger alive."""
-    tensor = tensor.detach()
-    large = tensor.untyped_storage().nbytes() > 1.5 * tensor.numel() * tensor.element_size()
-    return tensor.contiguous() if large else tensor
