@@ -31,7 +31,7 @@ def focus_mask(**asked: Any) -> Tensor | None:
         checks. A model's own sliding window is not in the mask: layers that have one are told its
         size.
     """
-    mask_function = asked.get("mask_function", causal_mask_function)
+    mask_function = one_text(asked.get("mask_function", causal_mask_function))
     call, sliding = alive(), is_sliding(mask_function)
     # Outside a pass (`generate` with a static cache) nobody knows the mode: numbers to be added to
     # the logits are a mask to every implementation.
@@ -49,18 +49,38 @@ def focus_mask(**asked: Any) -> Tensor | None:
     )
 
 
+def one_text(mask_function: Callable[..., Any]) -> Callable[..., Any]:
+    """What packed sequences have wrapped, where there is one text a row: compiled code always wraps
+    it, as if there were several."""
+    packed, remapped = _parts(mask_function)
+    texts, inner = (getattr(part, "__closure__", None) or () for part in (packed, remapped))
+    names = [getattr(part, "__qualname__", "").partition(".")[0] for part in (packed, remapped)]
+    if names != ["packed_sequence_mask_function", "remap_positions_for_packed_sequence"]:
+        return mask_function
+    if bool(texts[0].cell_contents.any()):
+        return mask_function
+    found: Callable[..., Any] = inner[0].cell_contents
+    return found
+
+
+def _parts(mask_function: Callable[..., Any]) -> tuple[Any, Any]:
+    """The two functions of which a mask function is the intersection; None for what is none."""
+    cells = getattr(mask_function, "__closure__", None) or ()
+    parts = [cell.cell_contents for cell in cells]
+    if len(parts) != 1 or not isinstance(parts[0], tuple) or len(parts[0]) != 2:
+        return None, None
+    return parts[0]
+
+
 def is_sliding(mask_function: Callable[..., Any]) -> bool:
     """Whether this is transformers' causal mask with a sliding window and nothing else.
 
     It is a closure over [sliding_window_overlay, causal_mask_function]; packed sequences wrap it
     once more. Anything not recognised takes the explicit mask, so a wrong 'no' only costs memory.
     """
-    cells = getattr(mask_function, "__closure__", None) or ()
-    parts = [cell.cell_contents for cell in cells]
-    if len(parts) != 1 or not isinstance(parts[0], tuple) or len(parts[0]) != 2:
-        return False
-    names = [getattr(part, "__qualname__", "") for part in parts[0]]
-    return parts[0][1] is causal_mask_function and names[0].startswith("sliding_window_overlay")
+    window, other = _parts(mask_function)
+    name = getattr(window, "__qualname__", "")
+    return other is causal_mask_function and name.startswith("sliding_window_overlay")
 
 
 def _check_padding(attention_mask: Tensor, batch: int) -> None:

@@ -1,22 +1,30 @@
-"""What torch.compile makes of an attached model: how often its graph breaks."""
+"""What torch.compile makes of an attached model: how often its graph breaks, and what it holds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import focus
 
 CONFIGS = {"plain": focus.FocusConfig(num_groups=8, top_k=1, window=32),
            "recipe": focus.FocusConfig.recipe(window=32)}  # fmt: skip
+TOKENS = 173  # no size of the model
+
+
+def attached(config: focus.FocusConfig, layers: int) -> PreTrainedModel:
+    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "num_hidden_layers": layers}  # fmt: skip
+    torch.compiler.reset()
+    return focus.attach(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), config, seed=0)
 
 
 def breaks(config: focus.FocusConfig, layers: int) -> int:
-    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4,
-             "num_key_value_heads": 2, "num_hidden_layers": layers}  # fmt: skip
-    model = focus.attach(LlamaForCausalLM(LlamaConfig(**sizes)).eval(), config, seed=0)
-    torch.compiler.reset()
+    model = attached(config, layers)
     with torch.no_grad():
         found: int = torch._dynamo.explain(model)(torch.randint(1, 97, (1, 100))).graph_break_count
     return found
@@ -27,3 +35,25 @@ def test_the_graph_breaks_as_often_as_the_page_says(name: str) -> None:
     """docs/support.md: 13 times in two layers, twice in each further one."""
     assert breaks(CONFIGS[name], 2) <= 13
     assert breaks(CONFIGS[name], 4) <= 17
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_no_mask_of_tokens_by_tokens_is_made(use_cache: bool) -> None:
+    """Compiled code gives the mask function of packed sequences, even to one text."""
+    model, ids = attached(CONFIGS["recipe"], 1), torch.randint(1, 97, (1, TOKENS))
+    made: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        for node in graph.graph.nodes:
+            value = node.meta.get("example_value")
+            if isinstance(value, torch.Tensor) and value.shape.count(TOKENS) > 1:
+                made.append(node.name)
+        return graph.forward
+
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=backend)(ids, use_cache=use_cache).logits
+        assert made == []
+        assert torch.allclose(compiled, model(ids).logits, atol=1e-5)
+        positions = torch.arange(TOKENS)[None] % 100
+        with pytest.raises(ValueError, match="several texts in one row"):
+            torch.compile(model, backend=backend)(ids, position_ids=positions)

@@ -35,6 +35,15 @@ def test_step_logits_are_those_of_the_whole_sequence(name: str, changes: dict) -
         assert torch.allclose(in_steps(model, ids, chunks), expected, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_steps_under_autocast_are_those_of_the_whole_sequence(dtype: torch.dtype) -> None:
+    model, ids = attached("tiny-llama", ngram=2), token_ids(2, 90) % 11
+    with torch.autocast("cpu", dtype):
+        expected, found = forced(model, ids).float(), in_steps(model, ids, [60, 1, 1, 28]).float()
+    assert torch.allclose(found, expected, atol=0.03 * float(expected.abs().max()))
+    assert not torch.equal(expected, forced(model, ids))
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("changes", [{}, {"heavy_hitters": 0.1}, {"ngram": 2}])
 @pytest.mark.parametrize("compiled", [True, False])

@@ -60,4 +60,5 @@ def test_the_library_runs_alone_and_tells_once_that_there_is_no_compiler(
     assert Path(file).is_relative_to(installed)
     assert layers == "[[0, 1], [0, 1]]"
     assert suite.strip() == "False"
+    assert (installed / "focus/py.typed").is_file()
     assert done.stderr.count("there is no C++ compiler") == 1

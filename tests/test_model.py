@@ -266,7 +266,7 @@ class TestErrors:
 
     def test_unknown_mode_balance_and_k_change_nothing(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG)
-        for kwargs in ({"balance": "magic"}, {"top_k": 9}, {"probe": "x"}):
+        for kwargs in ({"balance": "magic"}, {"top_k": 9}, {"probe": "x"}, {"backend": "fast"}):
             with pytest.raises(ValueError):
                 focus.mode(model, "soft", **kwargs)
         with pytest.raises(ValueError, match="mode: must be one of"):

@@ -176,6 +176,13 @@ def test_a_thread_beside_a_mode_is_told_once_that_it_runs_in_none() -> None:
     assert model.focus_state.threads == []
 
 
+def test_a_replica_of_data_parallel_is_refused() -> None:
+    model = focus.attach(tiny("tiny-llama").eval(), CONFIG, seed=0)
+    model.model._is_replica = True  # as torch.nn.DataParallel marks its copies
+    with pytest.raises(ValueError, match=r"^DataParallel: .*use DistributedDataParallel"):
+        logits(model, token_ids(1, 60))
+
+
 def test_a_mode_that_another_thread_has_left_is_not_told_of() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
     entered = focus.mode(model, "full")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +72,21 @@ def gradients(model: Any, mode: str, backward_inside: bool = True) -> Tensor:
 
 
 def autocast_bfloat16(mode: str) -> Found:
+    return _autocast(mode, torch.bfloat16)
+
+
+def autocast_float16(mode: str) -> Found:
+    return _autocast(mode, torch.float16)
+
+
+def _autocast(mode: str, dtype: torch.dtype) -> Found:
+    """Logits, and gradients of the routers to scale."""
     model = attached().train() if mode == "soft" else attached()
     plain = torch.cat([logits(model, mode).flatten(), _unit(gradients(model, mode))])
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         found = torch.cat([logits(model, mode).flatten(), _unit(gradients(model, mode))])
     if mode == "full":  # against the pretrained model under autocast
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", dtype):
             return logits(model, mode), tiny("tiny-llama")(ids()).logits.detach()
     return found.float(), plain
 
@@ -113,14 +122,11 @@ def _checkpointed(mode: str, reentrant: bool) -> Found:
     model = attached().train()
     model.activation_checkpointing_enable({"use_reentrant": reentrant})
     found, expected = (gradients(each, mode, backward_inside=False) for each in (model, plain))
-    for one, other in zip(_potentials(model), _potentials(plain), strict=True):
-        assert torch.equal(one, other)
+    ours, theirs = (focus.state.attached(each).routers.values() for each in (model, plain))
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.potentials, other.potentials)
+        assert torch.equal(one.batches, other.batches)  # or it learnt twice from one batch
     return found, expected
-
-
-def _potentials(model: Any) -> Iterator[Tensor]:
-    for router in focus.state.attached(model).routers.values():
-        yield router.potentials
 
 
 def checkpointing(mode: str) -> Found:
@@ -491,7 +497,7 @@ def _by_hand(order: list[Tensor]) -> Tensor:
 CLIENTS: dict[str, Callable[[str], Found]] = {
     each.__name__: each
     for each in (
-        autocast_bfloat16, weights_bfloat16, weights_float16, checkpointing,
+        autocast_bfloat16, autocast_float16, weights_bfloat16, weights_float16, checkpointing,
         checkpointing_reentrant, compile, ddp, fsdp2, peft_before, peft_after, swapped, deepcopy,
         new_process, save_pretrained, two_threads, offload, trainer, padded_batch, pipeline,
         lm_eval_batch_1, lm_eval_batch_8, beams, assisted, streamer, static_cache,

@@ -46,6 +46,7 @@ STATIC = Refused("tatic", "use the default dynamic cache")
 CONTRACT: dict[str, tuple[str, tuple[Cell, Cell, Cell]]] = {
     "autocast_bfloat16": ("`torch.autocast` in bfloat16 (`Trainer(bf16=True)`), logits and the "
                           "routers' gradients", (HALF, HALF, EXACT)),
+    "autocast_float16": ("the same in float16 (`Trainer(fp16=True)`)", (HALF, HALF, EXACT)),
     "weights_bfloat16": ("bfloat16 weights, cast before or after `attach`", (HALF, HALF, EXACT)),
     "weights_float16": ("float16 weights, cast before or after `attach`", (HALF, HALF, EXACT)),
     "checkpointing": ("gradient checkpointing, not reentrant; backward outside of the `with`",
