@@ -53,13 +53,12 @@ def one_text(mask_function: Callable[..., Any]) -> Callable[..., Any]:
     """What packed sequences have wrapped, where there is one text a row: compiled code always wraps
     it, as if there were several."""
     packed, remapped = _parts(mask_function)
-    texts, inner = (getattr(part, "__closure__", None) or () for part in (packed, remapped))
     names = [getattr(part, "__qualname__", "").partition(".")[0] for part in (packed, remapped)]
     if names != ["packed_sequence_mask_function", "remap_positions_for_packed_sequence"]:
         return mask_function
-    if bool(texts[0].cell_contents.any()):
+    if bool(packed.__closure__[0].cell_contents.any()):
         return mask_function
-    found: Callable[..., Any] = inner[0].cell_contents
+    found: Callable[..., Any] = remapped.__closure__[0].cell_contents
     return found
 
 
