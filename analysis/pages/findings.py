@@ -111,7 +111,7 @@ def places(results: Results, row: Any) -> dict[str, Any]:
         "books": lambda cell, budget="0.125", against="adapted": row(
             "quality", cell=cell, reading="final", texts="unseen", budget=budget, against=against),
         "rival": lambda cell: row(
-            "quality", cell=cell, reading="rivals", budget="0.125", against="adapted"),
+            "quality", cell=cell, reading="rivals", budget="0.125", base_role="adapted"),
         "asked": lambda name, length=2048: row(
             "ruler", cell=f"ruler_{name}", task="all tasks", length=length,
             against="ruler_adapted"),
