@@ -74,8 +74,8 @@ def _parts(mask_function: Callable[..., Any]) -> tuple[Any, Any]:
 def is_sliding(mask_function: Callable[..., Any]) -> bool:
     """Whether this is transformers' causal mask with a sliding window and nothing else.
 
-    It is a closure over [sliding_window_overlay, causal_mask_function]; packed sequences wrap it
-    once more. Anything not recognised takes the explicit mask, so a wrong 'no' only costs memory.
+    It is a closure over [sliding_window_overlay, causal_mask_function]. Anything not recognised
+    takes the explicit mask, so a wrong 'no' only costs memory.
     """
     window, other = _parts(mask_function)
     name = getattr(window, "__qualname__", "")
