@@ -39,7 +39,7 @@ READING = {"kind": "perplexity", "texts": ["letters"], "side": "validation", "do
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     root = tmp_path_factory.mktemp("blocks")
-    params = yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text())
+    params = settings.read_yaml(Path(__file__).parents[1] / "params.yaml")
     values = training.values(params) | {"readings": {"search": READING}, "seeds": [0]}
     values["experiments"] = {**FIRST, **ADDED}
     with pytest.MonkeyPatch.context() as patch:
