@@ -104,13 +104,13 @@ def test_long_texts_are_read_by_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ways == ["masked", "listed"]
 
 
-@pytest.mark.parametrize(("capability", "most"), [(80, 163 * 1024), (86, 99 * 1024)])
-def test_kernels_compile_for_cards_that_are_not_here(capability: int, most: int) -> None:
-    """The interpreter tells nothing of types that a compiler refuses, nor of memory."""
-    command = [sys.executable, "-m", "tests.attention.compile_kernels", str(capability)]
+def test_kernels_compile_for_a_card_that_is_not_here() -> None:
+    """The interpreter tells nothing of types that a compiler refuses, nor of memory. Of the cards
+    of one generation (8.0, 8.6) the code is the same; this one has the least shared memory."""
+    command = [sys.executable, "-m", "tests.attention.compile_kernels", "86"]
     bare = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, capture_output=True, text=True, env=bare, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert {f"{name} 64 18 log" for name in GATES} <= found.keys()
-    assert max(found.values()) <= most, found
+    assert max(found.values()) <= 99 * 1024, found
