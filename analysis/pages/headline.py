@@ -167,18 +167,20 @@ def by_length(timed: dict[str, pd.DataFrame]) -> list[str]:
 
 
 def spans(results: Results) -> str:
-    """The recipe's speed in two sentences: at the shortest length, one between, the longest,
-    and where it is slowest."""
+    """The recipe's speed: at the shortest length, one between, and the longest; and where it is
+    slowest."""
     frame, told = need(only(results.whole, role="ours")), []
     for phase, where in (("forward", "at"), ("generation", "after")):
         own = only(frame, phase=phase).sort_values("length")
         if own.empty:
             continue
-        slowest = int(own["speedup"].argmin())
-        places = sorted({0, slowest, len(own) // 2, len(own) - 1})
+        places = sorted({0, len(own) // 2, len(own) - 1})
         found = [f"{row['speedup']:.2f}x {where} {int(row['length']):,}"
                  for _, row in own.iloc[places].iterrows()]  # fmt: skip
         told.append(f"{PHASES[phase].capitalize()}: {', '.join(found)} tokens.")
+    least = frame.loc[frame["speedup"].idxmin()]
+    told.append(f"Slowest: {PHASES[least['phase']]}, {int(least['length']):,} tokens, "
+                f"{least['speedup']:.2f}x.")  # fmt: skip
     return " ".join(told)
 
 
