@@ -203,8 +203,10 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert short.startswith("| 64 | 0.90x (")
     assert long.startswith("| 16,384 | ")
     assert all("/rows.csv)" in line for line in lines)
-    assert headline.spans(read).startswith("Forward pass: 0.90x at 64, ")
-    assert headline.spans(read).endswith("x at 16,384 tokens.")
+    told, slowest = headline.spans(read).split(" Slowest: ")
+    assert told.startswith("Forward pass: 0.90x at 64, ")
+    assert told.endswith("x at 16,384 tokens.")
+    assert slowest == "forward pass, 64 tokens, 0.90x."
     assert " Forward pass: 2026-01-02, a CPU, commit 0000000." in headline.rounds(read)
 
 
