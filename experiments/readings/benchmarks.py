@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
+import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from experiments.benchmarks import tasks
 from experiments.methods.base import Counting
@@ -23,6 +25,7 @@ from experiments.readings.perplexity import conditions, entered
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Benchmarks
 
+LEAST = 128  # tokens that two texts share, of which a shorter beginning saves little
 SEEDS = {f"{name}_seed": 0 for name in ("random", "numpy_random", "torch_random", "fewshot_random")}
 
 
@@ -39,6 +42,7 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: 
         model = Checked(pretrained=subject.model, tokenizer=subject.tokenizer,
                         batch_size=reading.batch_size)  # fmt: skip
         model.counting = counting if by_keys(subject, how) else None
+        model.beginning = Beginning(subject.model) if goes_on(subject, how) else None
         found = lm_eval.simple_evaluate(model=model, tasks=[task], samples={name: chosen},
                                         task_manager=TaskManager(include_defaults=False),
                                         log_samples=True, bootstrap_iters=0, **SEEDS)  # fmt: skip
@@ -58,15 +62,27 @@ def by_keys(subject: Subject, how: Condition) -> bool:
     return how.name == "hard" and hasattr(subject.method.settings, "keys")
 
 
+def goes_on(subject: Subject, how: Condition) -> bool:
+    """Whether a text's logits are the same from the keys of its beginning on."""
+    if how.name == "full":
+        return True
+    if how.name != "hard" or subject.cell.method.name != "focus":
+        return False
+    told = subject.method.describe(subject.cell.aim(how.budget))
+    return told["balance"] == "causal" and not subject.method.settings.dense_last
+
+
 class Checked(HFLM):  # type: ignore[misc]
     """lm-eval's own model, which cuts prompts that are too long; this one refuses them.
 
     Attributes:
         counting: counts the last pass's pairs; None: they are not asked for.
+        beginning: runs what texts begin with once; None: each is run as a whole.
         passes: of each pass, its tokens and mean keys a query.
     """
 
     counting: Counting | None = None
+    beginning: Beginning | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,6 +96,8 @@ class Checked(HFLM):  # type: ignore[misc]
         return {"keys": kept / queries} if queries else {}
 
     def _model_call(self, inps: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.beginning is not None and len(inps) == 1:
+            return self.beginning.logits_of(inps)
         found: Tensor = super()._model_call(inps, *args, **kwargs)
         if self.counting is not None:
             tokens = inps.shape[1]
@@ -108,6 +126,41 @@ class Checked(HFLM):  # type: ignore[misc]
                     f"context {self.max_length}; take fewer shots"
                 )
         return super().generate_until(requests, *args, **kwargs)
+
+
+class Beginning:
+    """Texts that begin alike, as a task's questions do behind its worked examples: what they share
+    is run once, and its keys and values serve them all. V is the vocabulary.
+
+    Args:
+        model: in evaluation mode, under what goes on from a cache to the same result.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.ids, self.logits = torch.empty(1, 0, dtype=torch.long), torch.empty(1, 0, 0)
+        self.cache: Any = None
+
+    @torch.no_grad()
+    def logits_of(self, ids_1T: Tensor) -> Tensor:
+        """Logits (1, T, V) of a text, to rounding what one pass over it gives."""
+        shared = self.shared(ids_1T)
+        if shared < LEAST:
+            shared, self.cache = 0, None
+        elif gone := self.ids.shape[1] - shared:
+            self.cache.crop(-gone)
+        found = self.model(ids_1T[:, shared:], past_key_values=self.cache, use_cache=True)
+        logits = torch.cat([self.logits[:, :shared], found.logits], 1) if shared else found.logits
+        self.ids, self.cache, self.logits = ids_1T, found.past_key_values, logits
+        return logits
+
+    def shared(self, ids_1T: Tensor) -> int:
+        """Tokens that a text begins with as the last one did; one is left at least, to be run."""
+        length = min(self.ids.shape[1], ids_1T.shape[1] - 1)
+        if not length:
+            return 0
+        other = (self.ids[:, :length] != ids_1T[:, :length])[0].nonzero()
+        return int(other[0]) if len(other) else length
 
 
 def once(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
