@@ -47,7 +47,8 @@ LINES = (
     ("the window alone", "window", ("answers_longformer", "answers_window")),
     ("ours (recipe)", "ours", ("answers",)),
 )
-LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq"}  # looks
+# Looks.
+LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq", "lora16_steps": "quest"}
 
 
 def scores(results: Results) -> Figure:
@@ -95,7 +96,8 @@ def distances(results: Results) -> Figure:
             role = str(own["role"].iloc[0])
             look = LORA.get(str(block), role)
             line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
-        for _, row in only(every[every["gain"].isna()], before=before).iterrows():
+        elsewhere = every[every["gain"].isna() & (every["role"] != "paper")]
+        for _, row in only(elsewhere, before=before).iterrows():
             look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
             axis.axhline(
                 row["divergence"], label=f"{ROLES[row['role']]} (adapted to books)", **look

@@ -19,11 +19,11 @@ FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
 WORDS = {
-    Verdict.REPRODUCED: "hold",
-    Verdict.DIRECTION: "agree in direction, at reduced scale",
+    Verdict.REPRODUCED: "reproduced",
+    Verdict.DIRECTION: "reproduced at reduced scale (direction only)",
     Verdict.NOT_REPRODUCED: "not reproduced",
-    Verdict.CONTRADICTS: "contradict the paper itself",
-    Verdict.ARITHMETIC: "hold by arithmetic (no evidence)",
+    Verdict.CONTRADICTS: "contradicts itself",
+    Verdict.ARITHMETIC: "holds by arithmetic (no evidence)",
     Verdict.INCONCLUSIVE: "inconclusive",
     Verdict.NOT_RUN: "not run",
 }
@@ -77,6 +77,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "speed": lambda: headline.speed(results),
         "spans": lambda: headline.spans(results),
         "gpu": lambda: headline.on_gpu(results),
+        "gpu_spans": lambda: headline.on_gpu_shortly(results),
         "rounds": lambda: headline.rounds(results),
         "budgets": lambda: headline.budgets(results),
         "best": lambda: findings.told(results, "best"),

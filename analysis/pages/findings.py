@@ -224,7 +224,7 @@ def level(row: pd.Series) -> str:
     low, high = (row[name] for name in ends_of(row, "points"))
     if not low <= 0 <= high:
         raise ValueError(f"findings: points of {row.get('cell')} are not level")
-    return f"nothing that can be told {_ends(row, 'points', 1, 1)}"
+    return f"nothing significant {_ends(row, 'points', 1, 1)}"
 
 
 def none(row: pd.Series, column: str) -> str:

@@ -32,13 +32,18 @@ def sentence(results: Results) -> str:
     known = headline(results)
     row = default_row(results, known)
     read = f"{int(row['documents'])} {TEXTS.get(row['texts'], row['texts'])}"
-    text = (f"`FocusConfig.recipe()` keeps {row['distant_density']:.1%} of the distant pairs. On "
-            f"{read} its perplexity changes by **{percent(row)}**")  # fmt: skip
+    text = (f"On {read} `FocusConfig.recipe()` changes perplexity by **{percent(row)}** and keeps "
+            f"{row['distant_density']:.1%} of the distant pairs.")  # fmt: skip
     beside = better(results, known, row)
     if "allocated" in beside.index:
-        text += f", calibrated by **{percent(beside.loc['allocated'])}**"
-    return (f"{text}. The baseline is {BASES[row['base_role']]}.{elsewhere(results)} Intervals are "
+        text += f" Calibrated: {at(beside.loc['allocated'])}."
+    return (f"{text} The baseline is {BASES[row['base_role']]}.{elsewhere(results)} Intervals are "
             f"95%, over documents and {plural(row['seeds'], 'seed')}.")  # fmt: skip
+
+
+def at(row: pd.Series) -> str:
+    """A cost, and the share of the distant pairs that was kept for it."""
+    return f"**{percent(row)}** at {row['distant_density']:.1%}"
 
 
 def elsewhere(results: Results) -> str:
@@ -48,9 +53,9 @@ def elsewhere(results: Results) -> str:
                      for name in ("fresh_recipe", "fresh_allocated"))  # fmt: skip
     except Missing:
         return ""
-    return (f" On {int(own['documents'])} documents of other kinds ({', '.join(own['texts'])}), "
-            f"opened once all was fixed, it changes by **{percent(own)}**, calibrated by "
-            f"**{percent(more)}**.")  # fmt: skip
+    return (
+        f" On {int(own['documents'])} documents of other kinds ({', '.join(own['texts'])}), "
+        f"opened once all was fixed: {at(own)}, calibrated {at(more)}.")  # fmt: skip
 
 
 def table(results: Results) -> str:
@@ -168,8 +173,9 @@ def by_length(timed: dict[str, pd.DataFrame]) -> list[str]:
 
 def spans(results: Results) -> str:
     """The recipe's speed: at the shortest length, one between, and the longest; and where it is
-    slowest."""
-    frame, told = need(only(results.whole, role="ours")), []
+    slowest, and calibrated slowest."""
+    every = need(results.whole)
+    frame, told = need(only(every, role="ours")), []
     for phase, where in (("forward", "at"), ("generation", "after")):
         own = only(frame, phase=phase).sort_values("length")
         if own.empty:
@@ -178,9 +184,23 @@ def spans(results: Results) -> str:
         found = [f"{row['speedup']:.2f}x {where} {int(row['length']):,}"
                  for _, row in own.iloc[places].iterrows()]  # fmt: skip
         told.append(f"{PHASES[phase].capitalize()}: {', '.join(found)} tokens.")
-    least = frame.loc[frame["speedup"].idxmin()]
-    told.append(f"Slowest: {PHASES[least['phase']]}, {int(least['length']):,} tokens, "
-                f"{least['speedup']:.2f}x.")  # fmt: skip
+    for name, own in (("Slowest", frame), ("Calibrated", only(every, role="allocated"))):
+        if len(own):
+            least = own.loc[own["speedup"].idxmin()]
+            told.append(f"{name}: {PHASES[least['phase']]}, {int(least['length']):,} tokens, "
+                        f"{least['speedup']:.2f}x.")  # fmt: skip
+    return " ".join(told)
+
+
+def on_gpu_shortly(results: Results) -> str:
+    """The recipe's speed on a GPU, at every length that was timed."""
+    told = []
+    for step, phase, where in (("prefill", "Forward pass", "at"),
+                               ("generation", "Generation", "after")):  # fmt: skip
+        own = need(results.gpu_steps(step))
+        found = [f"{row['speedup']:.2f}x {where} {length:,}"
+                 for row, length in zip(own["recipe"], own["length"], strict=True)]  # fmt: skip
+        told.append(f"{phase}: {', '.join(found)} tokens.")
     return " ".join(told)
 
 

@@ -29,7 +29,8 @@ from analysis.rules.registry import (
 from analysis.rules.table7 import paper_way
 from experiments.settings import Tolerances
 
-BLOCKS = {"lora-r4": ("lora4", "lora4_steps"), "lora-r16": ("lora16", "lora16_steps")}  # the longest last
+# The longest last.
+BLOCKS = {"lora-r4": ("lora4", "lora4_steps"), "lora-r16": ("lora16", "lora16_steps")}
 RATES = ("1e-5", "5e-5", "1e-4")
 # Percent that guessing has; of TruthfulQA the mean over its 817 questions, of 2 to 13 choices.
 GUESSED = {"hellaswag": 25.0, "arc_easy": 25.0, "piqa": 50.0, "truthfulqa_mc1": 22.6}

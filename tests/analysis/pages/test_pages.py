@@ -56,7 +56,7 @@ def test_the_recipe_whose_speed_is_timed_is_the_librarys_default():
 def test_the_headline_is_against_the_adapted_model(read):
     text = headline.sentence(read)
     assert text.count("\n") == 0
-    assert "On 6 held-out books its perplexity changes by **+11.1% (" in text
+    assert "On 6 held-out books `FocusConfig.recipe()` changes perplexity by **+11.1% (" in text
     assert "+0.0% (" not in text
     assert "adapted by LoRA to other books" in text
 
@@ -206,28 +206,26 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     told, slowest = headline.spans(read).split(" Slowest: ")
     assert told.startswith("Forward pass: 0.90x at 64, ")
     assert told.endswith("x at 16,384 tokens.")
-    assert slowest == "forward pass, 64 tokens, 0.90x."
+    least = "forward pass, 64 tokens, 0.90x."
+    assert slowest == f"{least} Calibrated: {least}"
     assert " Forward pass: 2026-01-02, a CPU, commit 0000000." in headline.rounds(read)
 
 
 def test_what_both_cost_on_other_texts_stands_beside_it(read):
     fresh(0.05, -0.02)(read)
     text = headline.sentence(Results(read.base))
-    assert (
-        " On 6 documents of other kinds (essays), opened once all was fixed, it changes by **+"
-        in text
-    )
-    assert ", calibrated by **" in text
+    assert " On 6 documents of other kinds (essays), opened once all was fixed: **+" in text
+    assert ", calibrated **" in text
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
-    assert "calibrated" not in headline.sentence(read)
+    assert "alibrated" not in headline.sentence(read)
     assert "opened once all was fixed" not in headline.sentence(read)
     write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS, start="recipe",
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)
     text = headline.sentence(beside)
-    assert "**, calibrated by **+5.6% (" in text
+    assert " of the distant pairs. Calibrated: **+5.6% (" in text
     lines = headline.table(beside).splitlines()[2:]
     assert len(lines) == 4
     assert "ours (recipe)" in lines[0]

@@ -39,6 +39,7 @@ from tests.analysis.rules.writers import (
     asked,
     beside_window,
     both,
+    both_lengths,
     copied,
     costly_pair,
     counts,
@@ -399,6 +400,7 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "lora_perplexity": [
         ("table3.lora-r4.ppl", lora(-0.2), DIRECTION, lora(0.1)),
+        ("table3.lora-r16.ppl", both_lengths(0.1, -0.2), DIRECTION, both_lengths(-0.2, 0.1)),
         ("table4.lora-r4-lr1e-5.ppl", lora(-0.1), DIRECTION, lora(0.1)),
     ],
     "lora_score": [

@@ -225,6 +225,20 @@ def lora(change: float, **how: Any) -> Writer:
     return lambda results: write_lora(results.root, change, **how)
 
 
+def both_lengths(few: float, all_steps: float) -> Writer:
+    """LoRA of rank 16 after 24 steps, and after the paper's."""
+
+    def write(results: Results) -> None:
+        lora(few, block="lora16")(results)
+        known = {"regime": LORA | {"learning_rate": 0.0005, "rank": 16, "steps": 2000},
+                 "method": FULL, "against": ["pretrained"]}  # fmt: skip
+        for reading, final in (("final", True), ("search", False)):
+            write_read(results.root, "lora16_steps", rows_of("full", change=all_steps),
+                       reading=reading, final=final, **known)  # fmt: skip
+
+    return write
+
+
 def lora_asked(missed: int, before: int = 0) -> Writer:
     """LoRA that changes no answer of 100, and 400 questions that another cell asks it; ``before``:
     of which the model before has as many wrong."""
