@@ -29,6 +29,7 @@ MARK = "| "  # of a line of a table: what is claimed, what was seen, where to lo
 NAMES = {
     "one": "k1.symmetric.sinkhorn", "two": "k2.symmetric.sinkhorn",  # budgets of the paper's setup
     "lora": "lora4_steps-learning_rate0.0001",  # of the paper's Table 4
+    "rank16": "lora16_steps-learning_rate0.0005",
     "gentle": "lora4_steps-learning_rate1e-05",
     "tried": ["softmax", "softmax_x5", "stop_gradient", "ema", "recluster"],  # by the paper
 }  # fmt: skip
