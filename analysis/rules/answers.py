@@ -66,8 +66,7 @@ def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
 def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The paper's setup on our model: scores with and without the mask, question by question."""
     own = only(zero_shot(results, window=WINDOW), role="paper", texts=NAMES[claim.column])
-    # Of those with as many questions the last: its routers had the paper's steps.
-    return kept(need(own).sort_values("questions", kind="stable").iloc[-1], results, limits)
+    return kept(need(own).loc[own["questions"].idxmax()], results, limits)
 
 
 def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:

@@ -7,12 +7,16 @@ so a rate of Table 4 stands beside the one of ours with the nearest product.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import pandas as pd
+
 from analysis import answers, scope
 from analysis.cells import Cell
 from analysis.comparisons import best, quality
 from analysis.paper import Claim, theirs
 from analysis.results import Results
-from analysis.rows import columns, need, only, row_of
+from analysis.rows import Missing, columns, need, only, row_of
 from analysis.rules.ablations import FAR_LESS, beside, beside_paper, pretrained
 from analysis.rules.answers import NAMES, known
 from analysis.rules.registry import (
@@ -27,6 +31,7 @@ from analysis.rules.registry import (
     rule,
 )
 from analysis.rules.table7 import paper_way
+from experiments import statistics
 from experiments.settings import Tolerances
 
 # The longest last.
@@ -142,26 +147,40 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
                    **known(row, results))  # fmt: skip
 
 
-ROUTED = "answers_paper"
+# LoRA and the paper's mask: both after 24 steps, and after the paper's, which decide.
+BESIDE = (("lora4", "answers_paper"), ("lora4_steps", "truthful_paper"))
 
 
 @rule("ours.chat.{before}", refuted="an interval of the difference wholly below zero: LoRA's "
       "answers are nearer")  # fmt: skip
 def further(results: Results, before: str) -> Outcome:
     """LoRA at its best rate against the paper's mask, by the same questions."""
-    cell = rate_of(results, BLOCKS["lora-r4"][0])  # as few steps as the mask
-    found = answers.apart(results, cell.name, ROUTED, int(before))
-    own, mask = (only(answers.distances(results), cell=name, before=int(before)).iloc[0]
-                 for name in (cell.name, ROUTED))  # fmt: skip
-    why = (
-        f"{cell.name} {own['divergence']:.3f} nats per token from the original model's answers, "
-        f"the paper's mask with causal balance {mask['divergence']:.3f}: {found.value:+.3f} "
-        f"({found.low:+.3f} to {found.high:+.3f})"
-    )
+    found = []
+    for block, routed in BESIDE:
+        with suppress(Missing):
+            found.append(moved(results, block, routed, int(before)))
+    *earlier, (own, mask, more, why) = need(found)
+    for *_, told in earlier:
+        why += f"; earlier {told}"
     if int(before):
         why += "; the questions follow pages of validation plays, not of test ones"
-    known = facts(own, results, "questions") | columns(found, "ours")
-    verdict = judged(-found.high, -found.low, 0.0)
+    known = facts(own, results, "questions") | columns(more, "ours")
+    verdict = judged(-more.high, -more.low, 0.0)
     if verdict == Verdict.REPRODUCED and not mask["divergence"]:
         verdict, why = Verdict.ARITHMETIC, f"{why}; the mask reaches no question"
     return Outcome(verdict, why, **known, same_setting=True)
+
+
+def moved(results: Results, block: str, routed: str,
+          before: int) -> tuple[pd.Series, pd.Series, statistics.Interval, str]:  # fmt: skip
+    """How far LoRA at its best rate and a mask move answers, the difference, and all in words."""
+    cell = rate_of(results, block)
+    more = answers.apart(results, cell.name, routed, before)
+    own, mask = (only(answers.distances(results), cell=name, before=before).iloc[0]
+                 for name in (cell.name, routed))  # fmt: skip
+    why = (
+        f"{cell.name}, {cell.steps:,} steps, {own['divergence']:.3f} nats per token from the "
+        f"original model's answers, the paper's mask with causal balance {mask['divergence']:.3f}: "
+        f"{more.value:+.3f} ({more.low:+.3f} to {more.high:+.3f})"
+    )
+    return own, mask, more, why

@@ -93,22 +93,23 @@ def write_scores(root: Path, block: str, missed: int, questions: int, **known: A
     write_read(root, block, rows, texts="hellaswag", kind="benchmarks", **known)
 
 
-def write_chat(root: Path, lora: float, mask: float, costs: bool = True) -> None:
+def write_chat(root: Path, lora: float, mask: float, costs: bool = True, *, steps: int = 24,
+               blocks: tuple[str, str] = ("lora4", "answers_paper")) -> None:  # fmt: skip
     """Four questions, bare and after a text: nats per token of LoRA, and of a mask, which bare ones
     are out of reach of; ``costs``: and what the mask costs on plays."""
-    trained = {"regime": LORA | {"learning_rate": 0.002, "rank": 4}}
+    trained = {"regime": LORA | {"learning_rate": 0.002, "rank": 4, "steps": steps}}
     plays = {"reading": "plays", "texts": "plays", "against": ["plays_pretrained"]}
     answers = plays | {"reading": "chat", "kind": "chat"}
     for reading, final in (("plays", True), ("search", False)):
         rows, how = losses("full", change=-0.1), plays | {"reading": reading, "final": final}
-        write_read(root, "lora4", rows, **how, **trained)
+        write_read(root, blocks[0], rows, **how, **trained)
     name = "k2.symmetric.sinkhorn"
     if costs:
         write_pretrained(root, block="plays_pretrained", **plays | {"against": []})
         write_read(root, "paper", losses("hard", name, 0.1, **PAPER_MASK), method=PAPER, **plays)
-    write_read(root, "lora4", asked(lora, lora), **answers, **trained)
+    write_read(root, blocks[0], asked(lora, lora), **answers, **trained)
     hard = asked(0.0, mask, condition="hard", budget=name, distant_density=0.8)
-    write_read(root, "answers_paper", hard, method=PAPER, start="paper", **answers)
+    write_read(root, blocks[1], hard, method=PAPER, start="paper", **answers)
 
 
 def asked(bare: float, after: float, **where: Any) -> list[dict[str, Any]]:

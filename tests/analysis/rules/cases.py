@@ -75,6 +75,7 @@ from tests.analysis.rules.writers import (
     sure,
     table,
     talked,
+    talked_later,
     tuned,
     types,
     unsure,
@@ -184,7 +185,11 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("ours.fresh.calibrated", fresh(0.1), REPRODUCED, fresh(0.1, 0.1)),
         ("ours.fresh.calibration", fresh(0.1), REPRODUCED, fresh(-0.1, 0.1)),
     ],
-    "further": [("ours.chat.1024", talked(0.3, 0.1), REPRODUCED, talked(0.1, 0.3))],
+    "further": [
+        ("ours.chat.1024", talked(0.3, 0.1), REPRODUCED, talked(0.1, 0.3)),
+        ("ours.chat.1024", both(talked(0.1, 0.3), talked_later(0.3, 0.1)), REPRODUCED,
+         both(talked(0.3, 0.1), talked_later(0.1, 0.3))),
+    ],
     "beyond_control": [
         ("ours.ruler.window", beside_window(0.0), REPRODUCED, beside_window(1.0)),
     ],

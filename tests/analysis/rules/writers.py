@@ -182,6 +182,13 @@ def talked(lora: float, mask: float) -> Writer:
     return lambda results: write_chat(results.root, lora, mask)
 
 
+def talked_later(lora: float, mask: float) -> Writer:
+    """The same after the paper's steps."""
+    blocks = "lora4_steps", "truthful_paper"
+    return lambda results: write_chat(results.root, lora, mask, costs=False, steps=2000,
+                                      blocks=blocks)  # fmt: skip
+
+
 def ablated(change: float, largest: float, regime: Any = ROUTERS, wobble: float = 1e-4,
             **fields: Any) -> Writer:  # fmt: skip
     """A setting beside the default, whose perplexity is the pretrained model's and whose largest
