@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -166,7 +165,7 @@ def detach(model: AnyModel) -> AnyModel:
     return model
 
 
-def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The routers' parameters, layer by layer; those that something has frozen since ``attach``
     (as peft does) require grad again.
 
@@ -174,7 +173,7 @@ def trainable_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
         ValueError: Focus is not attached, or layers were taken out of the model since.
     """
     routers = attached_whole(model).routers.values()
-    return iter([p.requires_grad_() for router in routers for p in router.parameters()])  # type: ignore[misc]
+    return [p.requires_grad_() for router in routers for p in router.parameters()]  # type: ignore[misc]
 
 
 def density(model: nn.Module) -> dict[int, float]:

@@ -43,6 +43,18 @@ def test_full_mode_and_detach_are_the_pretrained_model_bit_for_bit(name: str) ->
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_parameters_that_are_kept_serve_twice() -> None:
+    """An optimiser takes them, and then clipping: an iterator would be spent, without a word."""
+    model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0).train()
+    kept = focus.trainable_parameters(model)
+    torch.optim.AdamW(kept)
+    with focus.mode(model, "soft"):
+        model(token_ids(1, 60), labels=token_ids(1, 60)).loss.backward()
+    assert torch.nn.utils.clip_grad_norm_(kept, 1e-4) > 1e-4
+    left = torch.stack([p.grad.norm() for p in kept if p.grad is not None]).norm()
+    assert left <= 1.01e-4
+
+
 def test_training_moves_routers_and_no_weight(name: str) -> None:
     model, ids = tiny(name), token_ids(1, 60)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
