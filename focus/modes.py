@@ -32,12 +32,16 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
     runs in hard mode, of which it warns: give it the context
     (``Thread(target=contextvars.copy_context().run, args=(model.generate, ...))``).
 
+    A mode within another keeps the changes, backend and tap of the outer one that it does not name:
+    to read the model's own mask within a training step, leave the step's mode first.
+
     Args:
         model: an attached model.
         name: ``soft``, ``hard`` or ``full``.
         backend: of ``focus.focus_attention`` in hard mode.
         tap: called with the index, hidden states (B, T, E), queries (B, H, T, D) and keys
-            (B, Hk, T, D) of each routed layer; the model's logits are their product over sqrt(D).
+            (B, Hk, T, D) of each routed layer, but not in full mode; the model's logits are their
+            product over sqrt(D).
         changes: fields of the config in place of its own (``top_k``, ``probe``, ``window``,
             ``sinks``, ``gate``, ``balance``, ``temperature``, ``ngram``, ``ngram_keys``), so that
             one set of routers can be read several ways. In soft mode ``top_k`` and ``probe`` are of
