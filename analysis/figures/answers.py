@@ -47,7 +47,7 @@ LINES = (
     ("the window alone", "window", ("answers_longformer", "answers_window")),
     ("ours (recipe)", "ours", ("answers",)),
 )
-# Looks.
+# The role whose look a block has.
 LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq", "lora16_steps": "quest"}
 
 
@@ -96,6 +96,7 @@ def distances(results: Results) -> Figure:
             role = str(own["role"].iloc[0])
             look = LORA.get(str(block), role)
             line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
+        # What the paper's routers after all steps gain was read on shorter windows.
         elsewhere = every[every["gain"].isna() & (every["role"] != "paper")]
         for _, row in only(elsewhere, before=before).iterrows():
             look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}

@@ -184,7 +184,7 @@ def spans(results: Results) -> str:
         found = [f"{row['speedup']:.2f}x {where} {int(row['length']):,}"
                  for _, row in own.iloc[places].iterrows()]  # fmt: skip
         told.append(f"{PHASES[phase].capitalize()}: {', '.join(found)} tokens.")
-    for name, own in (("Slowest", frame), ("Calibrated", only(every, role="allocated"))):
+    for name, own in (("Slowest", frame), ("Slowest calibrated", only(every, role="allocated"))):
         if len(own):
             least = own.loc[own["speedup"].idxmin()]
             told.append(f"{name}: {PHASES[least['phase']]}, {int(least['length']):,} tokens, "

@@ -18,6 +18,7 @@ from tests.analysis.result_files import (
     PAPER_MASK,
     RECIPE,
     ROUTERS,
+    gpu_steps,
     write_adapted,
     write_masks,
     write_pretrained,
@@ -207,8 +208,23 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert told.startswith("Forward pass: 0.90x at 64, ")
     assert told.endswith("x at 16,384 tokens.")
     least = "forward pass, 64 tokens, 0.90x."
-    assert slowest == f"{least} Calibrated: {least}"
+    assert slowest == f"{least} Slowest calibrated: {least}"
     assert " Forward pass: 2026-01-02, a CPU, commit 0000000." in headline.rounds(read)
+
+
+def test_a_gpus_speed_is_told_at_every_length(results):
+    fast, slow = (
+        {"speedup": 1.4, "low": 1.3, "high": 1.5},
+        {"speedup": 0.5, "low": 0.4, "high": 0.6},
+    )
+    rows = [{"step": step, "length": length, "recipe": own, "8 groups": own}
+            for step in ("prefill", "generation")
+            for length, own in ((65536, fast), (1024, slow))]  # fmt: skip
+    gpu_steps(results.base, "NVIDIA H100", "", *rows)
+    assert headline.on_gpu_shortly(Results(results.base)) == (
+        "Forward pass: 0.50x at 1,024, 1.40x at 65,536 tokens. "
+        "Generation: 0.50x after 1,024, 1.40x after 65,536 tokens."
+    )
 
 
 def test_what_both_cost_on_other_texts_stands_beside_it(read):
