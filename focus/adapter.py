@@ -235,10 +235,13 @@ def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:
                 f"on had {former}, so their weights cannot be compared; load the adapter before "
                 "resize_token_embeddings, or pass check_base=False"
             )
-        merged = " (as where peft's adapter has been merged)" * bool(adapter.base.get("peft"))
         trained_on = adapter.base.get("base_model_name_or_path") or "a model without a name"
+        name = model.name_or_path or "this model"
+        changed = (" with weights that were changed before (a LoRA merged into it, say: do the "
+                   "same first)") * (name == trained_on)  # fmt: skip
+        merged = " (as where peft's adapter has been merged)" * bool(adapter.base.get("peft"))
         raise ValueError(
-            f"base_model: {model.name_or_path or 'this model'} has other weights than the model "
-            f"that the adapter was trained on ({trained_on}), though of the same shape; load that "
-            f"one, or pass check_base=False to take the adapter all the same{merged}"
+            f"base_model: {name} has other weights than the model that the adapter was trained on "
+            f"({trained_on}{changed}), though of the same shape; load that one, or pass "
+            f"check_base=False to take the adapter all the same{merged}"
         )

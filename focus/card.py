@@ -16,8 +16,9 @@ TEMPLATE = """---
 # Focus adapter for {base}
 
 Routers of [Focus](https://arxiv.org/abs/2604.03260): learned groups that make the attention of a
-frozen language model sparse. The base model's weights are unchanged; this repository holds the
-routers alone ({parameters:,} values).
+frozen language model sparse. This repository holds the routers alone ({parameters:,} values). They
+belong to the base model's weights as they were in training: what was merged into these before, such
+as a LoRA, must be merged first, or loading refuses the model.
 
 ```python
 import focus

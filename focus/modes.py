@@ -32,8 +32,8 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
     runs in hard mode, of which it warns: give it the context
     (``Thread(target=contextvars.copy_context().run, args=(model.generate, ...))``).
 
-    A mode within another keeps the changes, backend and tap of the outer one that it does not name:
-    to read the model's own mask within a training step, leave the step's mode first.
+    A mode within another takes nothing from it: what it does not name is the model's own, so that
+    an evaluation in a training step reads the mask that will be used.
 
     Args:
         model: an attached model.
@@ -71,9 +71,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
 
     def __enter__(self) -> nn.Module:
         self.unused = False
-        outer = self.state.mode
-        inner = Mode(self.name, self.backend or outer.backend, self.tap or outer.tap,
-                     {**outer.changes, **self.changes}, owner=self)  # fmt: skip
+        inner = Mode(self.name, self.backend or "auto", self.tap, self.changes, owner=self)
         now, own = modes.get({}), id(self.state)
         modes.set({**now, own: (*now.get(own, ()), inner)})
         self.state.threads.append((self, threading.get_ident()))

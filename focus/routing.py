@@ -24,6 +24,8 @@ from focus.config import FocusConfig
 from focus.groups import Memberships, memberships_of, with_heavy
 from focus.scores import Prepared, normalised
 
+CALIBRATED = ("heavy_weight", "heavy_bias", "taken_at")
+
 
 class Router(nn.Module):
     """Learnable centroids of one attention layer (paper: Section 2).
@@ -131,8 +133,23 @@ class Router(nn.Module):
         fewest, most = self.spread[config.top_k - 1]
         return fewest + heavy, most + heavy
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        own = {name for name in state_dict if name.startswith(prefix)}
+        for name in own:  # may take the place of ours, as a model that was cast had it
+            tensor = state_dict[name]
+            if tensor.is_floating_point() and tensor.dtype.itemsize < 4:
+                state_dict[name] = tensor.float()
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        found = [name for name in CALIBRATED if prefix + name in own]
+        here = [name for name in CALIBRATED if name in self._buffers]
+        errors: list[str] = args[-1]
+        if own and found != here and not any("calibrated otherwise" in each for each in errors):
+            errors.append(
+                f"{prefix}*: calibrated otherwise than this model; attach with "
+                f"heavy_hitters={0.02 if 'heavy_weight' in found else 0.0}, "
+                f"allocated={'taken_at' in found}, or use focus.save_adapter and "
+                "focus.load_adapter, which keep the config"
+            )
         self._rename()
         self._note_spread()
 

@@ -16,17 +16,21 @@ def recipe_schedule(
 
     The temperature falls geometrically. In the last part the forward pass is that of the hard mask
     (gate ``straight_through``), with one, two and four groups a query in turn: routers that are
-    read with each of these then know what it leaves out (docs/log, 2026-11-22).
+    read with each of these then know what it leaves out (docs/log, 2026-11-22). The first part
+    names them, too, where they change nothing, so that a config that cannot have them is refused
+    in the first steps.
 
     Args:
         step: from 0 to ``steps`` - 1.
         start, end: temperatures of the first step and the last, which should be the config's.
         hard_from: share of the steps after which the hard part starts.
-        top_ks: groups a query of the hard part, in turn; none above the config's num_groups.
+        top_ks: groups a query of the hard part, in turn; none above the config's num_groups (of
+            three groups, ``(1, 2)``).
     """
     last = step >= steps - 1
     temperature = end if last else start * (end / start) ** (step / (steps - 1))
-    if step < hard_from * steps:
+    if hard_from >= 1:
         return {"temperature": temperature}
-    return {"temperature": temperature, "gate": "straight_through", "probe": "multi_probe",
-            "top_k": top_ks[step % len(top_ks)]}  # fmt: skip
+    mask: Fields = {"probe": "multi_probe", "top_k": top_ks[step % len(top_ks)]}
+    gate: Fields = {} if step < hard_from * steps else {"gate": "straight_through"}
+    return {"temperature": temperature, **gate, **mask}

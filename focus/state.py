@@ -30,7 +30,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Mode:
-    """What the ``with focus.mode(...)`` around a call say together: see :class:`focus.mode`.
+    """What the innermost ``with focus.mode(...)`` around a call says: see :class:`focus.mode`.
 
     owner: the object whose ``with`` it is.
     """
@@ -73,9 +73,7 @@ class FocusState:
         self.required_grad = {plain(n): p.requires_grad for n, p in model.named_parameters()}
         self.last: Record | None = None
         self.threads: list[tuple[object, int]] = []
-        self.told_thread = False  # of one that runs in hard mode beside another's mode
-        self.warned = False  # of a training pass that teaches nothing
-        self.told_short = False  # of one without a distant pair
+        self.told: set[str] = set()  # what it has warned of
         self.made: tuple[int, int] | None = None  # the first router as attach made it, see below
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,7 +87,7 @@ class FocusState:
 
     @property
     def settings(self) -> Settings:
-        """What the modes that this thread has entered say of a forward pass."""
+        """How a forward pass runs in the mode that this thread has entered last."""
         return self._settings(self.mode)
 
     def settings_of(self, module: nn.Module) -> Settings:
@@ -105,7 +103,7 @@ class FocusState:
 
     @property
     def mode(self) -> Mode:
-        """The modes that this thread has entered."""
+        """The mode that this thread has entered last."""
         return (modes.get({}).get(id(self)) or (Mode(),))[-1]
 
     @property
@@ -152,6 +150,14 @@ class FocusState:
                 "not learn in soft mode; call focus.trainable_parameters(model), which unfreezes "
                 "them, or train other adapters in hard mode"
             )
+        shares_out = any(few < most for router in routers for few, most in router.spread)
+        if shares_out and self._first("stale"):
+            warnings.warn(
+                "groups were shared out among heads for the routers as they are, and this training "
+                "changes them; after it call focus.find_heavy_hitters and focus.allocate_groups "
+                "again",
+                stacklevel=2,
+            )
         learning = all(router.training for router in routers)
         if not learning and config.balance == "causal":
             warnings.warn(
@@ -159,6 +165,12 @@ class FocusState:
                 "they are, so groups are not kept from collapsing; call model.train() first",
                 stacklevel=2,
             )
+
+    def _first(self, what: str) -> bool:
+        """Whether it has not been warned of before."""
+        first = what not in self.told
+        self.told.add(what)
+        return first
 
     def note_made(self) -> None:
         """Notes that the routers are random now."""
@@ -186,8 +198,7 @@ class FocusState:
 
     def warn_of_short(self, tokens: int, window: int) -> None:
         """Warns, once a model, of a training pass over texts without a pair that the gate sees."""
-        if 0 < tokens <= window and not self.told_short:
-            self.told_short = True
+        if 0 < tokens <= window and self._first("short"):
             warnings.warn(
                 f"this batch has {tokens} tokens and the window holds {window}: no pair is "
                 "distant, so the routers learn nothing from it; train on longer texts (ours had "
@@ -198,9 +209,8 @@ class FocusState:
     def warn_of_thread(self) -> None:
         """Warns, once a model, of a forward pass without a mode while another thread is in one."""
         here = threading.get_ident()
-        if self.told_thread or all(thread == here for _, thread in self.threads):
+        if all(thread == here for _, thread in self.threads) or not self._first("thread"):
             return
-        self.told_thread = True
         warnings.warn(
             "another thread has entered a focus.mode of this model, which this one does not "
             "inherit, so it runs in hard mode; start it by contextvars.copy_context().run (see "
@@ -210,9 +220,8 @@ class FocusState:
 
     def warn_without_gate(self, decoder: nn.Module, mode: str) -> None:
         """Warns, once a model, of a forward pass in training mode that no parameter learns from."""
-        if self.warned:
+        if not self._first("gate"):
             return
-        self.warned = True
         own = {id(p) for router in self.routers.values() for p in router.parameters()}
         if not any(p.requires_grad and id(p) not in own for p in decoder.parameters()):
             warnings.warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -282,3 +283,17 @@ def test_of_one_group_everybody_has_it() -> None:
     focus.allocate_groups(model, [token_ids(1, 700)])
     for router in attached(model).routers.values():
         assert router.taken_at.eq(1).all()
+
+
+def test_a_training_after_calibration_is_told_once(shared: PreTrainedModel) -> None:
+    shared.train()
+    with focus.mode(shared, "soft"):
+        with pytest.warns(UserWarning, match="find_heavy_hitters and focus.allocate_groups again"):
+            shared(texts()[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            shared(texts()[0])
+    fresh = focus.attach(tiny("tiny-llama"), CONFIG.replace(allocated=True), seed=0).train()
+    with focus.mode(fresh, "soft"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh(texts()[0])

@@ -25,6 +25,8 @@ def test_another_model_of_the_same_shape(tmp_path: Path) -> None:
         for parameter in other.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))
     refused(tmp_path, r"(?s)org/second has other weights.*org/first.*check_base=False", other)
+    other.name_or_path = "org/first"  # a LoRA was merged into it before
+    refused(tmp_path, r"(?s)trained on \(org/first with weights that were changed before", other)
     assert "focus_state" in focus.load_adapter(other, tmp_path, check_base=False).__dict__
 
 

@@ -43,9 +43,11 @@ def test_mode_is_restored_also_after_an_error() -> None:
         raise KeyError
     assert (state.settings.mode, state.settings.config) == ("hard", CONFIG)
     with focus.mode(model, "full"), focus.mode(model, "soft", top_k=2):
-        with focus.mode(model, "hard"):  # the innermost holds, on top of the others' changes
-            assert (state.settings.mode, state.settings.config.top_k) == ("hard", 2)
-        assert state.settings.mode == "soft"
+        with focus.mode(model, "hard", window=4):  # the innermost holds, and takes nothing over
+            assert (state.settings.mode, state.settings.config.top_k) == ("hard", CONFIG.top_k)
+        assert (state.settings.mode, state.settings.config.top_k) == ("soft", 2)
+    with focus.mode(model, "hard", backend="dense", tap=print), focus.mode(model, "hard"):
+        assert (state.settings.backend, state.settings.tap) == ("auto", None)
     assert model.config._attn_implementation == "focus"
 
 

@@ -42,7 +42,11 @@ def test_the_example_of_the_library_runs(tmp_path, monkeypatch):
 def test_the_script_that_trains_an_adapter_runs(tmp_path, monkeypatch):
     """A few steps of short windows in the place of 270 of 2,048 tokens."""
     page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
-    code, question = re.findall(r"```python\n(.*?)```", page, re.S)
+    code, ours, question = re.findall(r"```python\n(.*?)```", page, re.S)
+    base, lora, routers = re.findall(r'"(\S+/\S+)"', ours)
+    kept = json.loads((ROOT / routers / "adapter_config.json").read_text())
+    assert kept["base_model_name_or_path"] == base
+    assert (ROOT / lora / "adapter_config.json").is_file()
     code = code.replace("2048", "700").replace("max_steps=270", "max_steps=3, use_cpu=True")
     model, _ = models.load("tiny-llama")
     model.save_pretrained(tmp_path / "model")

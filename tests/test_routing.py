@@ -323,3 +323,18 @@ def test_prepared_parameters_are_those_of_the_router(routers: str) -> None:
         assert torch.equal(own.scores(states, ready), own.scores(states))
         own.centroids.data = own.centroids + torch.arange(4.0)[:, None]
         assert not torch.equal(own.scores(states, ready), own.scores(states))
+
+
+def test_a_state_of_a_model_that_was_cast_keeps_routers_exact() -> None:
+    one, other = router(), router(seed=5, heavy_hitters=0.02)
+    narrow = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor
+              for name, tensor in one.state_dict().items()}  # fmt: skip
+    one.load_state_dict(narrow, assign=True)
+    assert {tensor.dtype for tensor in one.state_dict().values()} == {torch.float32, torch.int64}
+    assert torch.equal(one.centroids, narrow["centroids"].float())
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=r"attach with heavy_hitters=0.02, allocated=False"):
+            one.load_state_dict(other.state_dict(), strict=strict)
+        with pytest.raises(RuntimeError, match=r"attach with heavy_hitters=0.0, allocated=False"):
+            other.load_state_dict(one.state_dict(), strict=strict)
+    other.load_state_dict({}, strict=False)  # of the model alone
