@@ -145,9 +145,28 @@ def test_forward_mode_differentiation_is_refused() -> None:
 
 
 @needs_kernel
+@BOTH
+@pytest.mark.parametrize(("top_k", "key_top_k"), [(1, None), (2, None), (2, 1)])
+@pytest.mark.parametrize("dim", [32, 48, 96, 128])
+def test_bfloat16_is_the_definition_to_its_rounding(
+    way: str, top_k: int, key_top_k: int | None, dim: int
+) -> None:
+    """Also on AMX, which takes dimensions by 32."""
+    kinds, tokens, extra = ("unbalanced", "empty", "ragged"), (1, 37, 333), (0, 2)
+    for kind, count, window, further in itertools.product(kinds, tokens, (1, 100), extra):
+        case = Case(count, 40 if further else 6, top_k, key_top_k, window, 3, kind, batch=2,
+                    routers="query_head", padding="left", dim=dim, extra=further,
+                    dtype=torch.bfloat16, layout="tokens")  # fmt: skip
+        tensors, options = draw(case)
+        found = attention_of(way)(*tensors, **options)
+        exact = dense_attention(*(x.double() for x in tensors), **options)
+        assert relative_error(found, exact) <= 0.004, case
+
+
+@needs_kernel
 @pytest.mark.parametrize("dim", [64, 128])
-def test_bfloat16_is_closer_than_full_attention_is(dim: int) -> None:
-    """Sums and weights stay in float32: what is lost is lost in rounding the output."""
+def test_bfloat16_is_as_close_as_full_attention_is(dim: int) -> None:
+    """Sums stay in float32, and weights but on AMX: what is lost is lost in rounding the output."""
     tensors, options = draw(Case(700, 8, 2, dim=dim, sinks=4, dtype=torch.bfloat16))
     exact = dense_attention(*(x.double() for x in tensors), **options)
     full = torch.nn.functional.scaled_dot_product_attention
@@ -158,7 +177,7 @@ def test_bfloat16_is_closer_than_full_attention_is(dim: int) -> None:
     for way in ("lists", "dense test"):
         found = attention_of(way)(*tensors, **options)
         assert found.dtype == torch.bfloat16
-        assert relative_error(found, exact) < theirs
+        assert relative_error(found, exact) < 1.05 * theirs
 
 
 @needs_kernel
@@ -193,7 +212,7 @@ def test_gradients_of_long_sequences(way: str, top_k: int, key_top_k: int | None
 
 @needs_kernel
 @pytest.mark.parametrize("way", ["lists", "dense test"])
-def test_bfloat16_gradients_are_closer_than_full_attentions_are(way: str) -> None:
+def test_bfloat16_gradients_are_as_close_as_full_attentions_are(way: str) -> None:
     case = Case(400, 4, 1, dim=64, dtype=torch.bfloat16, window=64, sinks=4, extra=2)
     tensors, options = draw(case)
     full = torch.nn.functional.scaled_dot_product_attention
@@ -207,7 +226,7 @@ def test_bfloat16_gradients_are_closer_than_full_attentions_are(way: str) -> Non
     exact = definition(tensors, options)
     for one, right, (other, other_right) in zip(found, exact, theirs, strict=True):
         assert one.dtype == torch.bfloat16
-        assert relative_error(one, right) <= relative_error(other, other_right)
+        assert relative_error(one, right) <= 1.05 * relative_error(other, other_right)
 
 
 @needs_kernel

@@ -4,10 +4,10 @@
 // queries come last, one by one.
 //
 // Keys lie in panels of PANEL keys, transposed, so that both products broadcast from the left and
-// stream whole vectors from the right. float32 throughout; bfloat16 is converted on the way in and out.
+// stream whole vectors from the right. float32 throughout; bfloat16 is converted on the way in and out,
+// or computed with on a processor with AMX (amx.h).
 
-#include "rows.h"
-#include "tile.h"
+#include "amx.h"
 
 struct Item {
     int b, head, group, first;  // some queries of a list
@@ -15,7 +15,7 @@ struct Item {
 
 // sums, most and norm are the running softmax between the phases.
 struct Forward : Call {
-    using Call::Call;
+    explicit Forward(const Problem &problem) : Call(problem, pairs_run(problem)) {}
     std::vector<Packed> keys, values;       // by (sequence, key head): in panels, and as rows
     std::vector<std::vector<Item>> rounds;  // a query's groups come one after the other
     float *sums = nullptr, *most = nullptr, *norm = nullptr;
@@ -30,14 +30,19 @@ static Tile new_tile(const Problem &p, float *scratch) {
     Tile tile;
     tile.query = scratch, tile.sums = scratch + TILE * p.dim;
     tile.weights = scratch + 2 * TILE * p.dim;
-    tile.dim = p.dim, tile.window = p.window;
+    tile.narrow_query = (uint16_t *)(tile.weights + TILE * BLOCK);
+    tile.narrow_weights = tile.narrow_query + TILE * p.dim;
+    tile.dim = p.dim, tile.window = p.window, tile.base2 = p.scale / LN2;
     return tile;
 }
 
-static float enter(const Forward &c, Tile &tile, int i, int b, int head, int t, bool resume) {
+static size_t scratch_of(const Problem &p) {
+    return 2 * (size_t)TILE * p.dim + (size_t)TILE * BLOCK + TILE * (p.dim + BLOCK) / 2;
+}
+
+static float enter(const Forward &c, Tile &tile, int i, int b, int head, int t, bool resume, bool near) {
     const Problem &p = c.p;
     const Unit &unit = c.unit_of(b, head);
-    const float base2 = p.scale / LN2;
     tile.position[i] = t, tile.groups[i] = unit.query_groups[t], tile.sinks = unit.sinks;
     const size_t at = c.state_at(b, head, t);
     float *sums = tile.sums + i * p.dim;
@@ -48,17 +53,26 @@ static float enter(const Forward &c, Tile &tile, int i, int b, int head, int t, 
         tile.most[i] = NOTHING, tile.norm[i] = 0;
         memset(sums, 0, p.dim * sizeof(float));
     }
-    return read_row(row_of(p.query, p.query_strides, b, head, unit.start + t, c.row_size),
-                    p.bfloat16, p.dim, base2, tile.query + i * p.dim);
+    const char *from = row_of(p.query, p.query_strides, b, head, unit.start + t, c.row_size);
+    if (c.pairs) memcpy(tile.narrow_query + i * p.dim, from, p.dim * 2);
+    if (c.pairs && !near) return 0;
+    return read_row(from, p.bfloat16, p.dim, tile.base2, tile.query + i * p.dim);
 }
 
 static void pad(Tile &tile, int rows) {
-    for (int i = rows; i % STRIP; i++) {
+    for (int i = rows; i % STRIP || i % 16; i++) {
         tile.low[i] = tile.high[i] = 0, tile.most[i] = NOTHING, tile.norm[i] = 0;
         tile.groups[i] = 0, tile.position[i] = 0;
         memset(tile.query + i * tile.dim, 0, tile.dim * sizeof(float));
+        memset(tile.narrow_query + i * tile.dim, 0, tile.dim * 2);
         memset(tile.sums + i * tile.dim, 0, tile.dim * sizeof(float));
     }
+}
+
+template <Rule RULE>
+static void attend(const Forward &c, Tile &tile, const Keys &keys, int rows) {
+    pad(tile, rows);
+    c.pairs ? attend_pairs<RULE>(tile, keys, rows) : attend<RULE>(tile, keys, rows);
 }
 
 static void run_far(const Forward &c, const Item &item, float *scratch) {
@@ -74,14 +88,14 @@ static void run_far(const Forward &c, const Item &item, float *scratch) {
     for (int i = 0; i < rows; i++) {
         const int t = unit.query_at[item.first + i];
         const bool first = (unit.query_groups[t] & earlier) == 0;
-        enter(c, tile, i, b, item.head, t, !first);
+        enter(c, tile, i, b, item.head, t, !first, false);
         tile.high[i] = unit.query_high[item.first + i];
         tile.low[i] = first ? 0 : min_of(unit.sinks, tile.high[i]);
     }
-    pad(tile, rows);
-    const Keys keys = {c.keys[which].far_panels + at, c.values[which].far_rows + at, p.dim,
+    const Packed &packed = c.keys[which], &values = c.values[which];
+    const Keys keys = {packed.at(packed.far_panels, at), values.at(values.far_rows, at), p.dim,
                        words_at(unit.slot_words[0], slot), words_at(unit.slot_words[1], slot)};
-    c.repeats ? attend<FIRST>(tile, keys, rows) : attend<RANGE>(tile, keys, rows);
+    c.repeats ? attend<FIRST>(c, tile, keys, rows) : attend<RANGE>(c, tile, keys, rows);
     for (int i = 0; i < rows; i++) {
         const size_t at = c.state_at(b, item.head, tile.position[i]);
         c.most[at] = tile.most[i], c.norm[at] = tile.norm[i];
@@ -125,27 +139,26 @@ static bool run_near(const Forward &c, int b, int head, int first, float *scratc
     Tile tile = new_tile(p, scratch);
     for (int i = 0; i < rows; i++) {
         const int t = first + i;
-        bad += enter(c, tile, i, b, head, t, c.far);
+        bad += enter(c, tile, i, b, head, t, c.far, true);
         tile.low[i] = c.mode == DENSE ? 0 : max_of(0, t - c.window + 1), tile.high[i] = t + 1;
     }
-    pad(tile, rows);
     Keys keys = {c.keys[which].near_panels, c.values[which].near_rows, p.dim,
                  words_at(unit.key_words[0], 0), words_at(unit.key_words[1], 0)};
     if (!keys.values)
         keys.values = (const float *)row_of(p.value, p.value_strides, b, c.key_head_of(head),
                                             unit.start, 4),
         keys.stride = p.value_strides[2];
-    c.mode == DENSE ? attend<TEST>(tile, keys, rows) : attend<RANGE>(tile, keys, rows);
+    c.mode == DENSE ? attend<TEST>(c, tile, keys, rows) : attend<RANGE>(c, tile, keys, rows);
     if (p.extra) run_extra(c, tile, rows, b, head, first);
     for (int i = 0; i < rows; i++) {
         const int t = unit.start + first + i;
         char *to = (char *)row_of(p.out, p.out_strides, b, head, t, c.row_size);
         const float part = 1 / tile.norm[i], *sums = tile.sums + i * p.dim;
-        for (int d = 0; d < p.dim; d++)
+        for (int d = 0; d < p.dim; d += LANES)
             if (p.bfloat16)
-                ((uint16_t *)to)[d] = to_bfloat16(sums[d] * part);
+                store_bfloat16((uint16_t *)to + d, load(sums + d) * part);
             else
-                ((float *)to)[d] = sums[d] * part;
+                store((float *)to + d, load(sums + d) * part);
         p.lse[((size_t)b * p.heads + head) * p.tokens + t] =
             (tile.most[i] + log2f(tile.norm[i])) * LN2;
     }
@@ -180,6 +193,7 @@ static void reserve(Forward &c) {
         const size_t near = (size_t)up(unit.tokens + 1, PANEL) * p.dim;
         const size_t far = (size_t)unit.slots * p.dim + 1;
         Packed keys = {}, values = {};
+        keys.pairs = values.pairs = c.pairs;
         keys.near_panels = c.take(near);
         if (p.bfloat16) values.near_rows = c.take(near);
         if (c.far) keys.far_panels = c.take(far), values.far_rows = c.take(far);
@@ -198,10 +212,10 @@ static int run(Forward &c) {
         panels = max_of(panels, (max_of(unit.tokens, unit.slots) + PANEL - 1) / PANEL);
     const int64_t packed = (int64_t)p.batch * p.key_heads * panels, heads = (int64_t)p.batch * p.heads;
     const int64_t near = heads * ((p.tokens + TILE - 1) / TILE);
-    const size_t scratch_size = 2 * (size_t)TILE * p.dim + (size_t)TILE * BLOCK;
 #pragma omp parallel num_threads(p.threads) reduction(| : bad)
     {
-        float *scratch = room<float>(scratch_size);
+        float *scratch = room<float>(scratch_of(p));
+        const Registers registers(c.pairs);
         if (!scratch) bad |= 2;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < packed; i++) {

@@ -26,9 +26,14 @@ extern "C" struct Problem {
 enum Mode { AUTO, LISTS, DENSE };
 
 // What a token costs beside its pairs, in pairs, and a pair of which the groups before are asked.
+struct Costs {
+    double near_extra, far_row, far_key, dense_extra, asked;
+};
 // Fitted to 114 pairs of timings (256 to 4,096 tokens, K = 4, 8, 16; two cores with AVX-512): where
 // the choice is wrong, it costs less than 4%.
-static const double NEAR_EXTRA = 50, FAR_ROW = 20, FAR_KEY = 10, DENSE_EXTRA = 40, ASKED = 1.15;
+static const Costs COSTS = {50, 20, 10, 40, 1.15};
+// The same on AMX, to 45 (160 to 3,072 tokens, K = 4 to 18; one core): it was never wrong.
+static const Costs COSTS_OF_PAIRS = {150, 250, 40, 300, 1.15};
 
 typedef std::vector<uint32_t> Words;
 
@@ -92,17 +97,17 @@ static inline const uint32_t *words_at(const Words &words, ptrdiff_t at) {
 }
 
 // What lists and the test of every pair would cost one head of a unit, in pairs.
-static void costs_of(const Unit &unit, const Problem &p, double *lists, double *dense) {
+static void costs_of(const Unit &unit, const Problem &p, const Costs &cost, double *lists, double *dense) {
     int queries[MOST_GROUPS] = {}, keys[MOST_GROUPS] = {};
     count_groups(unit.query_groups, 0, queries);
     count_groups(unit.key_groups, 0, keys);
     double n = unit.tokens, window = p.window < n ? p.window : n, far = n > window ? 1 - window / n : 0;
-    *lists = n * (window + NEAR_EXTRA);
-    const double a_pair = unit.most_groups > 1 && unit.most_key_groups > 1 ? ASKED : 1;
+    *lists = n * (window + cost.near_extra);
+    const double a_pair = unit.most_groups > 1 && unit.most_key_groups > 1 ? cost.asked : 1;
     for (int g = 0; g < p.groups; g++)
-        *lists += (double)queries[g] * keys[g] / 2 * far * far * a_pair + FAR_ROW * queries[g] +
-                  FAR_KEY * keys[g];
-    *dense = n * (n / 2 + DENSE_EXTRA);
+        *lists += (double)queries[g] * keys[g] / 2 * far * far * a_pair + cost.far_row * queries[g] +
+                  cost.far_key * keys[g];
+    *dense = n * (n / 2 + cost.dense_extra);
 }
 
 static void build_lists(Unit &unit, const Problem &p) {
@@ -145,14 +150,15 @@ static void build_lists(Unit &unit, const Problem &p) {
 
 // The units of a call, how it is computed, and its memory.
 struct Call {
-    explicit Call(const Problem &problem)
-        : p(problem), per_sequence(max_of(problem.routings, problem.key_routings)),
+    explicit Call(const Problem &problem, bool pairs = false)
+        : p(problem), pairs(pairs), per_sequence(max_of(problem.routings, problem.key_routings)),
           row_size(problem.bfloat16 ? 2 : 4), unit(problem.batch * per_sequence) {}
     Call(const Call &) = delete;
     ~Call() {
         for (float *each : rooms) free(each);
     }
     const Problem &p;
+    const bool pairs;  // is computed by amx.h
     int per_sequence, row_size, mode = 0, window = 0;
     std::vector<Unit> unit;
     std::vector<float *> rooms;
@@ -207,7 +213,7 @@ static void choose_mode(Call &c) {
     bool everything = true;  // every causal pair is kept
     for (const Unit &unit : c.unit) {
         double own_lists, own_dense;
-        costs_of(unit, p, &own_lists, &own_dense);
+        costs_of(unit, p, c.pairs ? COSTS_OF_PAIRS : COSTS, &own_lists, &own_dense);
         lists += own_lists, dense += own_dense;
         c.single &= unit.most_groups <= 1;
         c.repeats |= unit.most_groups > 1 && unit.most_key_groups > 1;

@@ -12,11 +12,7 @@ static inline const char *row_of(const void *base, const int64_t *strides, int b
 static inline float read_row(const char *from, int bfloat16, int dim, float scale, float *to) {
     Vec bad = {};
     for (int d = 0; d < dim; d += LANES) {
-        Vec x;
-        if (bfloat16)
-            for (int i = 0; i < LANES; i++) x[i] = from_bfloat16(((const uint16_t *)from)[d + i]);
-        else
-            x = load((const float *)from + d);
+        const Vec x = bfloat16 ? load_bfloat16((const uint16_t *)from + d) : load((const float *)from + d);
         bad += x * 0.0f;
         store(to + d, x * scale);
     }
@@ -41,10 +37,34 @@ static float pack_rows(const Problem &p, const void *base, const int64_t *stride
     return bad;
 }
 
+// The same in bfloat16 for amx.h, half as large: two dimensions of a key beside each other in a panel,
+// and two rows.
+static float pack_pairs(const Problem &p, const void *base, const int64_t *strides, int b, int head,
+                        int start, const int *at, int first, int count, uint32_t *panel, uint32_t *rows) {
+    static const uint16_t none[MOST_DIM] = {};
+    float bad = 0, unused[MOST_DIM];
+    for (int j = 0; j < PANEL; j += 2) {
+        const uint16_t *from[2];
+        for (int i = 0; i < 2; i++) {
+            const int t = j + i >= count ? -1 : at ? at[j + i] : first + j + i;
+            from[i] = t < 0 ? none : (const uint16_t *)row_of(base, strides, b, head, start + t, 2);
+            bad += read_row((const char *)from[i], 1, p.dim, 1, unused);
+            for (int d = 0; panel && d < p.dim; d += 2)
+                memcpy(panel + d / 2 * PANEL + j + i, from[i] + d, 4);
+        }
+        for (int d = 0; rows && d < p.dim; d++)
+            rows[j / 2 * p.dim + d] = from[0][d] | (uint32_t)from[1][d] << 16;
+    }
+    return bad;
+}
+
 // A key head's rows of one tensor as the tiles read them: its tokens' and those of its lists, as they
-// are and in panels; null where a pass reads no such thing, or the tensor serves.
+// are and in panels, or in pairs; null where a pass reads no such thing, or the tensor serves.
 struct Packed {
     float *near_panels, *near_rows, *far_panels, *far_rows;
+    bool pairs;
+
+    const float *at(const float *rows, ptrdiff_t place) const { return rows + (pairs ? place / 2 : place); }
 };
 
 // Packs a panel of tokens, and one of the lists; false where a token is not finite.
@@ -53,13 +73,18 @@ static bool pack(const Call &c, const void *base, const int64_t *strides, int wh
     const Problem &p = c.p;
     const int b = which / p.key_heads, head = which % p.key_heads, first = panel * PANEL;
     const Unit &unit = c.keys_of(b, head);
-    const auto at = [&](float *rows) { return rows ? rows + (ptrdiff_t)first * p.dim : NULL; };
+    const auto packed = [&](const int *at, int count, float *panels, float *rows) {
+        const auto own = [&](float *all) {
+            return all ? (float *)to.at(all, (ptrdiff_t)first * p.dim) : NULL;
+        };
+        if (to.pairs)
+            return pack_pairs(p, base, strides, b, head, unit.start, at, first, count,
+                              (uint32_t *)own(panels), (uint32_t *)own(rows));
+        return pack_rows(p, base, strides, b, head, unit.start, at, first, count, own(panels), own(rows));
+    };
     float bad = 0;
-    if (first < unit.tokens)
-        bad = pack_rows(p, base, strides, b, head, unit.start, NULL, first, unit.tokens - first,
-                        at(to.near_panels), at(to.near_rows));
+    if (first < unit.tokens) bad = packed(NULL, unit.tokens - first, to.near_panels, to.near_rows);
     if (c.far && first < unit.slots)
-        pack_rows(p, base, strides, b, head, unit.start, unit.key_at.data() + first, 0, PANEL,
-                  at(to.far_panels), at(to.far_rows));
+        packed(unit.key_at.data() + first, PANEL, to.far_panels, to.far_rows);
     return bad == 0;
 }

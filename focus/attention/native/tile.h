@@ -24,6 +24,8 @@ struct Keys {
 // TILE queries under way. Row i sees the keys low[i] to high[i] - 1.
 struct Tile {
     float *query, *sums, *weights;  // (TILE, dim) scaled to base 2; (TILE, dim); (TILE, BLOCK)
+    uint16_t *narrow_query, *narrow_weights;  // for amx.h: the same in bfloat16, queries not scaled
+    float base2;                              // that scales them
     float most[TILE], norm[TILE], faded[TILE];
     int low[TILE], high[TILE], position[TILE];
     uint64_t groups[TILE];
@@ -74,15 +76,15 @@ static inline void soften(Tile &tile, const Keys &keys, int row, int block, int 
 }
 
 // Which keys each strip of a tile's rows sees, from whole vectors on, and which any of them sees.
-template <int MOST>
+template <int MOST, int ROWS = STRIP>
 struct Strips {
     int count, from[MOST], to[MOST], lowest = INT32_MAX, last = 0;
 
     template <class AnyTile>
-    Strips(const AnyTile &tile, int rows) : count((rows + STRIP - 1) / STRIP) {
+    Strips(const AnyTile &tile, int rows) : count((rows + ROWS - 1) / ROWS) {
         for (int s = 0; s < count; s++) {
             from[s] = INT32_MAX, to[s] = 0;
-            for (int i = s * STRIP; i < (s + 1) * STRIP; i++)
+            for (int i = s * ROWS; i < (s + 1) * ROWS; i++)
                 if (tile.high[i] > tile.low[i]) {
                     from[s] = min_of(from[s], down(tile.low[i], LANES));
                     to[s] = max_of(to[s], tile.high[i]);

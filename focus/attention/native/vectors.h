@@ -8,6 +8,7 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 enum { LANES = 16, COLUMNS = 4 };  // 6 x 4 accumulators of 32 registers
 #elif defined(__AVX__)
 enum { LANES = 8, COLUMNS = 2 };  // 6 x 2 of 16
@@ -20,6 +21,8 @@ typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
 typedef float LooseVec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t LooseInts __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t Narrow __attribute__((vector_size(LANES * 2)));
+typedef uint16_t LooseNarrow __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 
 enum Status { DONE, NOT_FINITE, NO_GROUP, NO_MEMORY, UNSUPPORTED };  // what a call answers
 
@@ -57,9 +60,13 @@ static inline Vec exp2_of(Vec x) {
 }
 
 static inline float highest(Vec x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)x);
+#else
     float m = x[0];
     for (int i = 1; i < LANES; i++) m = x[i] > m ? x[i] : m;
     return m;
+#endif
 }
 
 static inline float total(Vec x) {  // by halves: a sum in order would wait for every lane
@@ -82,6 +89,15 @@ static inline uint16_t to_bfloat16(float x) {  // to nearest, ties to even
     memcpy(&bits, &x, 4);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// The same of a vector.
+static inline Vec load_bfloat16(const void *p) {
+    return (Vec)(__builtin_convertvector(*(const LooseNarrow *)p, Ints) << 16);
+}
+static inline void store_bfloat16(void *p, Vec x) {
+    const Ints bits = (Ints)x, rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    *(LooseNarrow *)p = __builtin_convertvector(((x == x) & rounded) | ((x != x) & 0x7fc0), Narrow);
 }
 
 static inline int min_of(int a, int b) { return a < b ? a : b; }
