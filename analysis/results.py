@@ -218,8 +218,16 @@ class Results:
 
     @cached_property
     def whole(self) -> pd.DataFrame:
-        """The whole model under masks beside the pretrained one; ``phase``: a forward pass, or
-        generation after a context; ``role``: what the experiment that was timed is."""
+        """The whole model under masks beside the pretrained one, in the number format that was
+        timed first; ``phase``: a forward pass, or generation after a context; ``role``: what the
+        experiment that was timed is."""
+        every = self.timed
+        first = every.groupby("phase")["dtype"].transform("first") if len(every) else []
+        return every[every["dtype"] == first] if len(every) else every
+
+    @cached_property
+    def timed(self) -> pd.DataFrame:
+        """The same in every number format."""
         forward = self.table("prefill").assign(phase="forward")
         after = self.table("continuation").assign(phase="generation")
         known = [each for each in (forward, after) if len(each)]

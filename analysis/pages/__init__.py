@@ -78,6 +78,7 @@ def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], s
         "spans": lambda: headline.spans(results),
         "gpu": lambda: headline.on_gpu(results),
         "gpu_spans": lambda: headline.on_gpu_shortly(results),
+        "bfloat16": lambda: headline.in_bfloat16(results),
         "rounds": lambda: headline.rounds(results),
         "budgets": lambda: headline.budgets(results),
         "best": lambda: findings.told(results, "best"),

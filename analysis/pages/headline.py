@@ -158,10 +158,23 @@ def forward(results: Results, row: pd.Series) -> str:
 
 def speed(results: Results) -> str:
     """Speed of the whole model over the pretrained one, by length, phase, and what was timed."""
-    frame = need(results.whole)
-    timed = {f"{PHASES[phase]}, {TIMED.get(role, role)}": own.set_index("length")
-             for (phase, role), own in frame.groupby(["phase", "role"], sort=False)}  # fmt: skip
-    return "\n".join(by_length(timed))
+    return "\n".join(by_length(columns(results.whole)))
+
+
+def in_bfloat16(results: Results) -> str:
+    """The same in bfloat16, which some processors have tile registers for."""
+    frame = need(only(results.timed, dtype="bfloat16", device="cpu"))
+    run, amx = results.run_of(frame["evidence"].iloc[0]), bool(frame["amx"].iloc[0])
+    told = (f"{run['finished'][:10]}, {run['hardware']['cpu']} {'with' if amx else 'without'} AMX, "
+            f"commit {run['commit']['id'][:7]}.")  # fmt: skip
+    return "\n".join([*by_length(columns(frame)), "", told])
+
+
+def columns(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Timings by phase and by what was timed."""
+    known = need(frame).groupby(["phase", "role"], sort=False)
+    return {f"{PHASES[phase]}, {TIMED.get(role, role)}": own.set_index("length")
+            for (phase, role), own in known}  # fmt: skip
 
 
 def by_length(timed: dict[str, pd.DataFrame]) -> list[str]:

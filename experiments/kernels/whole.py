@@ -46,25 +46,25 @@ class Models:
         return next(iter(self.routed.values()))
 
 
-def load(chosen: Settings, plan: Whole) -> Models:
-    """The plan's model in its number format, and the same with each experiment's routers, which are
+def load(chosen: Settings, plan: Whole, dtype: str) -> Models:
+    """The plan's model in a number format, and the same with each experiment's routers, which are
     trained where they are not yet.
 
     Raises:
         ValueError: an experiment cannot be trained here, for want of its texts, say.
     """
-    full, _ = models.load(plan.model, plan.dtype)
-    found = {name: routed(name, plan, chosen) for name in plan.experiments}
+    full, _ = models.load(plan.model, dtype)
+    found = {name: routed(name, dtype, chosen) for name in plan.experiments}
     return Models(full, found or {UNTRAINED: untrained(full, plan, chosen)})
 
 
-def routed(name: str, plan: Whole, chosen: Settings) -> PreTrainedModel:
+def routed(name: str, dtype: str, chosen: Settings) -> PreTrainedModel:
     """The model of an experiment's first seed, under the mask that its settings say."""
     cell = chosen.cell(name)
     if not trained.is_trained(cell, cell.seeds[0], chosen):
         training.train(cell.block, cell.seeds[0], chosen)
     model = trained.build(cell, cell.seeds[0], chosen).model
-    return cast(model, models.resolve_dtype(plan.dtype))
+    return cast(model, models.resolve_dtype(dtype))
 
 
 def untrained(full: PreTrainedModel, plan: Whole, chosen: Settings) -> PreTrainedModel:
@@ -123,12 +123,14 @@ def take_turns(runs: Mapping[str, Callable[[], float]], plan: Whole) -> dict[str
 
 def compared(taken: Mapping[str, list[float]], name: str, chosen: Settings) -> dict[str, Any]:
     """Medians, and the median of how many times as fast as the pretrained model an experiment's
-    was, round by round, with an interval over rounds."""
+    was, round by round, with an interval over rounds; ``amx``: whether the processor has tile
+    registers for bfloat16 (None: torch does not tell)."""
+    told = getattr(torch.cpu, "get_capabilities", dict)()
     ratios = [a / b for a, b in zip(taken[FULL], taken[name], strict=True)]
     how = chosen.intervals
     found = statistics.median(ratios, how.confidence, how.samples, chosen.seed)
     return {
         "experiment": name, "full_s": median(taken[FULL]), "ours_s": median(taken[name]),
         "speedup": found.value, "speedup_low": found.low, "speedup_high": found.high,
-        "repetitions": len(ratios),
+        "repetitions": len(ratios), "amx": told.get("amx_bf16"),
     }  # fmt: skip

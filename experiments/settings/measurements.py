@@ -177,8 +177,11 @@ class Whole(Frozen):
         experiments: whose routers are timed, each under the mask of its ``method``; none:
             ``FocusConfig.recipe()`` with random routers.
         calibration: training windows on which random routers find their potentials.
+        other_dtypes: number formats that are timed after ``dtype``.
         seconds: of the rounds of one length; most_repetitions: the most rounds of one.
     """
+
+    LATER = ("other_dtypes",)
 
     model: str
     texts: str
@@ -186,8 +189,14 @@ class Whole(Frozen):
     calibration: Count = 2
     calibration_context: Count = 1024
     dtype: ModelDtype = "float32"
+    other_dtypes: Listed[ModelDtype] = ()
     seconds: Annotated[float, Field(gt=0)] = 40.0
     most_repetitions: Annotated[int, Field(ge=2)] = 25
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """All that are timed, each once."""
+        return tuple(dict.fromkeys((self.dtype, *self.other_dtypes)))
 
 
 class Prefill(Whole):

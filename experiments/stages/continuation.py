@@ -33,11 +33,13 @@ def continuation(run: Run, chosen: Settings) -> None:
     """Times every context of ``continuation``."""
     plan, rows = chosen.continuation, []
     text = whole.text(plan, max(plan.contexts) + 1, "continuation.contexts", chosen)
-    models = whole.load(chosen, plan)
-    for context in plan.contexts:
-        # No progress bar here: its thread takes turns with the one that is timed.
-        print(f"continuation: {context} tokens", flush=True)
-        rows += compare(models, text[:, : context + 1].to(models.full.device), chosen)
+    for dtype in plan.dtypes:
+        models = whole.load(chosen, plan, dtype)
+        for context in plan.contexts:
+            # No progress bar here: its thread takes turns with the one that is timed.
+            print(f"continuation: {context} tokens, {dtype}", flush=True)
+            own = compare(models, text[:, : context + 1].to(models.full.device), chosen)
+            rows += [{**row, "dtype": dtype} for row in own]
     run.table(pd.DataFrame(rows), "table.csv")
 
 
@@ -51,7 +53,7 @@ def compare(models: whole.Models, ids: Tensor, chosen: Settings) -> list[dict[st
             for name, (model, cache) in caches.items()}  # fmt: skip
     taken = whole.take_turns(runs, plan)
     return [{"device": ids.device.type, "length": context, "new_tokens": plan.new_tokens,
-             "dtype": plan.dtype, **whole.compared(taken, name, chosen)}
+             **whole.compared(taken, name, chosen)}
             for name in models.routed]  # fmt: skip
 
 

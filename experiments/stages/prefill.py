@@ -35,11 +35,13 @@ def prefill(run: Run, chosen: Settings) -> None:
     """Times every length of ``prefill``."""
     plan, rows = chosen.prefill, []
     text = whole.text(plan, max(plan.lengths), "prefill.lengths", chosen)
-    models = whole.load(chosen, plan)
-    for length in plan.lengths:
-        # No progress bar here: its thread takes turns with the one that is timed.
-        print(f"prefill: {length} tokens", flush=True)
-        rows += compare(models, text[:, :length].to(models.full.device), chosen)
+    for dtype in plan.dtypes:
+        models = whole.load(chosen, plan, dtype)
+        for length in plan.lengths:
+            # No progress bar here: its thread takes turns with the one that is timed.
+            print(f"prefill: {length} tokens, {dtype}", flush=True)
+            own = compare(models, text[:, :length].to(models.full.device), chosen)
+            rows += [{**row, "dtype": dtype} for row in own]
     run.table(pd.DataFrame(rows), "table.csv")
 
 
@@ -59,8 +61,8 @@ def compare(models: whole.Models, tokens: Tensor, chosen: Settings) -> list[dict
         apart = min(outside, found["full_s"])  # of a short text, attention is less than the noise
         bound = found["full_s"] / (apart + density * (found["full_s"] - apart))
         rows.append({
-            "device": device.type, "length": tokens.shape[1], "dtype": chosen.prefill.dtype,
-            **found, "outside_s": outside, "density": density, "bound": bound,
+            "device": device.type, "length": tokens.shape[1], **found, "outside_s": outside,
+            "density": density, "bound": bound,
             "share_of_bound": found["speedup"] / bound,
         })  # fmt: skip
     return rows

@@ -241,6 +241,26 @@ def test_what_is_not_finite_is_named(which: int, at: int, value: float) -> None:
 
 
 @needs_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("key_top_k", [None, 1])
+def test_later_tokens_change_no_bit_of_earlier_ones(
+    dtype: torch.dtype, key_top_k: int | None
+) -> None:
+    """Not by the choice between lists and the test of every pair either, which round apart."""
+    for tokens in range(300, 1900, 100):
+        half = tokens // 2
+        tensors, options = draw(Case(tokens, 8, 1, key_top_k, 128, 4, dim=32, dtype=dtype))
+        before = focus_attention(*tensors, **options)[:, :, :half]
+        for each in tensors:
+            each[:, :, half:] = each[:, :, half:].flip(2)
+        for name in ("membership", "key_membership"):
+            if options[name] is not None:
+                options[name][:, half:] = torch.eye(8, dtype=torch.bool)[0]
+        after = focus_attention(*tensors, **options)[:, :, :half]
+        assert torch.equal(before, after), tokens
+
+
+@needs_kernel
 @pytest.mark.parametrize("name", ["membership", "key_membership"])
 def test_a_token_without_a_group_is_named(name: str) -> None:
     tensors, options = draw(Case(50, 4, 1, 1))

@@ -96,17 +96,18 @@ static inline const uint32_t *words_at(const Words &words, ptrdiff_t at) {
     return words.empty() ? NULL : words.data() + at;
 }
 
-// What lists and the test of every pair would cost one head of a unit, in pairs.
+// What lists and the test of every pair would cost one head of a unit, in pairs. Groups are taken to be
+// even, and every token in as many as the first: what later tokens do must not change how earlier ones
+// are rounded.
 static void costs_of(const Unit &unit, const Problem &p, const Costs &cost, double *lists, double *dense) {
-    int queries[MOST_GROUPS] = {}, keys[MOST_GROUPS] = {};
-    count_groups(unit.query_groups, 0, queries);
-    count_groups(unit.key_groups, 0, keys);
-    double n = unit.tokens, window = p.window < n ? p.window : n, far = n > window ? 1 - window / n : 0;
-    *lists = n * (window + cost.near_extra);
-    const double a_pair = unit.most_groups > 1 && unit.most_key_groups > 1 ? cost.asked : 1;
-    for (int g = 0; g < p.groups; g++)
-        *lists += (double)queries[g] * keys[g] / 2 * far * far * a_pair + cost.far_row * queries[g] +
-                  cost.far_key * keys[g];
+    *lists = *dense = 0;
+    if (!unit.tokens) return;
+    const double asked = __builtin_popcountll(unit.query_groups[0]);
+    const double filed = __builtin_popcountll(unit.key_groups[0]);
+    const double n = unit.tokens, window = p.window < n ? p.window : n, far = n - window;
+    const double a_pair = asked > 1 && filed > 1 ? cost.asked : 1;
+    *lists = n * (window + cost.near_extra + cost.far_row * asked + cost.far_key * filed) +
+             far * far / 2 * asked * filed / p.groups * a_pair;
     *dense = n * (n / 2 + cost.dense_extra);
 }
 

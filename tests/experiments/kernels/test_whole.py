@@ -29,7 +29,7 @@ def chosen(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def models(chosen: Settings) -> whole.Models:
-    return whole.load(chosen, chosen.prefill)
+    return whole.load(chosen, chosen.prefill, "float32")
 
 
 @pytest.fixture
