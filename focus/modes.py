@@ -66,7 +66,7 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
                 raise ValueError(f"{each}: belongs to the routers and cannot be changed by a mode")
         self.name, self.backend, self.tap = name, backend, tap
         self.changes = {field: value for field, value in changes.items() if value is not None}
-        self.state.settings.config.replace(**self.changes)  # refuses what is no setting
+        self.state.config.replace(**self.changes)  # refuses what is no setting
         self.unused = True
 
     def __enter__(self) -> nn.Module:

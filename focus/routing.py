@@ -137,19 +137,18 @@ class Router(nn.Module):
         own = {name for name in state_dict if name.startswith(prefix)}
         for name in own:  # may take the place of ours, as a model that was cast had it
             tensor = state_dict[name]
-            if tensor.is_floating_point() and tensor.dtype.itemsize < 4:
+            if isinstance(tensor, Tensor) and tensor.dtype in (torch.bfloat16, torch.float16):
                 state_dict[name] = tensor.float()
         super()._load_from_state_dict(state_dict, prefix, *args)
         found = [name for name in CALIBRATED if prefix + name in own]
-        here = [name for name in CALIBRATED if name in self._buffers]
+        differs = found != [name for name in CALIBRATED if name in self._buffers]
+        known = bool(found) or prefix + "potentials" in own  # not where parameters alone are loaded
         errors: list[str] = args[-1]
-        if own and found != here and not any("calibrated otherwise" in each for each in errors):
-            errors.append(
-                f"{prefix}*: calibrated otherwise than this model; attach with "
-                f"heavy_hitters={0.02 if 'heavy_weight' in found else 0.0}, "
-                f"allocated={'taken_at' in found}, or use focus.save_adapter and "
-                "focus.load_adapter, which keep the config"
-            )
+        if differs and known and not any("calibrated otherwise" in each for each in errors):
+            heavy = 0.02 if "heavy_weight" in found else 0.0
+            errors.append(f"{prefix}*: calibrated otherwise than this model; attach with "
+                          f"heavy_hitters={heavy}, allocated={'taken_at' in found}, or use "
+                          "focus.save_adapter and load_adapter, which keep it")  # fmt: skip
         self._rename()
         self._note_spread()
 

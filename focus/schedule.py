@@ -17,8 +17,8 @@ def recipe_schedule(
     The temperature falls geometrically. In the last part the forward pass is that of the hard mask
     (gate ``straight_through``), with one, two and four groups a query in turn: routers that are
     read with each of these then know what it leaves out (docs/log, 2026-11-22). The first part
-    names them, too, where they change nothing, so that a config that cannot have them is refused
-    in the first steps.
+    names them, too, so that a config that cannot have them is refused in the first steps; a gate
+    other than ``straight_through`` heeds them not.
 
     Args:
         step: from 0 to ``steps`` - 1.

@@ -122,6 +122,7 @@ class FocusState:
             router.config = config
         self.adapters[self.active] = Adapter(config, self.routers)
         self.config = config
+        self.__dict__.setdefault("told", set()).discard("stale")
 
     def check(self, decoder: nn.Module) -> None:
         """Before a forward pass.
@@ -150,15 +151,15 @@ class FocusState:
                 "not learn in soft mode; call focus.trainable_parameters(model), which unfreezes "
                 "them, or train other adapters in hard mode"
             )
+        learning = all(router.training for router in routers)
         shares_out = any(few < most for router in routers for few, most in router.spread)
-        if shares_out and self._first("stale"):
+        if learning and shares_out and self._first("stale"):
             warnings.warn(
                 "groups were shared out among heads for the routers as they are, and this training "
                 "changes them; after it call focus.find_heavy_hitters and focus.allocate_groups "
                 "again",
                 stacklevel=2,
             )
-        learning = all(router.training for router in routers)
         if not learning and config.balance == "causal":
             warnings.warn(
                 "the routers are in evaluation mode: a training step leaves their potentials as "
@@ -168,8 +169,9 @@ class FocusState:
 
     def _first(self, what: str) -> bool:
         """Whether it has not been warned of before."""
-        first = what not in self.told
-        self.told.add(what)
+        told = self.__dict__.setdefault("told", set())  # an older version's model has none
+        first = what not in told
+        told.add(what)
         return first
 
     def note_made(self) -> None:

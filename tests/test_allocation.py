@@ -286,6 +286,9 @@ def test_of_one_group_everybody_has_it() -> None:
 
 
 def test_a_training_after_calibration_is_told_once(shared: PreTrainedModel) -> None:
+    with focus.mode(shared.eval(), "soft"), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="groups were shared out")
+        shared(texts()[0])
     shared.train()
     with focus.mode(shared, "soft"):
         with pytest.warns(UserWarning, match="find_heavy_hitters and focus.allocate_groups again"):

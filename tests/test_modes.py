@@ -46,6 +46,10 @@ def test_mode_is_restored_also_after_an_error() -> None:
         with focus.mode(model, "hard", window=4):  # the innermost holds, and takes nothing over
             assert (state.settings.mode, state.settings.config.top_k) == ("hard", CONFIG.top_k)
         assert (state.settings.mode, state.settings.config.top_k) == ("soft", 2)
+    allocated = CONFIG.replace(probe="multi_probe", allocated=True)
+    other = focus.attach(tiny("tiny-llama"), allocated, seed=0)
+    with focus.mode(other, "hard", probe="symmetric", top_k=1):
+        focus.mode(other, "hard", top_k=4).unused = False  # which symmetric keys could not have
     with focus.mode(model, "hard", backend="dense", tap=print), focus.mode(model, "hard"):
         assert (state.settings.backend, state.settings.tap) == ("auto", None)
     assert model.config._attn_implementation == "focus"

@@ -338,3 +338,4 @@ def test_a_state_of_a_model_that_was_cast_keeps_routers_exact() -> None:
         with pytest.raises(RuntimeError, match=r"attach with heavy_hitters=0.0, allocated=False"):
             other.load_state_dict(one.state_dict(), strict=strict)
     other.load_state_dict({}, strict=False)  # of the model alone
+    other.load_state_dict(dict(other.named_parameters()), strict=False)  # an average's, say

@@ -6,7 +6,7 @@
 #include "rows.h"
 #include "tile.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,10 +15,14 @@
 enum { SIDE = 16, DEPTH = 32, TOGETHER = 4, SPAN = 256 };
 static_assert(SIDE * SPAN <= TILE * BLOCK, "weights have no room");
 
-// Linux gives a process the registers when it asks for them.
+// Compilers may take the registers' instructions not to read what they read.
+static inline void written() { asm volatile("" ::: "memory"); }
+
+// Linux gives a process the registers when it asks for them. A pair that is not kept, at NOTHING, has
+// no weight unless all scores are scaled to nothing.
 static bool pairs_run(const Problem &p) {
     static const bool given = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0;
-    return given && p.bfloat16 && p.dim % DEPTH == 0 && p.scale > 0;
+    return given && p.bfloat16 && p.dim % DEPTH == 0 && p.scale > 1e-30f;
 }
 
 // All eight registers of a thread, whole, for as long as it lasts.
@@ -32,6 +36,7 @@ struct Registers {
             uint8_t rows[16] = {};
         } shape;
         for (int i = 0; i < 8; i++) shape.bytes[i] = 4 * SIDE, shape.rows[i] = SIDE;
+        written();
         _tile_loadconfig(&shape);
     }
     ~Registers() {
@@ -54,6 +59,7 @@ static inline void multiply(const uint32_t *right, ptrdiff_t stride) {
 template <bool ADD>
 static inline void pairs_product(const uint16_t *from, ptrdiff_t row, const uint32_t *right,
                                  ptrdiff_t stride, int n, float *to, ptrdiff_t to_row, int columns) {
+    written();
     if constexpr (ADD) {
         _tile_loadd(0, to, to_row * 4);
         if (columns > 1) _tile_loadd(1, to + SIDE, to_row * 4);
@@ -76,6 +82,7 @@ static inline void pairs_product(const uint16_t *from, ptrdiff_t row, const uint
     if (columns > 1) _tile_stored(1, to + SIDE, to_row * 4);
     if (columns > 2) _tile_stored(2, to + 2 * SIDE, to_row * 4);
     if (columns > 3) _tile_stored(3, to + 3 * SIDE, to_row * 4);
+    written();
 }
 
 // 2^x for x up to 0, for weights that are rounded: relative error below 5e-6.
@@ -107,14 +114,14 @@ static inline __mmask16 kept_bits(const Tile &tile, const Keys &keys, int row, i
 }
 
 // As soften(), of TOGETHER rows, so that one need not wait for another: from scores of queries that are
-// not scaled (by more than zero) to weights in bfloat16, which are zero from there to whole steps of
-// DEPTH; what the rows have summed so far fades at once.
+// not scaled, as `most` is here, to weights in bfloat16, which are zero from there to whole steps of
+// DEPTH; what the rows have summed so far fades at once. Differences are scaled, not scores: of great
+// ones rounding would be all that is left.
 template <Rule RULE>
 static inline void soften_pairs(Tile &tile, const Keys &keys, int row, int block, int start, int stop) {
     float *scores = tile.weights + row % SIDE * SPAN - block;
     uint16_t *weights = tile.narrow_weights + row % SIDE * SPAN - block;
-    const float nothing = NOTHING / (tile.base2 > 1 ? tile.base2 : 1);
-    const __m512 none = _mm512_set1_ps(nothing);
+    const __m512 none = _mm512_set1_ps(NOTHING);
     __m512 most[TOGETHER], shift[TOGETHER], sum[TOGETHER];
     int low = 0, high = INT32_MAX;  // between them nothing needs to be asked under RANGE
     for (int r = 0; r < TOGETHER; r++) {
@@ -135,9 +142,10 @@ static inline void soften_pairs(Tile &tile, const Keys &keys, int row, int block
     float faded[TOGETHER];
     for (int r = 0; r < TOGETHER; r++) {
         const float top = highest((Vec)most[r]), before = tile.most[row + r];
-        const float now = top > nothing && top * tile.base2 > before ? top * tile.base2 : before;
-        shift[r] = _mm512_set1_ps(now > NOTHING ? now : 0);
-        tile.most[row + r] = now, faded[r] = before == now ? 1.0f : exp2f(before - now);
+        const float now = top > before ? top : before;
+        shift[r] = _mm512_set1_ps(now > -1e38f ? now : -1e38f);
+        tile.most[row + r] = now;
+        faded[r] = before == now ? 1.0f : exp2f((before - now) * tile.base2);
     }
     const __m512 base2 = _mm512_set1_ps(tile.base2);
     for (int j = down(start, DEPTH); j < up(stop, DEPTH); j += LANES)
@@ -145,7 +153,7 @@ static inline void soften_pairs(Tile &tile, const Keys &keys, int row, int block
             __m256bh narrow = {};
             if (j >= start && j < stop) {
                 const __m512 score = (__m512)load(scores + r * SPAN + j);
-                const __m512 weight = exp2_roughly(_mm512_fmsub_ps(score, base2, shift[r]));
+                const __m512 weight = exp2_roughly(_mm512_mul_ps(_mm512_sub_ps(score, shift[r]), base2));
                 narrow = _mm512_cvtneps_pbh(weight), sum[r] = _mm512_add_ps(sum[r], weight);
             }
             memcpy(weights + r * SPAN + j, &narrow, sizeof(narrow));
@@ -163,7 +171,7 @@ static void attend_pairs(Tile &tile, const Keys &keys, int rows) {
     const int dim = tile.dim;
     const Strips<TILE / SIDE, SIDE> strips(tile, rows);
     const auto *panels = (const uint32_t *)keys.panels, *values = (const uint32_t *)keys.values;
-    for (int block = down(strips.lowest, PANEL); block < strips.last; block += SPAN) {
+    for (int block = down(tile.begin, PANEL); block < strips.last; block += SPAN) {
         const int end = min_of(block + SPAN, strips.last);
         for (int s = 0; s < strips.count; s++) {
             const int a = max_of(block, strips.from[s]), b = min_of(end, strips.to[s]);

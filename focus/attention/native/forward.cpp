@@ -84,7 +84,7 @@ static void run_far(const Forward &c, const Item &item, float *scratch) {
     const int rows = min_of(TILE, unit.query_offset[item.group + 1] - item.first);
     const uint64_t earlier = ((uint64_t)1 << item.group) - 1;
     Tile tile = new_tile(p, scratch);
-    tile.earlier = earlier;
+    tile.earlier = earlier, tile.begin = 0;
     for (int i = 0; i < rows; i++) {
         const int t = unit.query_at[item.first + i];
         const bool first = (unit.query_groups[t] & earlier) == 0;
@@ -137,6 +137,7 @@ static bool run_near(const Forward &c, int b, int head, int first, float *scratc
     const int which = b * p.key_heads + c.key_head_of(head);
     float bad = 0;
     Tile tile = new_tile(p, scratch);
+    tile.begin = c.mode == DENSE ? 0 : max_of(0, first - c.window + 1);
     for (int i = 0; i < rows; i++) {
         const int t = first + i;
         bad += enter(c, tile, i, b, head, t, c.far, true);
@@ -149,6 +150,7 @@ static bool run_near(const Forward &c, int b, int head, int first, float *scratc
                                             unit.start, 4),
         keys.stride = p.value_strides[2];
     c.mode == DENSE ? attend<TEST>(c, tile, keys, rows) : attend<RANGE>(c, tile, keys, rows);
+    for (int i = 0; c.pairs && i < rows; i++) tile.most[i] *= tile.base2;
     if (p.extra) run_extra(c, tile, rows, b, head, first);
     for (int i = 0; i < rows; i++) {
         const int t = unit.start + first + i;

@@ -30,6 +30,7 @@ struct Tile {
     int low[TILE], high[TILE], position[TILE];
     uint64_t groups[TILE];
     int dim, window, sinks;
+    int begin;  // the first key that blocks are counted from, whichever a later row sees
     uint64_t earlier;  // groups before the one at hand
 };
 
@@ -98,7 +99,7 @@ template <Rule RULE>
 static void attend(Tile &tile, const Keys &keys, int rows) {
     const int dim = tile.dim;
     const Strips<TILE / STRIP> strips(tile, rows);
-    for (int block = down(strips.lowest, PANEL); block < strips.last; block += BLOCK) {
+    for (int block = down(tile.begin, PANEL); block < strips.last; block += BLOCK) {
         const int end = min_of(block + BLOCK, strips.last);
         for (int panel = block; panel < end; panel += PANEL)
             for (int s = 0; s < strips.count; s++) {
