@@ -212,6 +212,20 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
     assert " Forward pass: 2026-01-02, a CPU, commit 0000000." in headline.rounds(read)
 
 
+def test_another_number_format_has_a_table_of_its_own(read):
+    rows = [{"experiment": "recipe", "length": length, "dtype": dtype, "speedup": speedup, "amx": True}
+            for dtype, speedup in (("float32", 1.5), ("bfloat16", 1.25))
+            for length in (64, 2048)]  # fmt: skip
+    write_table(read.root, "prefill", *rows)
+    results = Results(read.base)
+    assert "1.25x" not in headline.speed(results) + headline.spans(results)
+    head, _, short, long, _, told = headline.in_bfloat16(results).splitlines()
+    assert head == "| context (tokens) | forward pass, recipe |"
+    assert "1.25x" in short
+    assert long.startswith("| 2,048 | 1.25x")
+    assert told == "2026-01-02, a CPU with AMX, commit 0000000."
+
+
 def test_a_gpus_speed_is_told_at_every_length(results):
     fast, slow = (
         {"speedup": 1.4, "low": 1.3, "high": 1.5},
