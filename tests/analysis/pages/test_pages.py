@@ -213,10 +213,10 @@ def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
 
 
 def test_another_number_format_has_a_table_of_its_own(read):
-    rows = [{"experiment": "recipe", "length": length, "dtype": dtype, "speedup": speedup, "amx": True}
-            for dtype, speedup in (("float32", 1.5), ("bfloat16", 1.25))
-            for length in (64, 2048)]  # fmt: skip
-    write_table(read.root, "prefill", *rows)
+    write_table(read.root, "prefill", *(
+        {"experiment": "recipe", "length": length, "dtype": dtype, "speedup": speed, "amx": True}
+        for dtype, speed in (("float32", 1.5), ("bfloat16", 1.25)) for length in (64, 2048)
+    ))  # fmt: skip
     results = Results(read.base)
     assert "1.25x" not in headline.speed(results) + headline.spans(results)
     head, _, short, long, _, told = headline.in_bfloat16(results).splitlines()
