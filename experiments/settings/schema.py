@@ -52,8 +52,13 @@ class Frozen(BaseModel):
     def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         usual = {name: type(self).model_fields[name].default for name in self.LATER}
         own = {name: value for name, value in dump(self).items()
-               if name not in usual or value != usual[name]}  # fmt: skip
+               if name not in usual or _as_list(value) != _as_list(usual[name])}  # fmt: skip
         return own | dict(self.FORMER)
+
+
+def _as_list(value: Any) -> Any:
+    """What is a tuple here is a list in JSON."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def once(values: Sequence[Item]) -> Sequence[Item]:
