@@ -122,7 +122,7 @@ class FocusState:
             router.config = config
         self.adapters[self.active] = Adapter(config, self.routers)
         self.config = config
-        self.__dict__.setdefault("told", set()).discard("stale")
+        self.told.discard("stale")
 
     def check(self, decoder: nn.Module) -> None:
         """Before a forward pass.
@@ -169,9 +169,8 @@ class FocusState:
 
     def _first(self, what: str) -> bool:
         """Whether it has not been warned of before."""
-        told = self.__dict__.setdefault("told", set())  # an older version's model has none
-        first = what not in told
-        told.add(what)
+        first = what not in self.told
+        self.told.add(what)
         return first
 
     def note_made(self) -> None:
