@@ -92,7 +92,8 @@ class FocusCacheLayer(CacheLayerMixin):
         where accelerate has offloaded them, which brings them for the router's own call alone."""
         if self._ready is None and not router.centroids.is_meta:
             with torch.no_grad():
-                self._ready = router.prepared()
+                ready = router.prepared()
+                self._ready = ready._replace(flat=ready.weight)
         return self._ready
 
     def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor | None,

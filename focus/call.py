@@ -75,12 +75,14 @@ class Record:
 
     layers: of those that have run in hard mode; learned: whose potentials have taken this batch in
     (a layer that gradient checkpointing runs again must not do so twice); further: the keys found
-    word for word (B, M, N), the same in every layer.
+    word for word (B, M, N), the same in every layer; settled: those of them that count on CPU (see
+    :func:`focus.attention.extra.settle`).
     """
 
     layers: dict[int, LayerRecord] = field(default_factory=dict)
     learned: set[int] = field(default_factory=set)
     further: Tensor | None = None
+    settled: Tensor | None = None
 
 
 class Terms(NamedTuple):

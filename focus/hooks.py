@@ -113,6 +113,18 @@ class ModelHook:
                 self.state.last = call.record
 
 
+def pack_states(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Forward pre-hook of the output embeddings: a slice of the hidden states becomes a tensor of
+    its own. Of a slice and frozen weights torch multiplies batch by batch, by a copy of them,
+    which in bfloat16 takes longer than a short text."""
+    hidden = args[0] if args else None
+    if not isinstance(hidden, Tensor) or hidden.dim() != 3:
+        return None
+    if hidden.stride(0) == hidden.shape[1] * hidden.stride(1):
+        return None
+    return hidden.clone(memory_format=torch.contiguous_format), *args[1:]
+
+
 class LossHook:
     """On the whole model: has ``backward()`` of a loss that nothing can learn from say why."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,14 +21,17 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus import masks
-from focus.attention import focus_attention
-from focus.attention.checks import refuse_not_finite
+from focus.attention import checks
+from focus.attention.api import attention_of
+from focus.attention.checks import check_arguments, refuse_not_finite
 from focus.attention.decode import decode_attention
 from focus.attention.dtypes import as_one_dtype
+from focus.attention.extra import settle
+from focus.attention.operator import traced
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.attention.train.operator import masked_attention
-from focus.call import KEYWORD, LayerRecord, Terms
+from focus.call import KEYWORD, LayerRecord, Record, Terms
 from focus.config import FocusConfig
 from focus.density import PairCounts, count_pairs
 from focus.gates import gated_attention
@@ -166,11 +170,18 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             sinks=config.sinks, scale=x.scale, real=terms.real, limit=terms.limit,
             softcap=terms.softcap, dropout=terms.dropout, further=further,
         )  # fmt: skip
-    return focus_attention(
-        x.query, x.key, x.value, found.query, window=config.window, sinks=config.sinks,
-        scale=x.scale, key_padding_mask=terms.real, key_membership=found.key, extra_keys=further,
-        backend=settings.backend,
-    )  # fmt: skip
+    checked = check_arguments(x.query, x.key, x.value, found.query, config.window, config.sinks,
+                              x.scale, terms.real, found.key, further)  # fmt: skip
+    return attention_of(_settled(checked, layer.call.record), settings.backend)
+
+
+def _settled(x: checks.Inputs, record: Record) -> checks.Inputs:
+    """Further keys are the same in every layer, so those that count are found once a pass."""
+    if x.extra is None or not x.on_cpu or traced((x.query, x.key, x.value)):
+        return x
+    if record.settled is None:
+        record.settled = settle(x).extra
+    return replace(x, extra=record.settled, settled=True)
 
 
 def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:

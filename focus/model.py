@@ -23,7 +23,7 @@ from focus.call import IMPLEMENTATION
 from focus.config import FocusConfig
 from focus.density import PairCounts
 from focus.groups import Memberships
-from focus.hooks import LayerHook, LossHook, ModelHook
+from focus.hooks import LayerHook, LossHook, ModelHook, pack_states
 from focus.interface import attention
 from focus.masks import focus_mask
 from focus.named import activate, new_routers, refuse_sharded
@@ -101,6 +101,9 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
             module.register_forward_hook(hook.end, always_call=True),
         ]
     state.handles.append(inner.register_forward_hook(LossHook(state)))
+    head = inner.get_output_embeddings()
+    if head is not None:
+        state.handles.append(head.register_forward_pre_hook(pack_states))
     inner.__dict__["focus_state"] = state  # no module, no tensor: not for torch to register
     decoder.set_attn_implementation(IMPLEMENTATION)
 

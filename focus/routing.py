@@ -249,9 +249,8 @@ class Router(nn.Module):
             potentials = torch.zeros_like(potentials)
         heavy = (self.heavy_weight, self.heavy_bias) if config.heavy_hitters else None
         query, key = route.route(
-            hidden_BTE, ready.weight, ready.centroids, potentials, config.top_k, config.key_top_k,
-            ready.cosine, taken_at, heavy,
-        )  # fmt: skip
+            hidden_BTE, ready, potentials, config.top_k, config.key_top_k, taken_at, heavy
+        )
         return Memberships(query, key if config.separate_keys else None)
 
     def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
@@ -260,11 +259,10 @@ class Router(nn.Module):
 
     def prepared(self) -> Prepared:
         """The parameters as they are now."""
-        weight = self.projection.transpose(2, 3).flatten(0, 2)
         cosine = self.config.routers != "paper"
         centroids = F.normalize(self.centroids, dim=-1) if cosine else self.centroids
         centroids = centroids.transpose(-1, -2).contiguous()
-        return Prepared(weight, centroids, self.potentials, cosine)
+        return Prepared(self.projection, centroids, self.potentials, cosine)
 
     def balanced(self, scores: Tensor, temperature: float | None = None,
                  real_BT: Tensor | None = None) -> Tensor:  # fmt: skip

@@ -16,14 +16,22 @@ from torch import Tensor
 class Prepared(NamedTuple):
     """A router's parameters as scores are computed from them, contiguous.
 
-    weight: (S * Hr * R, E), one product for all; centroids: (S, Hr, R, K), normalised where scores
-    are cosines; potentials: (S, Hr, K); cosine: whether they are.
+    projection: (S, Hr, E, R); centroids: (S, Hr, R, K), normalised where scores are cosines;
+    potentials: (S, Hr, K); cosine: whether they are; flat: ``weight``, where it is kept.
     """
 
-    weight: Tensor
+    projection: Tensor
     centroids: Tensor
     potentials: Tensor
     cosine: bool
+    flat: Tensor | None = None
+
+    @property
+    def weight(self) -> Tensor:
+        """(S * Hr * R, E): one product for all."""
+        if self.flat is not None:
+            return self.flat
+        return self.projection.transpose(2, 3).flatten(0, 2)
 
     def scores(self, hidden_BTE: Tensor) -> Tensor:
         """(B, S, Hr, T, K), float32 or wider.

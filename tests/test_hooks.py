@@ -67,3 +67,22 @@ def test_a_pass_that_failed_is_not_counted(model: nn.Module) -> None:
     handle.remove()
     model(token_ids(1, 90))
     assert focus.density(model) != before
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_frozen_output_embeddings_get_no_slice(batch: int) -> None:
+    def seen(model: nn.Module) -> list[tuple[int, ...]]:
+        strides: list[tuple[int, ...]] = []
+        handle = model.lm_head.register_forward_pre_hook(lambda _, x: strides.append(x[0].stride()))
+        for kept in (1, 3):
+            model(token_ids(batch, 60), logits_to_keep=kept)
+        handle.remove()
+        return strides
+
+    model = tiny("tiny-llama")
+    width = model.config.hidden_size
+    assert seen(model) == [(60 * width, width, 1)] * 2
+    focus.attach(model, CONFIG, seed=0)
+    assert seen(model) == [(width, width, 1), (3 * width, width, 1)]
+    focus.detach(model)
+    assert seen(model) == [(60 * width, width, 1)] * 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from focus.attention import varlen
-from focus.attention.checks import check_arguments
-from focus.attention.dense import dense_attention
+from focus.attention.checks import Inputs, check_arguments
+from focus.attention.dense import dense_of
 from focus.attention.operator import attention, causal, keeps_all
 from focus.attention.triton import call as triton
 
@@ -61,15 +61,17 @@ def focus_attention(
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend: must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if backend == "dense":
-        return dense_attention(
-            query, key, value, membership, window=window, sinks=sinks, scale=scale,
-            key_padding_mask=key_padding_mask, key_membership=key_membership, extra_keys=extra_keys,
-        )  # fmt: skip
     x = check_arguments(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
         extra_keys,
     )  # fmt: skip
+    return attention_of(x, backend)
+
+
+def attention_of(x: Inputs, backend: str) -> Tensor:
+    """:func:`focus_attention` of checked arguments."""
+    if backend == "dense":
+        return dense_of(x)
     if backend in ("varlen", "flash-attn"):
         why = varlen.refusal(x, backend)
     else:

@@ -28,9 +28,9 @@ class Inputs:
 
     As :func:`check_arguments` gives them, nothing is known of values.
     :func:`focus.attention.extra.settle` then leaves real None where it can, and extra without the
-    keys that every head has anyway; :func:`check_contents` leaves memberships with one Hm for both,
-    rows of padding cleared, and ``fewest``, the least number of groups of a query and of a key
-    together (0: not counted).
+    keys that every head has anyway (as it is already where ``settled``);
+    :func:`check_contents` leaves memberships with one Hm for both, rows of padding cleared, and
+    ``fewest``, the least number of groups of a query and of a key together (0: not counted).
     """
 
     query: Tensor
@@ -44,6 +44,7 @@ class Inputs:
     sinks: int
     scale: float
     fewest: int = 0
+    settled: bool = False
 
     @property
     def separate_keys(self) -> bool:

@@ -89,11 +89,17 @@ def dense_attention(
     Raises:
         ValueError: see :func:`validate`.
     """
-    x = validate(
+    x = check_arguments(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
         extra_keys,
     )  # fmt: skip
-    kept = pairs_kept(x.membership, x.key_membership, window, sinks, x.real, x.extra)
+    return dense_of(x, softcap)
+
+
+def dense_of(x: Inputs, softcap: float | None = None) -> Tensor:
+    """:func:`dense_attention` of checked arguments."""
+    x = _checked(x)
+    kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real, x.extra)
     return attend(x.query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
 
 
@@ -104,7 +110,11 @@ def validate(*arguments: Any, **named: Any) -> Inputs:
     Raises:
         ValueError: what is wrong with which argument, and what to do.
     """
-    x = settle(check_arguments(*arguments, **named))
+    return _checked(check_arguments(*arguments, **named))
+
+
+def _checked(x: Inputs) -> Inputs:
+    x = settle(x)
     check_finite(x)
     return check_contents(x)
 

@@ -32,7 +32,7 @@ def settle(x: Inputs) -> Inputs:
         return x
     if real is not None and x.on_cpu and bool(real.all()):
         real = None
-    if extra is not None:
+    if extra is not None and not x.settled:
         position = torch.arange(extra.shape[1], device=extra.device)
         if x.on_cpu and bool(((extra > position[:, None]) | (extra < -1)).any()):
             raise ValueError(
@@ -40,7 +40,7 @@ def settle(x: Inputs) -> Inputs:
                 "of earlier tokens, -1 where there is none"
             )
         extra = distinct(extra, x.window, x.sinks, real)
-    return replace(x, real=real, extra=extra)
+    return replace(x, real=real, extra=extra, settled=True)
 
 
 def distinct(extra_BTE: Tensor, window: int, sinks: int, real: Tensor | None) -> Tensor:

@@ -39,7 +39,7 @@ def attention(x: Inputs, backend: str) -> Tensor:
     """
     out: Tensor
     tensors = (x.query, x.key, x.value)
-    if not _traced(tensors):  # the dispatcher would take half as long as a short call
+    if not traced(tensors):  # the dispatcher would take half as long as a short call
         _refuse_tangents(x)
         if backend == "auto" and _may_keep_all(x):
             checked = check_contents(settle(x))
@@ -62,7 +62,7 @@ def causal(x: Inputs) -> Tensor:
     )
 
 
-def _traced(tensors: tuple[Tensor, ...]) -> bool:
+def traced(tensors: tuple[Tensor, ...]) -> bool:
     """Whether values may not be looked at outside of an operator."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True

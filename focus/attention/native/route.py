@@ -18,7 +18,7 @@ FEW = 16  # tokens; of more, a product of matrices makes the projections
 _PROBLEM = struct.Struct("=11Q12q")  # as in route.cpp
 
 
-def choose(hidden_BME: Tensor, projected: Tensor | None, weight: Tensor, centroids: Tensor,
+def choose(hidden_BME: Tensor, projected: Tensor | None, weight: Tensor | None, centroids: Tensor,
            potentials: Tensor, query_top: int, key_top: int, cosine: bool, taken_at: Tensor | None,
            heavy: tuple[Tensor, Tensor] | None, scores: Tensor | None, query: Tensor,
            key: Tensor) -> None:  # fmt: skip
@@ -26,9 +26,9 @@ def choose(hidden_BME: Tensor, projected: Tensor | None, weight: Tensor, centroi
     :func:`focus.attention.route.route`.
 
     Args:
-        hidden_BME: float32.
-        projected: (B, M, S * Hr * R), None: of few tokens, made inside; scores: (B, M, Hr) of
-            heavy hitters, where there are any, likewise.
+        hidden_BME: float32, where the projections are made inside.
+        projected: (B, M, S * Hr * R), None: of few tokens, made inside by ``weight``; scores:
+            (B, M, Hr) of heavy hitters, where there are any, likewise.
     """
     (batch, tokens, width), columns = hidden_BME.shape, key.shape[3]
     sides, heads, dim, groups = centroids.shape
