@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from focus import FocusConfig, Router
 from focus.balance import balance_statistics, sinkhorn_potentials
-from focus.groups import Memberships, assignments_of, memberships_of, top_k_groups, with_heavy
+from focus.groups import (
+    Memberships,
+    assignments_of,
+    memberships_of,
+    of_queries,
+    top_k_groups,
+    with_heavy,
+)
 from tests.attention.rehearsal import routed_by_triton
 
 HIDDEN, TOKENS = 24, 96
@@ -241,14 +248,20 @@ def test_query_heads_of_their_own_are_not_balanced() -> None:
 
 
 @pytest.mark.parametrize("routers", ["layer", "key_head", "query_head", "paper"])
-@pytest.mark.parametrize(("top_k", "probe"), [(1, "symmetric"), (3, "symmetric"),
-                                              (2, "multi_probe")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("top_k", "probe", "balance"),
+    [
+        (1, "symmetric", "causal"),
+        (3, "symmetric", "causal"),
+        (2, "multi_probe", "causal"),
+        (2, "multi_probe", "softmax"),
+    ],
+)
 @pytest.mark.parametrize("tokens", [1, 5, 70])
-@pytest.mark.parametrize("balance", ["causal", "softmax"])
 @pytest.mark.parametrize("heavy", [0.0, 0.1])
 @pytest.mark.usefixtures("compiled")
 def test_compiled_memberships_are_those_of_the_logits(
-    routers: str, top_k: int, probe: str, tokens: int, balance: str, heavy: float
+    routers: str, top_k: int, probe: str, balance: str, tokens: int, heavy: float
 ) -> None:
     config = FocusConfig(num_groups=7, top_k=top_k, probe=probe, routers=routers, balance=balance,
                          heavy_hitters=heavy)  # type: ignore[arg-type]  # fmt: skip
@@ -268,6 +281,21 @@ def test_compiled_memberships_are_those_of_the_logits(
     assert torch.equal(found.query, wanted.query)
     assert torch.equal(found.of_keys, wanted.of_keys)
     assert (found.key is None) == (wanted.key is None)
+
+
+@pytest.mark.parametrize("routers", ["layer", "query_head", "paper"])
+def test_groups_of_bfloat16_states_differ_where_two_are_alike_alone(routers: str) -> None:
+    config = FocusConfig(num_groups=7, top_k=2, routers=routers)  # type: ignore[arg-type]
+    layer = Router(config, 64, 2, 6, torch.Generator().manual_seed(0))  # on AMX, where there is any
+    states = torch.randn(3, 500, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    logits = layer(states.double(), balance="causal")
+    found, exact = layer(states, mask=config), memberships_of(logits, config)
+    best = logits.sort(-1, descending=True).values * config.temperature
+    clear = (best[..., 1] - best[..., 2] > 1e-5).unsqueeze(-1)
+    assert clear.float().mean() > 0.99
+    queries = of_queries(clear)
+    assert torch.equal(found.query & queries, exact.query & queries)
+    assert torch.equal(found.of_keys & clear[:, -1], exact.of_keys & clear[:, -1])
 
 
 def test_scores_are_float32_or_wider_under_any_cast() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -132,7 +134,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     As DVC reads it (YAML 1.2: 1e-2 is a number, `on` a text; no name twice).
     """
     try:
-        found = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        found = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     except YAMLError as error:
@@ -143,6 +145,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path}: must hold a mapping")
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> Any:
+    # The settings take half a second, and a process may ask for them again and again.
+    return YAML(typ="safe", pure=True).load(text)
 
 
 def plain_name(name: Any) -> str:
