@@ -237,10 +237,16 @@ def metrics(results: Results) -> dict[str, dict[str, float]]:
     return found
 
 
+@cache
+def table(results: Results, name: str) -> pd.DataFrame:
+    """One of ``TABLES``, made once: pages ask for most of them, too."""
+    return TABLES[name](results)
+
+
 def every(results: Results) -> dict[str, pd.DataFrame]:
     """All tables by name."""
     return {name: make() for name, make in ALWAYS.items()} | {
-        name: make(results) for name, make in TABLES.items()
+        name: table(results, name) for name in TABLES
     }
 
 

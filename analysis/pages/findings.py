@@ -9,7 +9,7 @@ figures do not.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,8 @@ def line(made: Environment, text: str) -> str:
 def found(results: Results, ledger: list[claims.Row]) -> dict[str, Any]:
     """What a line can ask for: rows of the tables below results/tables."""
 
-    @cache
-    def table(name: str) -> pd.DataFrame:
-        return tables.TABLES[name](results)
-
     def rows(name: str, **wanted: Any) -> pd.DataFrame:
-        return need(only(need(table(name)), **wanted))
+        return need(only(need(tables.table(results, name)), **wanted))
 
     def row(name: str, **wanted: Any) -> pd.Series:
         own = rows(name, **wanted)
