@@ -19,7 +19,7 @@ from focus.call import running
 from focus.config import FocusConfig
 from focus.ngrams import NgramIndex
 from focus.routing import Router
-from focus.scores import Prepared
+from focus.scores import RouterWeights
 
 CURE = "use focus.FocusCache(), or leave past_key_values to transformers' default DynamicCache"
 OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {CURE}"
@@ -41,7 +41,7 @@ class FocusCacheLayer(CacheLayerMixin):
         self.past: Past | None = None
         self.record_past = bool(getattr(replaced, "record_past", False))
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
-        self._ready: Prepared | None = None
+        self._router_weights: RouterWeights | None = None
         self._config: FocusConfig | None = None
 
     @property
@@ -87,14 +87,12 @@ class FocusCacheLayer(CacheLayerMixin):
             )
         return key_states, value_states
 
-    def ready(self, router: Router) -> Prepared | None:
+    def router_weights(self, router: Router) -> RouterWeights | None:
         """The router's parameters as the steps read them: as they were when this cache began. None
         where accelerate has offloaded them, which brings them for the router's own call alone."""
-        if self._ready is None and not router.centroids.is_meta:
-            with torch.no_grad():
-                ready = router.prepared()
-                self._ready = ready._replace(flat=ready.weight)
-        return self._ready
+        if self._router_weights is None and not router.centroids.is_meta:
+            self._router_weights = router.weights().kept()
+        return self._router_weights
 
     def begin(self, rule: Rule, key: Tensor, value: Tensor, key_groups: Tensor | None,
               real: Tensor | None, hidden: Tensor | None = None,
@@ -126,7 +124,7 @@ class FocusCacheLayer(CacheLayerMixin):
     def _continued(self, rule: Rule) -> Past:
         self.check(rule)
         if self.past is None or self.past.seen == 0:
-            self.past, self._ready = Past(rule), None
+            self.past, self._router_weights = Past(rule), None
         self.past.rule, self.past.record = rule, self.record_past
         return self.past
 
@@ -260,7 +258,7 @@ class FocusCacheLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.past = self.ngrams = self._ready = None
+        self.past = self.ngrams = self._router_weights = None
 
     def offload(self) -> None:
         """Refused: see :func:`focus.cache.adopt`."""

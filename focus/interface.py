@@ -39,7 +39,7 @@ from focus.groups import Memberships, assignments_of
 from focus.hooks import LayerCall
 from focus.ngrams import keys_after_ngrams
 from focus.routing import Router
-from focus.scores import Prepared
+from focus.scores import RouterWeights
 from focus.terms import terms_of
 
 
@@ -224,10 +224,10 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     real = x.terms.new_real
     if x.terms.real is None:
         past.real = None  # padding has gone, with its row or its tokens
-    ready = cache.ready(router)
+    weights = cache.router_weights(router)
     if past.hidden:
-        past.route(router(torch.cat(past.hidden, 1), mask=config, ready=ready).of_keys)
-    found = _route(layer, router, None, ready)
+        past.route(router(torch.cat(past.hidden, 1), mask=config, weights=weights).of_keys)
+    found = _route(layer, router, None, weights)
     out, kept = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.terms.softcap, extra_keys=_further_keys(x, layer, real),
@@ -245,9 +245,11 @@ def _one_more(x: Inputs, layer: LayerCall, router: Router, past: Past) -> Tensor
 
 
 def _route(layer: LayerCall, router: Router, real: Tensor | None,
-           ready: Prepared | None = None) -> Memberships:  # fmt: skip
+           weights: RouterWeights | None = None) -> Memberships:  # fmt: skip
     """Hard memberships of the call's tokens."""
-    found: Memberships = router(layer.hidden, real, mask=layer.call.settings.config, ready=ready)
+    found: Memberships = router(
+        layer.hidden, real, mask=layer.call.settings.config, weights=weights
+    )
     return found
 
 

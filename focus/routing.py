@@ -22,7 +22,7 @@ from focus.attention import route
 from focus.balance import mean_of_texts, sinkhorn_potentials
 from focus.config import FocusConfig
 from focus.groups import Memberships, memberships_of, with_heavy
-from focus.scores import Prepared, normalised
+from focus.scores import RouterWeights, normalised
 
 CALIBRATED = ("heavy_weight", "heavy_bias", "taken_at")
 
@@ -190,7 +190,7 @@ class Router(nn.Module):
 
     def forward(self, hidden_BTE: Tensor, real_BT: Tensor | None = None, *,
                 balance: str | None = None, temperature: float | None = None,
-                learn: bool = False, ready: Prepared | None = None,
+                learn: bool = False, weights: RouterWeights | None = None,
                 mask: FocusConfig | None = None) -> Tensor | Memberships:  # fmt: skip
         """Balanced logits (scores + potentials) / temperature, (B, S, Hr, T, K): soft assignments
         are their softmax, hard memberships their largest entries. Or the memberships themselves.
@@ -201,7 +201,7 @@ class Router(nn.Module):
             balance, temperature: in place of the config's.
             learn: the potentials that Sinkhorn finds on this batch also enter the running average
                 of the frozen ones (over all processes, where torch.distributed runs).
-            ready: the parameters from :meth:`prepared`, where many calls share them.
+            weights: :meth:`weights`, where many calls share them.
             mask: a config of this router: gives :func:`memberships_of` the logits by it, without
                 gradients, by compiled code where there is any (the same to rounding).
 
@@ -209,11 +209,11 @@ class Router(nn.Module):
             ValueError: Sinkhorn is to balance more groups than there are tokens, with padding.
         """
         if mask is not None:
-            return self._memberships(hidden_BTE, real_BT, mask, ready)
+            return self._memberships(hidden_BTE, real_BT, mask, weights or self.weights())
         balance = balance or self.config.balance
         temperature = temperature or self.config.temperature
         with torch.autocast(hidden_BTE.device.type, enabled=False):
-            scores = self.scores(hidden_BTE, ready)
+            scores = self.scores(hidden_BTE, weights)
             if balance == "sinkhorn" or learn:
                 scores_of = scores if balance == "sinkhorn" else scores.detach()
                 found = self.balanced(scores_of, temperature, real_BT)
@@ -226,7 +226,7 @@ class Router(nn.Module):
             return scores / temperature
 
     def _memberships(self, hidden_BTE: Tensor, real_BT: Tensor | None, config: FocusConfig,
-                     ready: Prepared | None) -> Memberships:  # fmt: skip
+                     weights: RouterWeights) -> Memberships:  # fmt: skip
         own_scores = type(self).scores is not Router.scores  # a subclass has another rule
         taken_at = self.taken_at if config.allocated else None
         if (
@@ -236,33 +236,27 @@ class Router(nn.Module):
         ):
             with torch.no_grad():
                 logits = self.forward(hidden_BTE, real_BT, balance=config.balance,
-                                      temperature=config.temperature, ready=ready)  # fmt: skip
+                                      temperature=config.temperature, weights=weights)  # fmt: skip
                 found = memberships_of(cast(Tensor, logits), config, taken_at)
                 if not config.heavy_hitters:
                     return found
                 return Memberships(*with_heavy(found.query, found.of_keys, self.heavy(hidden_BTE)))
-        if ready is None:
-            with torch.no_grad():
-                ready = self.prepared()
-        potentials = ready.potentials
         if config.balance != "causal":
-            potentials = torch.zeros_like(potentials)
+            weights = weights._replace(potentials=torch.zeros_like(weights.potentials))
         heavy = (self.heavy_weight, self.heavy_bias) if config.heavy_hitters else None
         query, key = route.route(
-            hidden_BTE, ready, potentials, config.top_k, config.key_top_k, taken_at, heavy
+            hidden_BTE, weights, config.top_k, config.key_top_k, taken_at, heavy
         )
         return Memberships(query, key if config.separate_keys else None)
 
-    def scores(self, hidden_BTE: Tensor, ready: Prepared | None = None) -> Tensor:
-        """Similarity of tokens and centroids, (B, S, Hr, T, K): see :meth:`Prepared.scores`."""
-        return (self.prepared() if ready is None else ready).scores(hidden_BTE)
+    def scores(self, hidden_BTE: Tensor, weights: RouterWeights | None = None) -> Tensor:
+        """Similarity of tokens and centroids, (B, S, Hr, T, K): see :class:`RouterWeights`."""
+        return (weights or self.weights()).scores(hidden_BTE)
 
-    def prepared(self) -> Prepared:
+    def weights(self) -> RouterWeights:
         """The parameters as they are now."""
         cosine = self.config.routers != "paper"
-        centroids = F.normalize(self.centroids, dim=-1) if cosine else self.centroids
-        centroids = centroids.transpose(-1, -2).contiguous()
-        return Prepared(self.projection, centroids, self.potentials, cosine)
+        return RouterWeights(self.projection, self.centroids, self.potentials, cosine)
 
     def balanced(self, scores: Tensor, temperature: float | None = None,
                  real_BT: Tensor | None = None) -> Tensor:  # fmt: skip

@@ -13,25 +13,45 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Prepared(NamedTuple):
-    """A router's parameters as scores are computed from them, contiguous.
+class RouterWeights(NamedTuple):
+    """A router's parameters.
 
-    projection: (S, Hr, E, R); centroids: (S, Hr, R, K), normalised where scores are cosines;
-    potentials: (S, Hr, K); cosine: whether they are; flat: ``weight``, where it is kept.
+    projection: (S, Hr, E, R); centroids: (S, Hr, K, R); potentials: (S, Hr, K); cosine: whether
+    scores are cosines; made: ``weight`` and ``columns``, where they are kept.
     """
 
     projection: Tensor
     centroids: Tensor
     potentials: Tensor
     cosine: bool
-    flat: Tensor | None = None
+    made: tuple[Tensor, Tensor] | None = None
 
     @property
     def weight(self) -> Tensor:
         """(S * Hr * R, E): one product for all."""
-        if self.flat is not None:
-            return self.flat
+        if self.made is not None:
+            return self.made[0]
         return self.projection.transpose(2, 3).flatten(0, 2)
+
+    @property
+    def columns(self) -> Tensor:
+        """Centroids (S, Hr, R, K) as a product takes them, normalised where scores are cosines."""
+        if self.made is not None:
+            return self.made[1]
+        centroids = F.normalize(self.centroids, dim=-1) if self.cosine else self.centroids
+        return centroids.transpose(-1, -2).contiguous()
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether compiled code reads them as they are."""
+        return self.projection.is_cpu
+
+    def kept(self) -> RouterWeights:
+        """The same for many steps: without gradients, and as they are now though others may take
+        their place."""
+        projection, centroids = self.projection.detach(), self.centroids.detach()
+        own = RouterWeights(projection, centroids, self.potentials.detach(), self.cosine)
+        return own if self.on_cpu else own._replace(made=(own.weight, own.columns))
 
     def scores(self, hidden_BTE: Tensor) -> Tensor:
         """(B, S, Hr, T, K), float32 or wider.
@@ -44,10 +64,11 @@ class Prepared(NamedTuple):
         if self.cosine:
             hidden = normalised(hidden)
         routed = F.linear(hidden, self.weight.to(dtype))
-        routed = routed.unflatten(-1, self.centroids.shape[:3])
+        columns = self.columns.to(dtype)
+        routed = routed.unflatten(-1, columns.shape[:3])
         if self.cosine:
             routed = F.normalize(routed, dim=-1)
-        return routed.permute(0, 2, 3, 1, 4) @ self.centroids.to(dtype)
+        return routed.permute(0, 2, 3, 1, 4) @ columns
 
 
 def normalised(hidden: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from focus.attention.checks import Inputs
 from focus.attention.native import call as native
 from focus.attention.native import step as native_step
 from focus.attention.triton import call, step
+from focus.scores import RouterWeights
 from tests.attention.rehearsal import routed_by_triton
 
 interpreter = pytest.importorskip("triton.runtime.interpreter", reason="Triton is not installed")
@@ -63,7 +64,8 @@ class Launches(TorchDispatchMode):
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has every choice fall as it would on CUDA in half precision."""
-    monkeypatch.setattr(Inputs, "on_cpu", property(lambda x: False))
+    for each in (Inputs, RouterWeights):
+        monkeypatch.setattr(each, "on_cpu", property(lambda x: False))
     monkeypatch.setattr(native, "refusal", lambda x: "is on CUDA")
     monkeypatch.setitem(operator.ON_GPU, "triton", lambda x: None)
     monkeypatch.setattr(native_step, "computes", lambda query: False)

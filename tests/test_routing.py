@@ -334,7 +334,7 @@ def test_balance_statistics() -> None:
 
 
 @pytest.mark.parametrize("routers", ["layer", "paper", "query_head"])
-def test_prepared_parameters_are_those_of_the_router(routers: str) -> None:
+def test_weights_are_those_of_the_router(routers: str) -> None:
     own = Router(FocusConfig(num_groups=4, routers=routers), HIDDEN, 2, 6)  # type: ignore[arg-type]
     states = hidden(2, 5).bfloat16()
     projection, centroids = own.projection.detach(), own.centroids.detach()
@@ -347,7 +347,7 @@ def test_prepared_parameters_are_those_of_the_router(routers: str) -> None:
     expected = torch.einsum("bshtr,shkr->bshtk", routed, centroids)
     assert torch.allclose(own.scores(states), expected, atol=1e-5)
     with torch.no_grad():
-        ready = own.prepared()
+        ready = own.weights().kept()
         assert torch.equal(own.scores(states, ready), own.scores(states))
         own.centroids.data = own.centroids + torch.arange(4.0)[:, None]
         assert not torch.equal(own.scores(states, ready), own.scores(states))

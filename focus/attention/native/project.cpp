@@ -1,153 +1,134 @@
-// Projections of bfloat16 hidden states on AMX, with the layer norm before them (docs/method.md, "A
-// whole sequence"). A weight enters as the sum of three bfloat16, which hold all of its 24 bits, so the
-// result is as exact as in float32. The mean is taken from the weights instead of the states, which
-// stay as they are.
+// Projections of hidden states (docs/method.md, "A whole sequence"): in float32, or of bfloat16 on AMX.
+// A token's is to the bit the same in float32, whichever others come with it.
 
-#include <vector>
+#include "project_pairs.h"
 
-#include "pairs.h"
+namespace {
 
-extern "C" struct ProjectProblem {
-    const uint16_t *hidden;     // (tokens, width) bfloat16
-    const float *projection;    // (units, width, dim)
-    const float *heavy_weight;  // NULL, or (heads, width): of scores of heavy hitters, always normed
-    const float *heavy_bias;    // (heads)
-    float *projected, *heavy;   // (tokens, units * dim); (tokens, heads)
-    int64_t tokens, width, units, dim, heads, normed, threads;
+#if defined(__AVX__) && !defined(__AVX512F__)
+enum { ROWS = 4, UNITS = 3 };  // tokens and units at once: 4 x 3 accumulators of 16 registers
+#else
+enum { ROWS = 8, UNITS = 3 };  // 8 x 3 of 32
+#endif
+enum {
+    FEW = 16,   // tokens for which weights are not packed
+    MOST = 64,  // tokens of a share
+    SPAN = 256  // terms that are summed before others
 };
 
-// Whether focus_project can take states of this width.
-extern "C" int focus_projects(int64_t width);
+// Some tokens, some of the units; states (rows, width) are float32.
+struct Share {
+    int64_t first, rows, unit, units;
+    float *states;
+};
 
-#ifdef HAS_PAIRS
-
-enum { TERMS = 3, COLUMNS_AT_ONCE = 4 * SIDE };
-
-extern "C" int focus_projects(int64_t width) { return width % DEPTH == 0 && has_registers(); }
-
-// To bfloat16, as the bits of the float32 that it is.
-static inline __m512i rounded(__m512 x) {
-    return _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)), 16);
+void read_states(const ProjectProblem &p, const Share &share) {
+    const int64_t begin = share.first * p.width, count = share.rows * p.width;
+    if (!p.bfloat16) {
+        memcpy(share.states, (const float *)p.hidden + begin, count * sizeof(float));
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)p.hidden + begin;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) store(share.states + i, load_bfloat16(from + i));
+    for (; i < count; i++) share.states[i] = from_bfloat16(from[i]);
 }
 
-// Weights of some columns of the product, beside each other: `step` numbers from one of the width to
-// the next.
-struct Piece {
-    const float *from;
-    int64_t step, column, count;
-    bool normed;
-};
-
-// All weights, the heavy hitters' behind the others: a term after the other, each of width / 2 rows, in
-// which a column holds two.
-struct Weights {
-    int64_t columns, term;  // whole registers; numbers of a term
-    std::vector<Piece> pieces;
-    uint32_t *packed;
-
-    explicit Weights(const ProjectProblem &p) {
-        const int64_t rows = p.units * p.dim;
-        columns = (rows + p.heads + SIDE - 1) / SIDE * SIDE, term = p.width / 2 * columns;
-        for (int64_t u = 0; u < p.units; u++)
-            pieces.push_back({p.projection + u * p.width * p.dim, p.dim, u * p.dim, p.dim, p.normed != 0});
-        for (int64_t h = 0; h < p.heads; h++)
-            pieces.push_back({p.heavy_weight + h * p.width, 1, rows + h, 1, true});
+// In place, as torch's layer_norm.
+void normalise(float *row, int64_t n) {
+    const int64_t whole = n / LANES * LANES;
+    Vec sum = {}, square = {};
+    for (int64_t i = 0; i < whole; i += LANES) sum += load(row + i);
+    float mean = total(sum), rest = 0;
+    for (int64_t i = whole; i < n; i++) mean += row[i];
+    mean /= n;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        const Vec apart = load(row + i) - mean;
+        store(row + i, apart), square += apart * apart;
     }
+    for (int64_t i = whole; i < n; i++) row[i] -= mean, rest += row[i] * row[i];
+    const float scale = 1 / sqrtf((total(square) + rest) / n + 1e-5f);
+    for (int64_t i = 0; i < whole; i += LANES) store(row + i, load(row + i) * scale);
+    for (int64_t i = whole; i < n; i++) row[i] *= scale;
+}
 
-    void pack(const Piece &piece, int64_t width) const {
-        for (int64_t c = 0; c < piece.count; c += LANES) {
-            const int64_t left = piece.count - c;
-            const __mmask16 some = left < LANES ? (1 << left) - 1 : 0xffff;
-            const auto at = [&](int64_t i) { return _mm512_maskz_loadu_ps(some, piece.from + i * piece.step + c); };
-            __m512 mean = _mm512_setzero_ps();
-            for (int64_t i = 0; piece.normed && i < width; i++) mean = _mm512_add_ps(mean, at(i));
-            mean = _mm512_div_ps(mean, _mm512_set1_ps((float)width));
-            for (int64_t i = 0; i < width; i += 2) {
-                __m512 a = _mm512_sub_ps(at(i), mean), b = _mm512_sub_ps(at(i + 1), mean);
-                uint32_t *to = packed + i / 2 * columns + piece.column + c;
-                for (int n = 0; n < TERMS; n++, to += term) {
-                    const __m512i low = rounded(a), high = rounded(b);
-                    _mm512_mask_storeu_epi32(to, some, _mm512_or_si512(_mm512_srli_epi32(low, 16), high));
-                    a = _mm512_sub_ps(a, _mm512_castsi512_ps(low));
-                    b = _mm512_sub_ps(b, _mm512_castsi512_ps(high));
-                }
+// LANES dimensions of R tokens by U units. Sums of many terms would round more than sums of sums.
+template <int R, int U>
+inline void project_tile(const ProjectProblem &p, const float *states, const float *projection, float *to) {
+    const int64_t apart = p.width * p.dim;
+    for (int64_t begin = 0; begin < p.width; begin += SPAN) {
+        const int64_t end = begin + SPAN < p.width ? begin + SPAN : p.width;
+        Vec sum[R][U] = {};
+        for (int64_t i = begin; i < end; i++, projection += p.dim) {
+            Vec own[U];
+            for (int u = 0; u < U; u++) own[u] = load(projection + u * apart);
+            for (int r = 0; r < R; r++) {
+                const Vec x = all(states[r * p.width + i]);
+                for (int u = 0; u < U; u++) sum[r][u] += x * own[u];
             }
         }
-    }
-};
-
-// What a normed row is multiplied by, as in torch's layer_norm.
-static float norm_of(const uint16_t *row, int64_t width) {
-    Vec sum = {}, square = {};
-    for (int64_t i = 0; i < width; i += LANES) sum += load_bfloat16(row + i);
-    const float mean = total(sum) / width;
-    for (int64_t i = 0; i < width; i += LANES) {
-        const Vec apart = load_bfloat16(row + i) - mean;
-        square += apart * apart;
-    }
-    return 1 / sqrtf(total(square) / width + 1e-5f);
-}
-
-// SIDE tokens from this one on; states and sums have room for as many rows.
-static void project(const ProjectProblem &p, const Weights &weights, int64_t first, uint16_t *states,
-                    float *sums) {
-    const int64_t columns = weights.columns, rows = p.units * p.dim;
-    const int64_t count = p.tokens - first < SIDE ? p.tokens - first : SIDE;
-    const uint16_t *from = p.hidden + first * p.width;
-    if (count < SIDE) {
-        memset(states, 0, SIDE * p.width * sizeof(*states));
-        from = (uint16_t *)memcpy(states, from, count * p.width * sizeof(*states));
-    }
-    for (int64_t c = 0; c < columns; c += COLUMNS_AT_ONCE) {
-        const int used = (int)(columns - c < COLUMNS_AT_ONCE ? columns - c : COLUMNS_AT_ONCE) / SIDE;
-        const uint32_t *right = weights.packed + c;
-        pairs_product<false>(from, p.width, right, columns, (int)p.width, sums + c, columns, used);
-        for (int n = 1; n < TERMS; n++)
-            pairs_product<true>(from, p.width, right + n * weights.term, columns, (int)p.width, sums + c,
-                                columns, used);
-    }
-    for (int64_t i = 0; i < count; i++) {
-        const float norm = p.normed || p.heads ? norm_of(from + i * p.width, p.width) : 1;
-        const float *own = sums + i * columns;
-        float *to = p.projected + (first + i) * rows;
-        for (int64_t r = 0; r < rows; r++) to[r] = own[r] * (p.normed ? norm : 1);
-        for (int64_t h = 0; h < p.heads; h++)
-            p.heavy[(first + i) * p.heads + h] = own[rows + h] * norm + p.heavy_bias[h];
+        for (int r = 0; r < R; r++)
+            for (int u = 0; u < U; u++) {
+                float *at = to + (r * p.units + u) * p.dim;
+                store(at, begin ? load(at) + sum[r][u] : sum[r][u]);
+            }
     }
 }
 
-// A Status.
+template <int U>
+void project_units(const ProjectProblem &p, const Share &share, int64_t unit, int64_t units) {
+    if constexpr (U > 1)
+        if (units < U) return project_units<U - 1>(p, share, unit, units);
+    const float *projection = p.projection + unit * p.width * p.dim;
+    float *to = p.projected + (share.first * p.units + unit) * p.dim;
+    for (int64_t d = 0; d < p.dim; d += LANES) {
+        int64_t row = 0;
+        for (; row + ROWS <= share.rows; row += ROWS)
+            project_tile<ROWS, U>(p, share.states + row * p.width, projection + d, to + row * p.units * p.dim + d);
+        for (; row < share.rows; row++)
+            project_tile<1, U>(p, share.states + row * p.width, projection + d, to + row * p.units * p.dim + d);
+    }
+}
+
+void project(const ProjectProblem &p, const Share &share) {
+    const auto normalise_all = [&] {
+        for (int64_t row = 0; row < share.rows; row++) normalise(share.states + row * p.width, p.width);
+    };
+    read_states(p, share);
+    if (p.normed) normalise_all();
+    const int64_t end = share.unit + share.units;
+    for (int64_t unit = share.unit; unit < end; unit += UNITS) project_units<UNITS>(p, share, unit, end - unit);
+    if (!p.heads || share.unit) return;
+    if (!p.normed) normalise_all();
+    for (int64_t row = 0; row < share.rows; row++)
+        for (int64_t head = 0; head < p.heads; head++)
+            p.heavy[(share.first + row) * p.heads + head] =
+                p.heavy_bias[head] + dot(share.states + row * p.width, p.heavy_weight + head * p.width, p.width);
+}
+
+}  // namespace
+
 extern "C" int focus_project(const ProjectProblem *problem) {
     const ProjectProblem &p = *problem;
-    if (!focus_projects(p.width)) return UNSUPPORTED;
-    Weights weights(p);
-    const size_t packed = TERMS * weights.term * sizeof(uint32_t);
-    const size_t each = SIDE * (weights.columns * sizeof(float) + p.width * sizeof(uint16_t));
-    char *room = (char *)aligned_alloc(64, packed + p.threads * each);
-    if (!room) return NO_MEMORY;
-    weights.packed = (uint32_t *)room;
-    if (weights.columns > p.units * p.dim + p.heads) memset(room, 0, packed);  // of columns that are none
-    const int64_t blocks = (p.tokens + SIDE - 1) / SIDE;
-#pragma omp parallel num_threads((int)p.threads)
+    if (p.dim % LANES) return UNSUPPORTED;
+    if (p.tokens > FEW && projects_pairs(p)) return project_all_pairs(p);
+    const int64_t even = (p.tokens + p.threads - 1) / p.threads, whole = (even + ROWS - 1) / ROWS * ROWS;
+    const int64_t rows = whole < MOST ? whole : MOST, parts = (p.tokens + rows - 1) / rows;
+    const int64_t split = parts < p.threads ? p.threads / parts : 1, units = (p.units + split - 1) / split;
+    int missing = 0;
+#pragma omp parallel num_threads((int)p.threads) reduction(| : missing) if (parts * split > 1)
     {
-        const Registers registers(true);
-#pragma omp for schedule(static)
-        for (int64_t n = 0; n < (int64_t)weights.pieces.size(); n++)
-            weights.pack(weights.pieces[n], p.width);
-#pragma omp for schedule(static)
-        for (int64_t part = 0; part < p.threads; part++) {
-            float *sums = (float *)(room + packed + part * each);
-            for (int64_t n = part * blocks / p.threads; n < (part + 1) * blocks / p.threads; n++)
-                project(p, weights, n * SIDE, (uint16_t *)(sums + SIDE * weights.columns), sums);
-        }
+        float *states = (float *)malloc(rows * p.width * sizeof(float));
+        missing |= !states;
+#pragma omp for schedule(static) collapse(2)
+        for (int64_t part = 0; part < parts; part++)
+            for (int64_t n = 0; n < split; n++) {
+                const int64_t first = part * rows, unit = n * units;
+                const int64_t left = p.tokens - first, more = p.units - unit;
+                const Share share = {first, left < rows ? left : rows, unit, more < units ? more : units, states};
+                if (states && more > 0) project(p, share);
+            }
+        free(states);
     }
-    free(room);
-    return DONE;
+    return missing ? NO_MEMORY : DONE;
 }
-
-#else
-
-extern "C" int focus_projects(int64_t) { return 0; }
-extern "C" int focus_project(const ProjectProblem *) { return UNSUPPORTED; }
-
-#endif

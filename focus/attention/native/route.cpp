@@ -2,43 +2,24 @@
 // Heavy hitters, where there are any, have a group of their own behind these.
 //
 // What focus.routing does in a dozen calls, which cost more than the work where a step has one token.
-// Of many tokens the projections come ready, as one product of matrices.
 
-#include "vectors.h"
+#include "project.h"
 
 extern "C" struct RouteProblem {
-    const float *hidden;      // (batch, tokens, width); or NULL
-    const float *projected;   // NULL, or (batch, tokens, sides * heads * dim)
-    const float *weight;      // (sides * heads * dim, width)
-    const float *centroids;   // (sides, heads, dim, groups)
+    const void *hidden;       // (batch, tokens, width) float32, or bfloat16
+    const float *projection;  // (sides, heads, width, dim), dim a multiple of LANES
+    const float *centroids;   // (sides, heads, groups, dim)
     const float *potentials;  // (sides, heads, groups)
     const float *taken_at;    // NULL, or (heads or query heads, groups): see route.py
     const float *heavy_weight;  // NULL, or (heads, width), of normalised states
     const float *heavy_bias;    // (heads)
-    const float *heavy;         // NULL, or (batch, tokens, heads): scores of heavy hitters, ready
     uint8_t *query;  // (batch, heads or query heads, tokens, columns), 1 for a member
     uint8_t *key;    // (batch, heads, tokens, columns)
     int64_t batch, tokens, width, sides, heads, dim, groups, columns, query_top, key_top, cosine;
-    int64_t threads;
+    int64_t bfloat16, threads;
 };
 
-static float dot(const float *a, const float *b, int64_t n) {
-    Vec sum = {};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) sum += load(a + i) * load(b + i);
-    float rest = total(sum);
-    for (; i < n; i++) rest += a[i] * b[i];
-    return rest;
-}
-
-static void normalise(const float *from, int64_t n, float *to) {
-    double mean = 0, square = 0;
-    for (int64_t i = 0; i < n; i++) mean += from[i];
-    mean /= n;
-    for (int64_t i = 0; i < n; i++) square += (from[i] - mean) * (from[i] - mean);
-    const float scale = (float)(1 / sqrt(square / n + 1e-5));  // as torch's layer_norm
-    for (int64_t i = 0; i < n; i++) to[i] = (float)(from[i] - mean) * scale;
-}
+static const float SMALL = 1e-12f;  // a norm's least, as in torch's normalize
 
 // Up to LANES tokens, one a lane, so that neither scores nor the largest of them need sums or
 // comparisons across a vector.
@@ -54,23 +35,22 @@ struct Room {  // of a thread; a row is of LANES numbers
 
 // Of routed projections (the block's, `stride` numbers from token to token) and centroids.
 static void score(const RouteProblem &p, const Block &block, const float *routed, int64_t stride,
-                  int64_t unit, const Room &room) {
-    const float *centroids = p.centroids + unit * p.dim * p.groups;
-    float norms[LANES];
-    store(norms, all(1));
+                  int64_t unit, const float *centroids, const Room &room) {
+    centroids += unit * p.groups * p.dim;
     if (block.count < LANES) memset(room.shares, 0, p.dim * LANES * sizeof(float));
     for (int lane = 0; lane < block.count; lane++) {
         const float *own = routed + lane * stride + unit * p.dim;
-        const float norm = p.cosine ? sqrtf(dot(own, own, p.dim)) : 1;
-        norms[lane] = norm > 1e-12f ? norm : 1e-12f;  // as torch's normalize
         for (int64_t d = 0; d < p.dim; d++) room.shares[d * LANES + lane] = own[d];
     }
-    for (int64_t d = 0; d < p.dim; d++)
-        store(room.shares + d * LANES, load(room.shares + d * LANES) / load(norms));
+    Vec square = {}, norm;
+    for (int64_t d = 0; d < p.dim; d++) square += load(room.shares + d * LANES) * load(room.shares + d * LANES);
+    for (int lane = 0; lane < LANES; lane++) norm[lane] = p.cosine ? sqrtf(square[lane]) : 1;
+    norm = larger(norm, all(SMALL));
+    for (int64_t d = 0; d < p.dim; d++) store(room.shares + d * LANES, load(room.shares + d * LANES) / norm);
     for (int64_t g = 0; g < p.groups; g++) {
         Vec sum = all(p.potentials[unit * p.groups + g]);
         for (int64_t d = 0; d < p.dim; d++)
-            sum += load(room.shares + d * LANES) * centroids[d * p.groups + g];
+            sum += load(room.shares + d * LANES) * centroids[g * p.dim + d];
         store(room.scores + g * LANES, sum);
     }
 }
@@ -121,7 +101,7 @@ static void mark_heavy(const RouteProblem &p, const Block &block, const float *s
 // Tokens from number `first` of all sequences' on; routed: their projections; heavy: NULL, or scores
 // of heavy hitters.
 static void route_block(const RouteProblem &p, int64_t first, const float *routed,
-                        const float *heavy, const Room &room) {
+                        const float *heavy, const float *centroids, const Room &room) {
     const int64_t query_sides = p.sides > 1 ? p.sides - 1 : 1, stride = p.sides * p.heads * p.dim;
     Block block;
     block.count = (int)(p.batch * p.tokens - first < LANES ? p.batch * p.tokens - first : LANES);
@@ -129,7 +109,7 @@ static void route_block(const RouteProblem &p, int64_t first, const float *route
         block.sequence[i] = (first + i) / p.tokens, block.token[i] = (first + i) % p.tokens;
     for (int64_t side = 0; side < p.sides; side++)
         for (int64_t head = 0; head < p.heads; head++) {
-            score(p, block, routed, stride, side * p.heads + head, room);
+            score(p, block, routed, stride, side * p.heads + head, centroids, room);
             const int64_t routing = head * query_sides + side;
             if (side < query_sides)
                 mark_largest(p, block, room, groups_of(p, routing), p.query, routing,
@@ -141,48 +121,39 @@ static void route_block(const RouteProblem &p, int64_t first, const float *route
         mark_heavy(p, block, heavy, head, query_sides);
 }
 
-static void project(const RouteProblem &p, float *states, float *routed, float *heavy) {
-    const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
-    for (int64_t n = 0; n < tokens; n++) {
-        const float *from = p.hidden + n * p.width;
-        if (p.cosine)
-            normalise(from, p.width, states + n * p.width);
-        else
-            memcpy(states + n * p.width, from, p.width * sizeof(float));
+// Centroids as scores take them.
+static void read_centroids(const RouteProblem &p, float *to) {
+    for (int64_t row = 0; row < p.sides * p.heads * p.groups; row++, to += p.dim) {
+        const float *from = p.centroids + row * p.dim, norm = p.cosine ? sqrtf(dot(from, from, p.dim)) : 1;
+        for (int64_t d = 0; d < p.dim; d++) to[d] = from[d] / (norm > SMALL ? norm : SMALL);
     }
-#pragma omp parallel for schedule(static) num_threads((int)p.threads)
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t n = 0; n < tokens; n++)
-            routed[n * rows + row] = dot(states + n * p.width, p.weight + row * p.width, p.width);
-    for (int64_t n = 0; p.heavy_weight && !p.heavy && n < tokens; n++)
-        for (int64_t head = 0; head < p.heads; head++)
-            heavy[n * p.heads + head] = p.heavy_bias[head] +
-                dot(states + n * p.width, p.heavy_weight + head * p.width, p.width);
 }
 
 // A Status.
 extern "C" int focus_route(const RouteProblem *problem) {
     const RouteProblem &p = *problem;
-    const int64_t rows = p.sides * p.heads * p.dim, tokens = p.batch * p.tokens;
-    const int64_t own = p.projected ? 0 : tokens * (p.width + rows + p.heads);
+    const int64_t units = p.sides * p.heads, rows = units * p.dim, tokens = p.batch * p.tokens;
     const int64_t each = (p.dim + 2 * p.groups) * LANES, blocks = (tokens + LANES - 1) / LANES;
-    float *room = (float *)malloc((own + p.threads * each) * sizeof(float));
+    const int64_t heads = p.heavy_weight ? p.heads : 0;
+    const int64_t size = tokens * (rows + heads) + rows * p.groups + p.threads * each;
+    float *room = (float *)malloc(size * sizeof(float));
     if (!room) return NO_MEMORY;
-    const float *routed = p.projected ? p.projected : room + tokens * p.width;
-    float *found = room + tokens * (p.width + rows);
-    if (!p.projected) project(p, room, room + tokens * p.width, found);
-    const float *heavy = p.heavy ? p.heavy : p.heavy_weight ? found : NULL;
+    float *routed = room, *heavy = routed + tokens * rows, *centroids = heavy + tokens * heads;
+    const ProjectProblem projection = {p.hidden, p.projection, p.heavy_weight, p.heavy_bias, routed, heavy,
+                                       tokens, p.width, units, p.dim, heads, p.cosine, p.bfloat16, p.threads};
+    const int status = focus_project(&projection);
+    read_centroids(p, centroids);
     const int64_t every = tokens * p.heads * p.columns;
     memset(p.query, 0, every * (p.sides > 1 ? p.sides - 1 : 1));
     memset(p.key, 0, every);
     const int64_t share = (blocks + p.threads - 1) / p.threads;
 #pragma omp parallel for schedule(static) num_threads((int)p.threads) if (blocks > 1)
     for (int64_t part = 0; part < p.threads; part++) {
-        float *at = room + own + part * each, *scores = at + p.dim * LANES;
+        float *at = centroids + rows * p.groups + part * each, *scores = at + p.dim * LANES;
         const Room mine = {at, scores, (int32_t *)(scores + p.groups * LANES)};
-        for (int64_t n = part * share; n < blocks && n < (part + 1) * share; n++)
-            route_block(p, n * LANES, routed + n * LANES * rows, heavy, mine);
+        for (int64_t n = part * share; status == DONE && n < blocks && n < (part + 1) * share; n++)
+            route_block(p, n * LANES, routed + n * LANES * rows, heads ? heavy : NULL, centroids, mine);
     }
     free(room);
-    return DONE;
+    return status;
 }
