@@ -1,8 +1,8 @@
 """Attention of new tokens over a past, exactly as the hard mask says.
 
 A query reads about k*T/K + window keys. On a CPU with a compiler one compiled call, and on CUDA
-Triton's kernels, file the new tokens and read what each query keeps where it lies; elsewhere the
-keys of a few queries are gathered, and many queries read all keys under a mask.
+Triton's kernels, file the new tokens and read what each query keeps where it lies; elsewhere every
+query reads all keys under a mask.
 
 Shape suffixes: B batch, H query heads, Hk key heads, R routings of queries (1, Hk or H), M new
 tokens, D head dimension, K groups, E further keys of a query.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from focus.attention.checks import is_finite
-from focus.attention.gathered import gathered, masked, most_keys
+from focus.attention.masked import masked
 from focus.attention.native import step
 from focus.attention.past import Past
 from focus.attention.rule import Rule
@@ -90,7 +90,7 @@ def decode_attention(
     _check(query, key, value, query_groups, key_groups, past)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     start = past.seen
-    call = _compiled if step.computes(query) else _anywhere
+    call = step.attend if step.computes(query) else _anywhere
     if triton.computes(query, key_groups):
         call = triton.attend
     try:
@@ -105,9 +105,6 @@ def decode_attention(
     return out, kept
 
 
-_compiled = step.attend
-
-
 def _anywhere(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
               past: Past, extra: Tensor | None, real: Tensor | None, scale: float,
               softcap: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -117,9 +114,7 @@ def _anywhere(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, k
     if on_cpu and not all(is_finite(each, real) for each in (query, key, value)):
         raise ValueError(step.REFUSED)
     past.append(key, value, key_groups, real)
-    few = query.shape[2] * most_keys(query_groups, extra, past) <= past.seen
-    way = gathered if few or query.shape[2] == 1 else masked
-    return way(query, query_groups, extra, past, scale, softcap)
+    return masked(query, query_groups, extra, past, scale, softcap)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import focus.attention.decode as decode_module
 import focus.attention.past as past_module
-from focus.attention import gathered
+from focus.attention import masked
 from focus.attention.bits import pack, unpack
 from focus.attention.dense import attend
 from focus.attention.past import Past
@@ -97,7 +97,7 @@ def test_buffers_and_lists_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_queries_are_masked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered, "MASK_ENTRIES", 2000)
+    monkeypatch.setattr(masked, "MASK_ENTRIES", 2000)
     case = Case(Rule(5, 2, 40, 4, 2, 1), padded=True, extra=3, routings=4)
     assert torch.allclose(case.run([20, 40])[0], case.expected(), atol=1e-12)
 

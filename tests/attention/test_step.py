@@ -28,8 +28,8 @@ def test_compiled_steps_are_the_definition(
 ) -> None:  # fmt: skip
     """Whole vectors of the head dimension, so that every step is the kernel's."""
     steps = []
-    attended = decode_module._compiled
-    monkeypatch.setattr(decode_module, "_compiled", lambda *x: steps.append(0) or attended(*x))
+    attended = decode_module.step.attend
+    monkeypatch.setattr(decode_module.step, "attend", lambda *x: steps.append(0) or attended(*x))
     for window, sinks, limit, (groups, of_query, of_key) in GRID:
         rule = Rule(window, sinks, limit, groups, of_query, of_key)
         case = Case(rule, dtype=dtype, **{"dim": 16, **changes})
