@@ -88,8 +88,8 @@ class FocusCacheLayer(CacheLayerMixin):
         return key_states, value_states
 
     def router_weights(self, router: Router) -> RouterWeights | None:
-        """The router's parameters as the steps read them: as they were when this cache began. None
-        where accelerate has offloaded them, which brings them for the router's own call alone."""
+        """The router's parameters as the steps read them. None where accelerate has offloaded them,
+        which brings them for the router's own call alone."""
         if self._router_weights is None and not router.centroids.is_meta:
             self._router_weights = router.weights().kept()
         return self._router_weights

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+WIDEST = 16  # numbers of a processor's vector
+
 
 class RouterWeights(NamedTuple):
     """A router's parameters.
@@ -47,11 +49,20 @@ class RouterWeights(NamedTuple):
         return self.projection.is_cpu
 
     def kept(self) -> RouterWeights:
-        """The same for many steps: without gradients, and as they are now though others may take
-        their place."""
+        """The same for many steps, without gradients."""
         projection, centroids = self.projection.detach(), self.centroids.detach()
-        own = RouterWeights(projection, centroids, self.potentials.detach(), self.cosine)
+        own = self._replace(projection=projection, centroids=centroids).padded()
         return own if self.on_cpu else own._replace(made=(own.weight, own.columns))
+
+    def padded(self) -> RouterWeights:
+        """The same with zeros behind the routing dimensions, which come in vectors on a CPU: no
+        score changes."""
+        more = -self.projection.shape[3] % WIDEST
+        if not (more and self.on_cpu):
+            return self
+        with torch.no_grad():
+            projection, centroids = (F.pad(x, (0, more)) for x in self[:2])
+        return self._replace(projection=projection, centroids=centroids)
 
     def scores(self, hidden_BTE: Tensor) -> Tensor:
         """(B, S, Hr, T, K), float32 or wider.

@@ -87,6 +87,12 @@ def test_a_token_is_projected_to_the_bit_alike_whichever_others_come_with_it(thr
         torch.set_num_threads(before)
 
 
+def test_no_tokens() -> None:
+    found, scores = project(torch.ones(2, 0, 64), torch.ones(1, 64, 16), True)
+    assert found.shape == (2, 0, 16)
+    assert scores.shape == (2, 0, 0)
+
+
 def test_what_it_does_not_compute() -> None:
     with pytest.raises(RuntimeError, match="focus_project"):
         project(states(1, 20, 64, torch.float32), torch.ones(1, 64, 2), True)

@@ -6,19 +6,19 @@
 namespace {
 
 #if defined(__AVX__) && !defined(__AVX512F__)
-enum { ROWS = 4, UNITS = 3 };  // tokens and units at once: 4 x 3 accumulators of 16 registers
+enum { ROWS = 4, AT_ONCE = 3 };  // tokens and columns: 4 x 3 accumulators of 16 registers
 #else
-enum { ROWS = 8, UNITS = 3 };  // 8 x 3 of 32
+enum { ROWS = 8, AT_ONCE = 3 };  // 8 x 3 of 32
 #endif
 enum {
     FEW = 16,   // tokens for which weights are not packed
     MOST = 64,  // tokens of a share
-    SPAN = 256  // terms that are summed before others
+    SPAN = 128  // terms that are summed before others: a tile's weights stay in the first cache
 };
 
-// Some tokens, some of the units; states (rows, width) are float32.
+// Some tokens and some columns, each LANES dimensions of a unit; states (rows, width) are float32.
 struct Share {
-    int64_t first, rows, unit, units;
+    int64_t first, rows, column, columns;
     float *states;
 };
 
@@ -52,41 +52,43 @@ void normalise(float *row, int64_t n) {
     for (int64_t i = whole; i < n; i++) row[i] *= scale;
 }
 
-// LANES dimensions of R tokens by U units. Sums of many terms would round more than sums of sums.
+// Adds `count` terms of R tokens' U columns; the first ones begin.
 template <int R, int U>
-inline void project_tile(const ProjectProblem &p, const float *states, const float *projection, float *to) {
-    const int64_t apart = p.width * p.dim;
-    for (int64_t begin = 0; begin < p.width; begin += SPAN) {
-        const int64_t end = begin + SPAN < p.width ? begin + SPAN : p.width;
-        Vec sum[R][U] = {};
-        for (int64_t i = begin; i < end; i++, projection += p.dim) {
-            Vec own[U];
-            for (int u = 0; u < U; u++) own[u] = load(projection + u * apart);
-            for (int r = 0; r < R; r++) {
-                const Vec x = all(states[r * p.width + i]);
-                for (int u = 0; u < U; u++) sum[r][u] += x * own[u];
-            }
+inline void project_tile(const ProjectProblem &p, const float *states, const float *const *weights,
+                         int64_t count, bool begins, float *to) {
+    const int64_t stride = p.units * p.dim;
+    Vec sum[R][U] = {};
+    for (int64_t i = 0; i < count; i++) {
+        Vec own[U];
+        for (int u = 0; u < U; u++) own[u] = load(weights[u] + i * p.dim);
+        for (int r = 0; r < R; r++) {
+            const Vec x = all(states[r * p.width + i]);
+            for (int u = 0; u < U; u++) sum[r][u] = fused(x, own[u], sum[r][u]);
         }
-        for (int r = 0; r < R; r++)
-            for (int u = 0; u < U; u++) {
-                float *at = to + (r * p.units + u) * p.dim;
-                store(at, begin ? load(at) + sum[r][u] : sum[r][u]);
-            }
     }
+    for (int r = 0; r < R; r++)
+        for (int u = 0; u < U; u++) {
+            float *at = to + r * stride + u * LANES;
+            store(at, begins ? sum[r][u] : load(at) + sum[r][u]);
+        }
 }
 
 template <int U>
-void project_units(const ProjectProblem &p, const Share &share, int64_t unit, int64_t units) {
+void project_columns(const ProjectProblem &p, const Share &share, int64_t column, int64_t columns) {
     if constexpr (U > 1)
-        if (units < U) return project_units<U - 1>(p, share, unit, units);
-    const float *projection = p.projection + unit * p.width * p.dim;
-    float *to = p.projected + (share.first * p.units + unit) * p.dim;
-    for (int64_t d = 0; d < p.dim; d += LANES) {
+        if (columns < U) return project_columns<U - 1>(p, share, column, columns);
+    const int64_t stride = p.units * p.dim, each = p.dim / LANES;
+    float *to = p.projected + share.first * stride + column * LANES;
+    for (int64_t begin = 0; begin < p.width; begin += SPAN) {
+        const int64_t left = p.width - begin, count = left < SPAN ? left : SPAN;
+        const float *weights[U], *states = share.states + begin;
+        for (int u = 0; u < U; u++)
+            weights[u] = p.projection + ((column + u) / each * p.width + begin) * p.dim + (column + u) % each * LANES;
         int64_t row = 0;
         for (; row + ROWS <= share.rows; row += ROWS)
-            project_tile<ROWS, U>(p, share.states + row * p.width, projection + d, to + row * p.units * p.dim + d);
+            project_tile<ROWS, U>(p, states + row * p.width, weights, count, !begin, to + row * stride);
         for (; row < share.rows; row++)
-            project_tile<1, U>(p, share.states + row * p.width, projection + d, to + row * p.units * p.dim + d);
+            project_tile<1, U>(p, states + row * p.width, weights, count, !begin, to + row * stride);
     }
 }
 
@@ -96,9 +98,10 @@ void project(const ProjectProblem &p, const Share &share) {
     };
     read_states(p, share);
     if (p.normed) normalise_all();
-    const int64_t end = share.unit + share.units;
-    for (int64_t unit = share.unit; unit < end; unit += UNITS) project_units<UNITS>(p, share, unit, end - unit);
-    if (!p.heads || share.unit) return;
+    const int64_t end = share.column + share.columns;
+    for (int64_t column = share.column; column < end; column += AT_ONCE)
+        project_columns<AT_ONCE>(p, share, column, end - column);
+    if (!p.heads || share.column) return;
     if (!p.normed) normalise_all();
     for (int64_t row = 0; row < share.rows; row++)
         for (int64_t head = 0; head < p.heads; head++)
@@ -111,10 +114,12 @@ void project(const ProjectProblem &p, const Share &share) {
 extern "C" int focus_project(const ProjectProblem *problem) {
     const ProjectProblem &p = *problem;
     if (p.dim % LANES) return UNSUPPORTED;
+    if (!p.tokens) return DONE;
     if (p.tokens > FEW && projects_pairs(p)) return project_all_pairs(p);
     const int64_t even = (p.tokens + p.threads - 1) / p.threads, whole = (even + ROWS - 1) / ROWS * ROWS;
     const int64_t rows = whole < MOST ? whole : MOST, parts = (p.tokens + rows - 1) / rows;
-    const int64_t split = parts < p.threads ? p.threads / parts : 1, units = (p.units + split - 1) / split;
+    const int64_t split = parts < p.threads ? p.threads / parts : 1, every = p.units * p.dim / LANES;
+    const int64_t columns = (every + split - 1) / split;
     int missing = 0;
 #pragma omp parallel num_threads((int)p.threads) reduction(| : missing) if (parts * split > 1)
     {
@@ -123,9 +128,9 @@ extern "C" int focus_project(const ProjectProblem *problem) {
 #pragma omp for schedule(static) collapse(2)
         for (int64_t part = 0; part < parts; part++)
             for (int64_t n = 0; n < split; n++) {
-                const int64_t first = part * rows, unit = n * units;
-                const int64_t left = p.tokens - first, more = p.units - unit;
-                const Share share = {first, left < rows ? left : rows, unit, more < units ? more : units, states};
+                const int64_t first = part * rows, column = n * columns;
+                const int64_t left = p.tokens - first, more = every - column;
+                const Share share = {first, left < rows ? left : rows, column, more < columns ? more : columns, states};
                 if (states && more > 0) project(p, share);
             }
         free(states);

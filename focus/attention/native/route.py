@@ -9,14 +9,12 @@ from __future__ import annotations
 import struct
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from focus.attention.native.build import library, places, run
 from focus.scores import RouterWeights
 
 __all__ = ["choose", "library"]
-WIDEST = 16  # a processor's vectors of float32: routing dimensions come in so many
 _PROBLEM = struct.Struct("=9Q13q")  # as in route.cpp
 
 
@@ -26,14 +24,11 @@ def choose(hidden_BTE: Tensor, own: RouterWeights, query_top: int, key_top: int,
     """Fills memberships query (B, Hq, T, C) and key (B, Hr, T, C); arguments as of
     :func:`focus.attention.route.route`."""
     (batch, tokens, width), columns = hidden_BTE.shape, key.shape[3]
-    projection, centroids = own.projection, own.centroids
-    if more := -projection.shape[3] % WIDEST:
-        with torch.no_grad():
-            projection, centroids = F.pad(projection, (0, more)), F.pad(centroids, (0, more))
-    sides, heads, groups, dim = centroids.shape
+    own = own.padded()
+    sides, heads, groups, dim = own.centroids.shape
     hidden = hidden_BTE.float() if hidden_BTE.dtype == torch.float16 else hidden_BTE
-    tensors = (hidden, projection, centroids, own.potentials, taken_at, *(heavy or (None, None)),
-               query, key)  # fmt: skip
+    tensors = (hidden, own.projection, own.centroids, own.potentials, taken_at,
+               *(heavy or (None, None)), query, key)  # fmt: skip
     held = [None if x is None else x.contiguous() for x in tensors]  # until the call has returned
     problem = _PROBLEM.pack(
         *places(held), batch, tokens, width, sides, heads, dim, groups, columns, query_top, key_top,

@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
+#endif
+#if defined(__AVX512F__)
 enum { LANES = 16, COLUMNS = 4 };  // 6 x 4 accumulators of 32 registers
 #elif defined(__AVX__)
 enum { LANES = 8, COLUMNS = 2 };  // 6 x 2 of 16
@@ -33,6 +35,17 @@ static inline void store(float *p, Vec x) { *(LooseVec *)p = x; }
 static inline Vec all(float x) { return x - Vec{}; }
 static inline Vec select(Ints where, Vec yes, Vec no) {
     return (Vec)((where & (Ints)yes) | (~where & (Ints)no));
+}
+
+// a * b + c, rounded once where the processor can: compilers do so or not by what stands around it.
+static inline Vec fused(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
 }
 static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 
