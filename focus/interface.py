@@ -247,9 +247,8 @@ def _one_more(x: Inputs, layer: LayerCall, router: Router, past: Past) -> Tensor
 def _route(layer: LayerCall, router: Router, real: Tensor | None,
            weights: RouterWeights | None = None) -> Memberships:  # fmt: skip
     """Hard memberships of the call's tokens."""
-    found: Memberships = router(
-        layer.hidden, real, mask=layer.call.settings.config, weights=weights
-    )
+    config = layer.call.settings.config
+    found: Memberships = router(layer.hidden, real, mask=config, weights=weights)
     return found
 
 

@@ -141,7 +141,10 @@ extern "C" int focus_route(const RouteProblem *problem) {
     float *routed = room, *heavy = routed + tokens * rows, *centroids = heavy + tokens * heads;
     const ProjectProblem projection = {p.hidden, p.projection, p.heavy_weight, p.heavy_bias, routed, heavy,
                                        tokens, p.width, units, p.dim, heads, p.cosine, p.bfloat16, p.threads};
-    const int status = focus_project(&projection);
+    if (const int status = focus_project(&projection); status != DONE) {
+        free(room);
+        return status;
+    }
     read_centroids(p, centroids);
     const int64_t every = tokens * p.heads * p.columns;
     memset(p.query, 0, every * (p.sides > 1 ? p.sides - 1 : 1));
@@ -151,9 +154,9 @@ extern "C" int focus_route(const RouteProblem *problem) {
     for (int64_t part = 0; part < p.threads; part++) {
         float *at = centroids + rows * p.groups + part * each, *scores = at + p.dim * LANES;
         const Room mine = {at, scores, (int32_t *)(scores + p.groups * LANES)};
-        for (int64_t n = part * share; status == DONE && n < blocks && n < (part + 1) * share; n++)
+        for (int64_t n = part * share; n < blocks && n < (part + 1) * share; n++)
             route_block(p, n * LANES, routed + n * LANES * rows, heads ? heavy : NULL, centroids, mine);
     }
     free(room);
-    return status;
+    return DONE;
 }

@@ -36,6 +36,7 @@ static inline Vec all(float x) { return x - Vec{}; }
 static inline Vec select(Ints where, Vec yes, Vec no) {
     return (Vec)((where & (Ints)yes) | (~where & (Ints)no));
 }
+static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 
 // a * b + c, rounded once where the processor can: compilers do so or not by what stands around it.
 static inline Vec fused(Vec a, Vec b, Vec c) {
@@ -47,7 +48,6 @@ static inline Vec fused(Vec a, Vec b, Vec c) {
     return a * b + c;
 #endif
 }
-static inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 
 static inline Ints counting() {
     Ints x;
