@@ -160,7 +160,7 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
     if own.empty:
         return {}
     found = statistics.two_way(own.to_numpy(), results.confidence)
-    evidence = only(results.readings["groups"], cell=cell.name)["evidence"].iloc[0]
+    evidence = results.rows_of(cell.name, "groups")["evidence"].iloc[0]
     row = {**columns(found, "largest", "largest_"), "documents": found.documents,
            "groups_evidence": evidence}  # fmt: skip
     both = own.index.intersection(base.index)  # seeds
@@ -172,7 +172,7 @@ def largest(results: Results, cell: Cell, default: Cell) -> dict[str, Any]:
 
 def shares(results: Results, cell: Cell) -> pd.DataFrame:
     """Percent of the tokens in the largest group: a row a seed, a column a document."""
-    own = only(results.readings["groups"], cell=cell.name)
+    own = results.rows_of(cell.name, "groups")
     own = own.assign(share=100 * own["largest_group"].astype(float))
     return own.pivot_table("share", "seed", ["document", "sha"])
 
@@ -226,7 +226,7 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
 
 def _recipe(results: Results) -> dict[str, Any]:
     """Our recipe, which balances keys alone, by a reading of its groups; {} without one."""
-    cell, own = results.cells.get(BALANCED), only(results.readings["groups"], cell=BALANCED)
+    cell, own = results.cells.get(BALANCED), results.rows_of(BALANCED, "groups")
     if cell is None or own.empty:
         return {}
     known: dict[str, Any] = {

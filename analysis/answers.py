@@ -52,8 +52,8 @@ def _scores(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]
 def asked(results: Results, cell: Cell,
           base: Cell) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:  # fmt: skip
     """What a row is of, and its questions, each beside the base's answer to it."""
-    frame = results.readings["benchmarks"]
-    own, theirs = only(frame, cell=cell.name), only(frame, cell=base.name, condition="full")
+    own, theirs = (results.rows_of(each.name, "benchmarks") for each in (cell, base))
+    theirs = only(theirs, condition="full")
     both = own.merge(theirs, on=["reading", "shots", *QUESTION], suffixes=("", "_base"))
     both = both.assign(exposure=exposed(both, cell))
     by = ["reading", "shots", "condition", "budget"]
@@ -116,8 +116,7 @@ def tasks(results: Results) -> pd.DataFrame:
 
 
 def _tasks(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
-    frame = results.readings["ruler"]
-    own, theirs = (only(frame, cell=each.name) for each in (cell, base))
+    own, theirs = (results.rows_of(each.name, "ruler") for each in (cell, base))
     for (length, _, budget), ours in own.groupby(["length", "condition", "budget"], sort=False):
         same = only(theirs, length=length)
         same = same[(same["condition"] == "full") | (same["budget"] == budget)]

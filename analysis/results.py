@@ -177,12 +177,13 @@ class Results:
         return self.readings["perplexity"]
 
     @cached_property
-    def _by_cell(self) -> dict[str, pd.DataFrame]:
-        return {str(name): own for name, own in self.rows.groupby("cell", sort=False)}
+    def _by_cell(self) -> dict[str, dict[str, pd.DataFrame]]:
+        return {kind: {str(name): own for name, own in frame.groupby("cell", sort=False)}
+                for kind, frame in self.readings.items()}  # fmt: skip
 
-    def rows_of(self, cell: str) -> pd.DataFrame:
-        """Rows of one cell."""
-        return self._by_cell.get(cell, self.rows.head(0))
+    def rows_of(self, cell: str, kind: str = "perplexity") -> pd.DataFrame:
+        """Rows of one cell, of a kind of reading."""
+        return self._by_cell[kind].get(cell, self.readings[kind].head(0))
 
     @cached_property
     def training(self) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from analysis import claims, ladder, tables
 from analysis.pages import pairs
 from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
+from analysis.rules.lora import rate_of
 from analysis.rules.table7 import paper_way
 from analysis.words import NONE
 
@@ -29,7 +30,6 @@ MARK = "| "  # of a line of a table: what is claimed, what was seen, where to lo
 NAMES = {
     "one": "k1.symmetric.sinkhorn", "two": "k2.symmetric.sinkhorn",  # budgets of the paper's setup
     "lora": "lora4_steps-learning_rate0.0001",  # of the paper's Table 4
-    "rank16": "lora16_steps-learning_rate0.0005",
     "gentle": "lora4_steps-learning_rate1e-05",
     "tried": ["softmax", "softmax_x5", "stop_gradient", "ema", "recluster"],  # by the paper
 }  # fmt: skip
@@ -114,6 +114,7 @@ def places(results: Results, row: Any) -> dict[str, Any]:
             against="ruler_adapted"),
         "score": lambda cell, reading="benchmarks", against="answers_pretrained", texts="all four":
             row("benchmarks", cell=cell, reading=reading, against=against, texts=texts),
+        "rank16": lambda: rate_of(results, "lora16_steps").name,  # best on validation plays
         "longest": lambda cell: row("lengths", cell=cell, context=8192),
         "attention": lambda method, length, groups, kept: row(
             "speed", whose="ours", direction="forward", device="cpu", method=method, length=length,

@@ -187,7 +187,7 @@ def evenness(results: Results, column: str) -> tuple[pd.Series, pd.DataFrame]:
     """By document, and the rows that tell: percent of the tokens in the smallest or the largest
     group; the mean confidence, a share, of the default of the ablations."""
     if column == "confidence":
-        own = only(results.readings["groups"], cell="ablate")
+        own = results.rows_of("ablate", "groups")
         return own.groupby(["document", "sha"])["confidence"].mean(), own
     own = need(only(contents.right(results), by="groups"))
     by_layer = own.groupby(["document", "sha", "layer"])["members"]

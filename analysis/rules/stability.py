@@ -197,7 +197,7 @@ def converged(results: Results, limits: Tolerances) -> Outcome:
         f"{row['largest']:.0f}% of the tokens in the largest of {own.method['num_groups']} "
         f"groups after {few} iterations, {points(row)} against {many:,}; same routers"
     )
-    found = only(results.readings["groups"], cell=cell.name)
+    found = results.rows_of(cell.name, "groups")
     known = {**row, "cell": cell.name, "evidence": found["evidence"].iloc[0]}
     return Outcome(verdict, why, **shares, **facts(known, results))
 
