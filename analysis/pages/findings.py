@@ -183,8 +183,8 @@ def none_purer(rows: Any) -> str:
 
 
 def _plain(number: float, digits: int) -> str:
-    text = f"{number:.{digits}f}"
-    return (text.removeprefix("-") if float(text) == 0 else text).replace("-", MINUS)
+    text = f"{number:,.{digits}f}"
+    return (text if round(number, digits) else text.removeprefix("-")).replace("-", MINUS)
 
 
 def _ends(row: pd.Series, column: str, digits: int, scale: float) -> str:
