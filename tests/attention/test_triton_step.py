@@ -29,9 +29,9 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
      (Rule(5, 2, None, 4, 3, 3), 2, False), (Rule(60, 0, None, 4, 1, 1), 1, False)],
 )  # fmt: skip
 def test_every_step_is_the_definition(rule: Rule, routings: int, padded: bool) -> None:
-    case = Case(rule, tokens=22, routings=routings, padded=padded, extra=routings - 1,
+    case = Case(rule, tokens=30, routings=routings, padded=padded, extra=routings - 1,
                 dtype=torch.float32)  # fmt: skip
-    out, total, _ = case.run([14, 1, 3, 1, 3])
+    out, total, _ = case.run([22, 1, 3, 1, 3])
     assert torch.allclose(out, case.expected(), atol=2e-6)
     assert total == int(case.kept().sum())
 
@@ -39,8 +39,8 @@ def test_every_step_is_the_definition(rule: Rule, routings: int, padded: bool) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_softcap_and_head_layouts(dtype: torch.dtype) -> None:
     for changes in ({"key_heads": 4, "routings": 4}, {"key_heads": 1}, {"batch": 3, "dim": 24}):
-        case = Case(Rule(5, 2, None, 4, 1, 1), tokens=20, dtype=dtype, **changes)
-        out, _, _ = case.run([14, 1, 1, 3, 1], softcap=3.0)
+        case = Case(Rule(5, 2, None, 4, 1, 1), dtype=dtype, **changes)
+        out, _, _ = case.run([54, 1, 1, 3, 1], softcap=3.0)
         exact = case.expected(softcap=3.0)
         assert torch.allclose(out, exact, atol=2e-6 if dtype == torch.float32 else 4e-3)
 
