@@ -164,8 +164,7 @@ def distances(results: Results) -> pd.DataFrame:
 
 def apart(results: Results, one: str, other: str, before: int) -> statistics.Interval:
     """How much further one cell's answers are than another's, paired by question; or Missing."""
-    read = (need(only(results.readings["chat"], cell=each, before=before))
-            for each in (one, other))  # fmt: skip
+    read = (need(only(results.rows_of(each, "chat"), before=before)) for each in (one, other))
     own, theirs = (wide(rows, rows["divergence"], ["document"]).mean(0) for rows in read)
     return statistics.two_way(own - theirs, results.confidence)
 

@@ -160,9 +160,9 @@ def positions(results: Results) -> pd.DataFrame:
 
 def _by_position(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
     """Rows of one cell against a full model."""
-    frame = results.readings["positions"]
-    own = only(frame, cell=cell.name, experiment=LINES, condition="hard")
-    theirs = only(frame, cell=base.name, condition="full")
+    own, theirs = (results.rows_of(each.name, "positions") for each in (cell, base))
+    own = only(own, experiment=LINES, condition="hard")
+    theirs = only(theirs, condition="full")
     rows = []
     for (budget, position), ours in own.groupby(["budget", "position"], sort=False):
         same = only(theirs, position=position)

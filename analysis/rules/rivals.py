@@ -227,7 +227,7 @@ def _spread(results: Results, frame: pd.DataFrame) -> dict[str, list[float]]:
     spread, half = [], []
     for row in frame.to_dict("records"):
         own = only(results.rows, **{name: row[name] for name in SAME})
-        base = only(results.rows, cell=row["against"], reading=row["reading"], texts=row["texts"],
+        base = only(results.rows_of(row["against"]), reading=row["reading"], texts=row["texts"],
                     condition="full")  # fmt: skip
         own, base = in_common(own, base)
         seeds = [change(each, base, results.confidence)["change"]

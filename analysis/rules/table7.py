@@ -180,7 +180,7 @@ def soft_against_hard(results: Results, limits: Tolerances) -> Outcome:
     row = paper_way(results, 2)
     if results.cells[row["cell"]].method.get("gate") != "eq2":
         raise Missing
-    own = only(results.rows, cell=row["cell"], reading=row["reading"], texts=row["texts"])
+    own = only(results.rows_of(row["cell"]), reading=row["reading"], texts=row["texts"])
     soft = need(only(own, condition="soft"))
     gap = change(only(own, budget=row["budget"]), soft, results.confidence)
     limit = limits.same_ppl
