@@ -20,7 +20,8 @@ from focus.masks import refuse_keywords, refuse_one_row, refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
-CACHE = ("past_key_values", "layer_past")  # what attention modules call it
+# What attention modules call it: from transformers 5.24 on, before, and in GPT-NeoX.
+CACHE = ("cache", "past_key_values", "layer_past")
 
 
 @dataclass(eq=False, slots=True)

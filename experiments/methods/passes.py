@@ -96,7 +96,7 @@ def watched(
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
     ids = args[0] if args else kwargs.get("input_ids")
     shown = kwargs["inputs_embeds"] if ids is None else ids
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.get("cache", kwargs.get("past_key_values"))  # its name until transformers 5.23
     batch, new = shown.shape[:2]
     tokens = new + (0 if cache is None else int(cache.get_seq_length()))
     real = kwargs.get("attention_mask")
