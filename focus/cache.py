@@ -49,8 +49,9 @@ def adopt(cache: Any, index: int) -> FocusCacheLayer:
         return layers[index]
     if getattr(cache, "offloading", False):
         raise ValueError(OFFLOADED)
-    kind = getattr(cache, "layer_class_to_replicate", None)
-    while len(layers) <= index and kind is not None:
+    # Of layers that use another one's keys, transformers 5.17 knows no place.
+    kind = getattr(cache, "layer_class_to_replicate", None) or DynamicLayer
+    while len(layers) <= index:
         layers.append(kind())
     layer = layers[index]
     if type(layer) is DUMMY:  # under Focus it has keys of its own: their groups are

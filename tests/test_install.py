@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,21 @@ def test_the_library_runs_alone_and_tells_once_that_there_is_no_compiler(
     assert suite.strip() == "False"
     assert (installed / "focus/py.typed").is_file()
     assert done.stderr.count("there is no C++ compiler") == 1
+
+
+def test_with_the_oldest_transformers_that_is_allowed(tmp_path: Path) -> None:
+    """Keywords of its models have had other names: the cache's, until 5.23."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (named,) = (each for each in project["dependencies"] if each.startswith("transformers>="))
+    oldest = named.removeprefix("transformers>=") + ".0"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--target", tmp_path, f"transformers=={oldest}"], check=True,
+                   capture_output=True)  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", "import transformers as t; print(t.__version__)"],
+                          capture_output=True, text=True, env=environment, check=True)  # fmt: skip
+    assert told.stdout.strip() == oldest
+    tests = ["tests/test_architectures.py", "-k", "computes_what_it_computed"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *tests, "-p", "no:cacheprovider"],
+                          cwd=ROOT, capture_output=True, text=True, env=environment)  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]

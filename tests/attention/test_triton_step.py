@@ -15,11 +15,11 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small blocks and several programs of a query, which short texts would not need."""
+    """Blocks so small that two programs of a query read several each, even of a short text."""
     monkeypatch.setattr(decode.step, "computes", lambda query: False)
     monkeypatch.setattr(step, "computes", lambda query, groups: query.shape[2] <= step.FEW)
-    monkeypatch.setattr(step, "KEYS", 16)
-    monkeypatch.setattr(step, "_programs", lambda queries, past: 4)
+    monkeypatch.setattr(step, "KEYS", 4)
+    monkeypatch.setattr(step, "_programs", lambda queries, past: 2)
 
 
 @pytest.mark.parametrize(
