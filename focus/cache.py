@@ -21,8 +21,8 @@ DUMMY = getattr(cache_utils, "DummyLayer", None)
 
 
 class FocusCache(DynamicCache):
-    """A key/value cache for an attached model: ``past_key_values=focus.FocusCache()``, or ``cache=``
-    from transformers 5.24 on.
+    """A key/value cache for an attached model: ``past_key_values=focus.FocusCache()``; from
+    transformers 5.24 on also ``cache=``.
 
     It grows with the text and works in every mode and way to generate; what one mode has filled,
     that mode alone continues. A plain ``DynamicCache``, which ``generate`` makes by itself, does as

@@ -6,6 +6,7 @@ Shape suffixes: B batch, Tq queries, Tk keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any, TypeGuard
 
 import torch
@@ -52,11 +53,11 @@ def focus_mask(**asked: Any) -> Tensor | None:
 def one_text(mask_function: Callable[..., Any]) -> Callable[..., Any]:
     """What packed sequences have wrapped, where there is one text a row: compiled code always wraps
     it, as if there were several."""
-    packed, remapped = _parts(mask_function)
-    names = [getattr(part, "__qualname__", "").partition(".")[0] for part in (packed, remapped)]
-    if names != ["packed_sequence_mask_function", "remap_positions_for_packed_sequence"]:
-        return mask_function
-    if bool(packed.__closure__[0].cell_contents.any()):
+    # By name: transformers 5.24 has them in another order than the versions before.
+    part = {_maker(each): each for each in _parts(mask_function)}
+    packed = part.get("packed_sequence_mask_function")
+    remapped = part.get("remap_positions_for_packed_sequence")
+    if packed is None or remapped is None or bool(packed.__closure__[0].cell_contents.any()):
         return mask_function
     found: Callable[..., Any] = remapped.__closure__[0].cell_contents
     return found
@@ -78,8 +79,13 @@ def is_sliding(mask_function: Callable[..., Any]) -> bool:
     takes the explicit mask, so a wrong 'no' only costs memory.
     """
     window, other = _parts(mask_function)
-    name = getattr(window, "__qualname__", "")
-    return other is causal_mask_function and name.startswith("sliding_window_overlay")
+    return other is causal_mask_function and _maker(window) == "sliding_window_overlay"
+
+
+def _maker(function: Any) -> str:
+    """The function that a closure was made in; "" of what is none."""
+    # Compiled by torch 2.15, getattr gives its default for a name that is there.
+    return function.__qualname__.partition(".")[0] if isinstance(function, FunctionType) else ""
 
 
 def _check_padding(attention_mask: Tensor, batch: int) -> None:

@@ -78,6 +78,7 @@ def test_a_model_that_no_gpu_holds_is_read_on_several(tmp_path, monkeypatch, car
     for each in (model, tokenizer):
         each.save_pretrained(tmp_path / "gpt2")
     free = int(gibibytes * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # by their number, on its build
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: group)
