@@ -53,13 +53,15 @@ def focus_mask(**asked: Any) -> Tensor | None:
 def one_text(mask_function: Callable[..., Any]) -> Callable[..., Any]:
     """What packed sequences have wrapped, where there is one text a row: compiled code always wraps
     it, as if there were several."""
-    # By name: transformers 5.24 has them in another order than the versions before.
-    part = {_maker(each): each for each in _parts(mask_function)}
-    packed = part.get("packed_sequence_mask_function")
-    remapped = part.get("remap_positions_for_packed_sequence")
-    if packed is None or remapped is None or bool(packed.__closure__[0].cell_contents.any()):
+    other, packed = _parts(mask_function)
+    if _maker(other) == "packed_sequence_mask_function":  # so in transformers 5.23
+        other, packed = packed, other
+    if _maker(packed) != "packed_sequence_mask_function":
         return mask_function
-    found: Callable[..., Any] = remapped.__closure__[0].cell_contents
+    if bool(packed.__closure__[0].cell_contents.any()):
+        return mask_function
+    remapped = _maker(other) == "remap_positions_for_packed_sequence"  # not in 5.17
+    found: Callable[..., Any] = other.__closure__[0].cell_contents if remapped else other
     return found
 
 
