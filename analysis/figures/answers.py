@@ -24,8 +24,9 @@ CHAT = (
     "How far a model's answers are from the original model's, against its perplexity on plays. "
     "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
     "tokens of a play. Numbers beside the points of LoRA: learning rates. Dotted: models "
-    "that were adapted to books, whose perplexity on plays was not read. Bars: 95% intervals over "
-    "questions and over documents. The paper has no such figure."
+    "that were adapted to books, whose perplexity on plays was not read. Fine-tuning of all "
+    "weights is in the table alone. Bars: 95% intervals over questions and over documents. The "
+    "paper has no such figure."
 )
 RULER = (
     "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
@@ -98,6 +99,7 @@ def distances(results: Results) -> Figure:
             line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
         # What the paper's routers after all steps gain was read on shorter windows.
         elsewhere = every[every["gain"].isna() & (every["role"] != "paper")]
+        elsewhere = elsewhere[elsewhere["cell"].map(lambda name: not fully(results, name))]
         for _, row in only(elsewhere, before=before).iterrows():
             look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
             axis.axhline(
@@ -109,6 +111,12 @@ def distances(results: Results) -> Figure:
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
     style.legend(figure, axes, 2)
     return figure
+
+
+def fully(results: Results, name: str) -> bool:
+    """Whether a cell starts from weights that were all trained, on plays: it is in the table."""
+    start = results.cells.get(results.cells[name].start or "")
+    return start is not None and start.regime.get("name") == "full"
 
 
 def named(cell: Cell) -> str:
