@@ -99,7 +99,8 @@ def distances(results: Results) -> Figure:
             line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
         # What the paper's routers after all steps gain was read on shorter windows.
         elsewhere = every[every["gain"].isna() & (every["role"] != "paper")]
-        elsewhere = elsewhere[elsewhere["cell"].map(lambda name: not fully(results, name))]
+        fully_tuned = elsewhere["cell"].map(lambda name: fully(results, name)).astype(bool)
+        elsewhere = elsewhere[~fully_tuned]
         for _, row in only(elsewhere, before=before).iterrows():
             look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
             axis.axhline(
