@@ -238,11 +238,26 @@ def _run(model: PreTrainedModel, token: object) -> None:
     ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=device)
     cuda = [device] if device.type == "cuda" else []
     # Dropout of a model in training mode must not move the caller's random state.
-    with torch.random.fork_rng(devices=cuda):
+    with torch.random.fork_rng(devices=cuda), _not_packed(model):
         try:
             model.get_decoder()(input_ids=ids, use_cache=False, **{PROBE: token})
         except TypeError as error:
             raise _unsupported(model, f"its forward takes no further keyword ({error})") from error
+
+
+@contextmanager
+def _not_packed(model: PreTrainedModel) -> Iterator[None]:
+    """On a CPU bitsandbytes packs 4-bit weights for inference in the first pass of a module in
+    evaluation mode, and no gradient flows through them from then on."""
+    packable = [module for module in model.modules() if not module.training
+                and hasattr(getattr(module, "weight", None), "quant_state")]  # fmt: skip
+    for module in packable:
+        module.training = True
+    try:
+        yield
+    finally:
+        for module in packable:
+            module.training = False
 
 
 def _objection(layer: AttentionLayer, calls: list[SimpleNamespace], token: object) -> str | None:

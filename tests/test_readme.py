@@ -15,7 +15,7 @@ from analysis.pages import findings
 from analysis.results import Results
 from experiments import settings
 from experiments.sources import models
-from tests.composability.clients import text, tokenizer
+from tests.composability.clients.made import text, tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -59,6 +59,8 @@ CONTRACT: dict[str, tuple[str, tuple[Cell, Cell, Cell]]] = {
     "fsdp2": ("FSDP2 (`fully_shard`), two processes", (ROUNDING, ROUNDING, ROUNDING)),
     "peft_before": ("LoRA on the model, then `attach`", (EXACT, EXACT, EXACT)),
     "peft_after": ("`attach`, then LoRA", (EXACT, EXACT, EXACT)),
+    "quantised": ("weights in 4 bits (bitsandbytes), LoRA beside the routers (QLoRA)",
+                  (ROUNDING, ROUNDING, EXACT)),
     "swapped": ("two LoRA and two Focus adapters on one model, switched between calls",
                 (EXACT, EXACT, EXACT)),
     "deepcopy": ("`copy.deepcopy`", (EXACT, EXACT, EXACT)),

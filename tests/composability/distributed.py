@@ -47,7 +47,7 @@ def _rank(rank: int, world: int, port: int, wrapper: str, folder: str) -> None:
 def step(wrapper: str | None, mode: str) -> Tensor:
     """One forward and backward pass of this process's share of the batch."""
     import focus
-    from tests.composability.clients import attached, ids
+    from tests.composability.clients.made import attached, ids
 
     rank, world = (dist.get_rank(), dist.get_world_size()) if wrapper else (0, 1)
     model = attached().train()
