@@ -8,6 +8,7 @@ settings are no longer those of params.yaml and scales/.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 from functools import cache
@@ -94,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

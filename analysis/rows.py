@@ -47,10 +47,18 @@ def wide(rows: pd.DataFrame, values: pd.Series, units: list[str]) -> np.ndarray:
     return mean.unstack(list(range(1, len(keys)))).to_numpy()  # noqa: PD010 - a third of its time
 
 
-def with_ends(rows: pd.DataFrame) -> pd.DataFrame:
-    """Timings with the ends of their speed-ups over full attention, as it took beside them."""
-    full = rows["speedup"] * rows["median_s"]
-    return rows.assign(low=full / rows["high_s"], high=full / rows["low_s"])
+SHAPE = ["hardware", "device", "length", "heads", "key_heads", "head_dim", "dtype", "direction"]
+
+
+def with_ends(rows: pd.DataFrame, every: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Timings with the ends of their speed-ups over full attention: of their own range, and with
+    ``every`` timing, full attention's among them, of its range, too."""
+    low = high = rows["speedup"] * rows["median_s"]
+    if every is not None and len(every):
+        full = only(every, method="full").drop_duplicates(SHAPE)[[*SHAPE, "low_s", "high_s"]]
+        beside = rows[SHAPE].merge(full, on=SHAPE, how="left").set_index(rows.index)
+        low, high = beside["low_s"].fillna(low), beside["high_s"].fillna(high)
+    return rows.assign(low=low / rows["high_s"], high=high / rows["low_s"])
 
 
 def ends_of(rows: Any, value: str) -> tuple[str, str]:

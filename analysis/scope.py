@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.cells import Cell
+from analysis.cells import WINDOW, Cell
 from analysis.paper import Claim, model_name, paper
 from analysis.results import Results, reading_of
 
@@ -47,6 +47,8 @@ def differences(claim: Claim, cell: Cell, row: Any) -> list[str]:
     wanted = claim.keys.get("context", setting.get("context"))
     if wanted and row["context"] != wanted:
         found.append(f"{row['context']} tokens instead of {wanted}")
+    if (own := cell.window) != setting.get("window", WINDOW):
+        found.append(f"a window of {own} instead of {setting.get('window', WINDOW)}")
     if cell.method.get("gate") != "eq2":
         found.append(f"gate {cell.method.get('gate')} instead of Eq. 2")
     if cell.method.get("routers") != "paper":
@@ -74,6 +76,15 @@ def trained(results: Results, cell: Cell) -> int:
     return steps + trained(results, start)
 
 
+def _steps(results: Results, cell: Cell, read: int | None) -> str:
+    """Training steps in words, with the tokens of a window where they are not those of the
+    reading."""
+    steps, window = trained(results, cell), cell.regime.get("context", read)
+    if not steps:
+        return ""
+    return f"{steps} steps" + (f" of {window} tokens" if window != read else "")
+
+
 def describe(results: Results, cell: Cell | None, evidence: str) -> str:
     """The scale of a row in one line: scale, model, texts, context, steps, seeds."""
     run = results.run_of(evidence)
@@ -82,8 +93,7 @@ def describe(results: Results, cell: Cell | None, evidence: str) -> str:
     if cell is not None:
         parts += [cell.model, " and ".join(reading.get("texts", ()))]
         parts.append(f"T = {reading['context']}" if "context" in reading else "")
-        steps = trained(results, cell)
-        parts.append(f"{steps} steps" if steps else "")
+        parts.append(_steps(results, cell, reading.get("context")))
     seeds = run.get("seeds") or []
     parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "")
     return "; ".join(str(part) for part in parts if part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -40,6 +41,8 @@ def measure(name: str, measurement: Callable[[Run, Settings], None]) -> int:
     Returns:
         The exit status, as of :func:`reported`.
     """
+    about = measurement.__doc__  # --help, and a mistyped option, must not start it
+    argparse.ArgumentParser(prog=name, description=about).parse_args()
     import torch  # these take seconds, and train.py must be quick where it has nothing to do
 
     from experiments import plans, record, settings

@@ -70,6 +70,7 @@ def draw(results: Results) -> Figure:
     frame = only(results.speed, direction="forward")
     frame = need(frame[((frame["k"] == 1) & (frame["probe"] == "symmetric")) |
                        (frame["method"] == "full_other")])  # fmt: skip
+    frame = with_ends(frame, results.speed)
     machines = [rows for _, rows in frame.groupby(MACHINE, sort=False)]
     columns = min(COLUMNS, max(rows["K"].nunique() for rows in machines))
     size = (1.4 + 3.9 * columns, 1.1 + 3.9 * len(machines))
@@ -85,7 +86,7 @@ def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
     first, other = rows.iloc[0], only(rows, method="full_other").sort_values("length")
     axes[0].set_ylabel("times as fast as full attention")
     for axis, (groups, part) in zip(axes, rows.groupby("K"), strict=False):
-        _of_groups(axis, with_ends(part).sort_values("length"), int(groups))
+        _of_groups(axis, part.sort_values("length"), int(groups))
         if len(other):  # of no K
             axis.plot(other["length"], other["speedup"], "-", color=style.GREY, linewidth=1.3,
                       label="full attention, torch's fastest other kernel", zorder=2)  # fmt: skip

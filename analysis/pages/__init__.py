@@ -53,8 +53,8 @@ def caveats(rows: list[claims.Row]) -> str:
     less = sum(FAR_LESS in why and not SHORT.search(why) for why in left)
     told = ""
     if agree and differ:
-        told = (f"The agreement rests on {agree} separate measurements, what is not reproduced on "
-                f"{differ}.")  # fmt: skip
+        told = (f"The rows at reduced scale rest on {agree} separate measurements, those not "
+                f"reproduced on {differ}.")  # fmt: skip
     if short:
         told += f" For {short} of the inconclusive our training was too short."
     if less:

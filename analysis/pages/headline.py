@@ -55,7 +55,7 @@ def elsewhere(results: Results) -> str:
         return ""
     return (
         f" On {int(own['documents'])} documents of other kinds ({', '.join(own['texts'])}), "
-        f"opened once all was fixed: {at(own)}, calibrated {at(more)}.")  # fmt: skip
+        f"opened only after everything was fixed: {at(own)}, calibrated {at(more)}.")  # fmt: skip
 
 
 def table(results: Results) -> str:

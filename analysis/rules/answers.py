@@ -7,7 +7,8 @@ score can change where its mask reaches a question, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -61,12 +62,29 @@ def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
 @rule(
     *(f"{row}.{task}" for row in FOCUS for task in TASKS),
     *(f"table4.focus-k2.{task}" for task in NAMES),
-    refuted="an interval of the difference to the pretrained model's score below zero",
+    refuted="an interval of the difference to the pretrained model's score below zero, and not "
+    "within same_score",
 )
 def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The paper's setup on our model: scores with and without the mask, question by question."""
     own = only(zero_shot(results, window=WINDOW), role="paper", texts=NAMES[claim.column])
-    return kept(need(own).loc[own["questions"].idxmax()], results, limits)
+    found = kept(need(own).loc[own["questions"].idxmax()], results, limits)
+    if claim.id.startswith("table10") and found.verdict == Verdict.ARITHMETIC:
+        return replace(
+            found, verdict=Verdict.INCONCLUSIVE, why=found.why + fewer_keys(claim, results)
+        )
+    if claim.id.startswith("table4"):
+        return replace(found, why=f"{found.why}; two of four groups, where the paper has K = 2")
+    return found
+
+
+def fewer_keys(claim: Claim, results: Results) -> str:
+    """Words where Table 10's number of keys is not that of our mask."""
+    few = row_of(answers.scores(results), texts=NAMES[claim.column],
+                 experiment="answers_magicpig_keys")  # fmt: skip
+    share = "" if few is None else (f", and {few['exposed_questions_percent']:.0f}% of the "
+                                    "questions have more")  # fmt: skip
+    return f"; but Table 10 leaves a query 32 keys, where this window alone has {WINDOW}{share}"
 
 
 def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
@@ -74,8 +92,10 @@ def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
     more points than same_score to change."""
     verdict = Verdict.ARITHMETIC
     if row["exposed_questions_percent"] > limits.same_score:
-        verdict = told(not row["changed_percent"], row["high"] < 0)
-    why = (f"{row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, difference "
+        stays = -limits.same_score <= row["low"] and row["high"] <= limits.same_score
+        verdict = told(stays, row["high"] < 0)
+    why = (f"our model has {row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, "
+           "difference "
            f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask"
            f"{causal(row)} reaches {row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
@@ -199,7 +219,7 @@ def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outc
     """Answers under a mask against the adapted model, judged by the worst of all lengths."""
     own = asked(results, experiment, FULL)
     row, limit = own.sort_values("points").iloc[0], limits.same_score
-    verdict = worst(judged(-each["points_high"], -each["points_low"], limit)
+    verdict = worst(both_ways(results, each, lambda low, high: judged(-high, -low, limit))
                     for _, each in own.iterrows())  # fmt: skip
     why = f"{by_length(own)} (limit -{limit:.0f}){over_tasks(results, row)}"
     return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
@@ -212,7 +232,8 @@ def beyond_control(results: Results, control: str) -> Outcome:
     """Answers under another mask against the recipe's, judged by its best of all lengths."""
     own = asked(results, control, RECIPE)
     row = own.sort_values("points_low").iloc[-1]
-    plain = [judged(each["points_low"], each["points_high"], 0.0) for _, each in own.iterrows()]
+    plain = [both_ways(results, each, lambda low, high: judged(low, high, 0.0))
+             for _, each in own.iterrows()]  # fmt: skip
     more = own["base_distant_density"] - own["distant_density"]
     weighed = [fair(was, each) for was, each in zip(plain, more, strict=True)]
     verdict = worst(weighed)
@@ -233,12 +254,26 @@ def by_task(results: Results, row: pd.Series) -> pd.DataFrame:
 
 def over_tasks(results: Results, row: pd.Series) -> str:
     """Words with the interval over tasks: questions of one task are alike."""
-    tasks = by_task(results, row)
-    if len(tasks) < 2:
+    found = interval_over_tasks(results, row)
+    if found is None:
         return ""
-    found = statistics.mean(tasks["points"], results.confidence)
-    return (f"; intervals are over questions: over the {len(tasks)} tasks {found.low:.1f} to "
+    return (f"; intervals are over questions: over the {found.documents} tasks {found.low:.1f} to "
             f"{found.high:.1f} at {row['length']:,} tokens")  # fmt: skip
+
+
+def interval_over_tasks(results: Results, row: pd.Series) -> statistics.Interval | None:
+    """The difference in points with an interval over tasks, None where there is one task."""
+    tasks = by_task(results, row)
+    return None if len(tasks) < 2 else statistics.mean(tasks["points"], results.confidence)
+
+
+def both_ways(results: Results, row: pd.Series,
+              judge: Callable[[float, float], Verdict]) -> Verdict:  # fmt: skip
+    """The verdict that the interval over questions and that over tasks agree on."""
+    verdict, tasks = judge(row["points_low"], row["points_high"]), interval_over_tasks(results, row)
+    if tasks is not None and judge(tasks.low, tasks.high) != verdict:
+        return Verdict.INCONCLUSIVE
+    return verdict
 
 
 def one_task(results: Results, row: pd.Series) -> str:

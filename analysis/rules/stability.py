@@ -31,6 +31,8 @@ WORDS = {"drift": "centroids moved by {:.2f} of their norm",
          "shift": "hidden states moved by {:.2f} of their norm",
          "lost_rank": "projected tokens lost {:.0%} of their dimensions"}  # fmt: skip
 PLAIN, SINKHORN, LOSSES = "plain softmax", "sinkhorn", "entropy-and-balance-loss"
+WEIGHED = (LOSSES, "balance-weight-x5")
+OWN_WEIGHTS = "it gives no weights of its losses: ours are 0.01"
 CONVERGED = "steady_converged-sinkhorn_iterations1000"
 SEEN = {True: "yes", False: "no", None: "cannot be told"}
 DETACHED = "stop-gradient-on-inputs"
@@ -120,13 +122,18 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
     verdict = told(happens, nothing and (method == SINKHORN or not fewer))
     if verdict == Verdict.NOT_REPRODUCED and (shorter := happened(results, row, limits)):
         verdict, words = Verdict.INCONCLUSIVE, f"{words}; but yes in {shorter}"
+    if verdict == Verdict.NOT_REPRODUCED and results.cells[row["cell"]].role == "small":
+        verdict, words = Verdict.INCONCLUSIVE, f"{words}; of one small model"
+    if method in WEIGHED:
+        words += f"; {OWN_WEIGHTS}"
     if happens and method == SINKHORN:
         verdict, words = semantic(claim, results)
     why = (f"{row['largest']:.0f}% of the tokens in the largest of {row['groups']} groups "
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
            f"alive, {row['agreement']:.1%} of the tokens keep theirs; after {row['steps']} "
            f"steps, {words}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "largest", 1), **known(of_groups(row), results))
+    return Outcome(verdict, why, **interval(row, "largest", 1),
+                   **known(of_groups(row), results, "documents"))  # fmt: skip
 
 
 def happened(results: Results, row: pd.Series, limits: Tolerances) -> str:
@@ -249,7 +256,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
            f"({own['low']:.1f} to {own['high']:.1f}) after {row['steps']} steps; the paper "
            f"{paper:g}% (limit {limits.same_share:g} points){elsewhere}")  # fmt: skip
     if method != SINKHORN:
-        why += "; it gives no weights of its losses: ours are 0.01"
+        why += f"; {OWN_WEIGHTS}"
     return Outcome(verdict, why, **own, **known(of_groups(row), results, "documents"))
 
 

@@ -149,7 +149,9 @@ def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Out
         verdict, why = far_worse(claim, results, row, limits.far_worse)
     else:
         verdict, why = same_sign(claim, results, row, float(theirs["delta"]))
-    why = f"{why}; reduced: {', '.join(apart)}"
+    before = printed("table7", model=claim.keys["model"])  # all of its rows have one base
+    base = before[0]["ppl"] - before[0]["delta"]
+    why = f"{why}, the paper's {theirs['delta'] / base:+.1%}; reduced: {', '.join(apart)}"
     return Outcome(verdict, why, **interval(row), **facts(row, results))
 
 

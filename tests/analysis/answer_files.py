@@ -28,14 +28,16 @@ def write_answers(
     """Some questions, all answered by the pretrained model (or none, where ``right`` is 0), and
     some of them not under another one's mask, the paper's."""
     reading, keys = "many_shot" if shots else "benchmarks", (method or {}).get("keys")
-    masked = block
+    masked, tokens = block, 90
+    if exposure and not keys:  # tokens of which a window of 128 leaves out that share of the pairs
+        tokens = round(128 / (1 - exposure**0.5))
     for block, condition in ((full, "full"), (masked, "hard")):
         wrong = changed if condition == "hard" else 0
         rows = [
             {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
              else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": right,
              "correct_norm": right * (n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
-             "tokens": 90, "exposure": exposure, "keys": keys if condition == "hard" else None}
+             "tokens": tokens, "exposure": exposure, "keys": keys if condition == "hard" else None}
             for n in range(questions)
         ]  # fmt: skip
         hard = {"method": method or PAPER, "against": [full]}
@@ -47,10 +49,10 @@ def write_answers(
 def write_ruler(root: Path, lost: float, *, found: float | None = None, method: Any = RECIPE,
                 lengths: Sequence[int] = (1024, 2048), block: str = "ruler_recipe",
                 against: Sequence[str] = ("ruler_adapted",),
-                kept: float = 0.1) -> None:  # fmt: skip
+                kept: float = 0.1, spared: str = "") -> None:  # fmt: skip
     """Two tasks of four questions: a mask that finds a share of each answer (None: every second
-    answer), the right ones ``lost`` nats per token dearer than under full attention, which is
-    written with the recipe."""
+    answer; of the task ``spared`` all), the right ones ``lost`` nats per token dearer than under
+    full attention, which is written with the recipe."""
     for name in (block, "ruler_adapted") if block == "ruler_recipe" else (block,):
         hard = name == block
         rows = [
@@ -58,7 +60,7 @@ def write_ruler(root: Path, lost: float, *, found: float | None = None, method: 
              "budget": "0.125" if hard else "own", "texts": task,
              "document": str(n), "sha": f"{task}{n}", "length": length, "tokens": 10,
              "nll": 10 * (1 + n + lost * hard),
-             "found": (n % 2 if found is None else found) if hard else 1.0,
+             "found": (n % 2 if found is None else found) if hard and task != spared else 1.0,
              "distant_density": kept if hard else 1.0}
             for task in ("single", "squad") for length in lengths for n in range(4)
         ]  # fmt: skip

@@ -25,6 +25,7 @@ from tests.analysis.rules.writers import (
     TRAINED,
     ablated,
     answers,
+    asked,
     beside_window,
     both,
     counts,
@@ -97,6 +98,18 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("ours.affinity.name", linked(name=0.3, word=0.3)),
         ("ours.rivals", rivals(quest=0.0)),
         ("table1.focus.hellaswag", answers(1, 0.1)),
+        ("table10.focus.hellaswag", answers(0, 0.0)),  # a window of more keys than the paper's
+        ("ours.answers.recipe", asked(0.5, spared="squad")),  # over tasks it includes zero
+        (
+            "table7.gpt2-124m.k1.speedup",  # at a million tokens alone
+            gpu(
+                H200,
+                *(
+                    {"K": 4, "heads": 12, "method": "ours", "speedup": speed, "length": tokens}
+                    for speed, tokens in ((0.2, 1024), (3.8, 2**20))
+                ),
+            ),
+        ),
         ("table9.k.32.centroid_ppl", ablated(0.0, 24.0, wobble=0.1, num_groups=32)),
         ("dominance.softmax-and-balance-loss.dominance_full_ft", cures(("softmax", 13.0, {}))),
         ("table3.lora-r4.hellaswag", lora(0.0, wrong=1)),

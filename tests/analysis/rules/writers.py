@@ -158,10 +158,10 @@ def allocated(change: float, beside: float) -> Writer:
     return write
 
 
-def asked(found: float) -> Writer:
+def asked(found: float, **how: Any) -> Writer:
     """Long-context tasks beside heavy hitters."""
     return lambda results: write_ruler(results.root, 0.1, found=found,
-                                       method=RECIPE | {"heavy_hitters": 0.02})  # fmt: skip
+                                       method=RECIPE | {"heavy_hitters": 0.02}, **how)  # fmt: skip
 
 
 def beside_window(found: float, kept: float = 0.1) -> Writer:
