@@ -76,7 +76,7 @@ def named(cell: Cell, base: Cell) -> dict[str, Any]:
 def exposed(both: pd.DataFrame, cell: Cell) -> pd.Series:
     """Share of causal pairs beyond the window and sinks (of a method with a number of keys, beyond
     that number: fewer are all kept); the reading's own where there is none."""
-    if not {"window", "sinks"} & cell.method.keys():
+    if "window" not in cell.method and cell.role != "longformer":  # whose sinks are its own
         return both["exposure"]
     near = cell.window + int(cell.method.get("sinks", 0))
     near = int(cell.method.get("keys", near))

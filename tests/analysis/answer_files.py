@@ -28,16 +28,14 @@ def write_answers(
     """Some questions, all answered by the pretrained model (or none, where ``right`` is 0), and
     some of them not under another one's mask, the paper's."""
     reading, keys = "many_shot" if shots else "benchmarks", (method or {}).get("keys")
-    masked, tokens = block, 90
-    if exposure and not keys:  # tokens of which a window of 128 leaves out that share of the pairs
-        tokens = round(128 / (1 - exposure**0.5))
+    masked = block
     for block, condition in ((full, "full"), (masked, "hard")):
         wrong = changed if condition == "hard" else 0
         rows = [
             {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
              else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": right,
              "correct_norm": right * (n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
-             "tokens": tokens, "exposure": exposure, "keys": keys if condition == "hard" else None}
+             "tokens": 90, "exposure": exposure, "keys": keys if condition == "hard" else None}
             for n in range(questions)
         ]  # fmt: skip
         hard = {"method": method or PAPER, "against": [full]}

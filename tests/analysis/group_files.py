@@ -41,16 +41,16 @@ def write_groups(root: Path, block: str, largest: float, *, wobble: float = 0.1,
 
 def write_cure(root: Path, mitigation: str, largest: float, *, weights: bool = True,
                steps: int = 60, apart: float = 0.01, base: str = "stable",
-               **last: float) -> None:  # fmt: skip
+               model: str = "smollm2-135m-instruct", **last: float) -> None:  # fmt: skip
     """A joint training that was watched: its groups on documents, and its trace."""
     block = base if mitigation == "sinkhorn" else f"{base}_softmax"
     block = block if weights else f"{base}_routers"
     cell = f"{block}-mitigation{mitigation}"
     regime = JOINT | {"mitigation": mitigation, "weights": weights, "steps": steps}
-    known = {"method": DEFAULT, "regime": regime, "against": [base]}
+    known = {"method": DEFAULT, "regime": regime, "against": [base], "model": model}
     write_groups(root, block, largest, cell=cell, **known)
     folder = root / block / "train" / "seed0" / cell
-    record(folder, model="smollm2-135m-instruct", texts="plays", seed=0, **known)
+    record(folder, texts="plays", seed=0, **known)
     first = {"largest_group": 0.2, "one_plus_cv2": 1.1, "alive": 8, "confidence": 0.9,
              "agreement": 0.95, "drift": 0.0, "shift": 0.0, "rank": 10.0}  # fmt: skip
     end = first | {"drift": 0.5, "shift": 0.5, "rank": 5.0} | last

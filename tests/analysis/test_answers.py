@@ -32,8 +32,11 @@ def test_exposure_goes_by_the_window_of_the_mask(results):
     for block, window in (("answers_paper", 128), ("answers_paper_window", 16)):
         write_answers(results.root, exposure=0.9, block=block,
                       method=PAPER | {"window": window, "sinks": 0})  # fmt: skip
+    alone = {"name": "window", "ngram": 0, "sinks": 0}
+    write_answers(results.root, exposure=0.9, block="answers_longformer", method=alone)
     frame = answers.scores(results).set_index("experiment")
     assert frame.loc["answers_paper", "exposed_pairs_percent"] == 0
+    assert frame.loc["answers_longformer", "exposed_pairs_percent"] == 0
     assert frame.loc["answers_paper_window", "exposed_pairs_percent"] == pytest.approx(
         100 * 74 * 75 / (90 * 91)
     )

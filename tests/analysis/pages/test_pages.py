@@ -188,8 +188,15 @@ def test_what_failed_is_told_as_far_as_there_are_files(results):
     write_masks(results.root, "paper_books_adapted", {"k2.symmetric.sinkhorn": 0.1}, method=PAPER,
                 regime=ROUTERS, start="adapted", against=["adapted"],
                 rows=PAPER_MASK | {"top_k": 2, "distant_density": 0.9})  # fmt: skip
+    assert or_nothing(lambda: findings.told(Results(results.base), "failed")) == NOTHING
+    plays = {"reading": "plays", "texts": "plays"}
+    write_pretrained(results.root, "plays_pretrained", **plays)
+    for block, budget in (("paper", "sinkhorn"), ("paper_sinks", "causal")):
+        write_masks(results.root, block, {f"k2.symmetric.{budget}": 0.1}, method=PAPER,
+                    regime=ROUTERS, against=["plays_pretrained"], **plays)  # fmt: skip
     (told,) = findings.told(Results(results.base), "failed").splitlines()
     assert told.startswith("- **The paper's setup.** Two of its four groups cost +")
+    assert "Then two groups cost 10.0%" in told
 
 
 def test_speed_stands_in_the_row_of_the_configuration_that_was_timed(read):
@@ -244,13 +251,16 @@ def test_a_gpus_speed_is_told_at_every_length(results):
 def test_what_both_cost_on_other_texts_stands_beside_it(read):
     fresh(0.05, -0.02)(read)
     text = headline.sentence(Results(read.base))
-    assert " On 6 documents of other kinds (essays), opened once all was fixed: **+" in text
+    assert (
+        " On 6 documents of other kinds (essays), opened only after everything was fixed: **+"
+        in text
+    )
     assert ", calibrated **" in text
 
 
 def test_what_calibration_brings_stands_beside_the_recipe(read):
     assert "alibrated" not in headline.sentence(read)
-    assert "opened once all was fixed" not in headline.sentence(read)
+    assert "opened only after everything was fixed" not in headline.sentence(read)
     write_masks(read.root, "allocated", {0.125: -0.05}, regime=ROUTERS, start="recipe",
                 method=RECIPE | {"heavy_hitters": 0.02, "allocated": True})  # fmt: skip
     beside = Results(read.base)

@@ -119,6 +119,19 @@ def test_no_rule_is_without_a_case_and_each_says_what_would_refute_it():
         ("groups.notes.assignment.largest_share", holds(0.9)),  # as before any training
         ("table8.recluster-every-100-steps.outcome", cures(SINKHORN, SHAKEN)),  # uneven
         ("table4.lora-r4-lr1e-4.ppl", lora(-0.1)),  # harm may need more steps
+        (
+            "table8.balance-weight-x5.outcome",  # of one small model
+            cures(
+                *(
+                    (
+                        name,
+                        13.0,
+                        {"steps": 4000, "base": "steady", "model": "small-gpt2", "alive": 8.0},
+                    )
+                    for name in ("sinkhorn", "softmax_x5")
+                )
+            ),
+        ),
         ("table8.balance-weight-x5.drift", cures(("softmax_x5", 30.0, {}))),
         ("table8.recluster-every-100-steps.drift", cures(("recluster", 30.0, {"drift": 0.9}))),
         ("table8.sinkhorn.representation", cures(SINKHORN, (*SINKHORN[:2], {"weights": False}))),
