@@ -34,7 +34,8 @@ class Shown(NamedTuple):
 
 FIGURES = {
     "quality": Shown(quality.draw, "Quality against pairs kept", quality.CAPTION),
-    "quality_core": Shown(quality.core, "The same on the core's texts", quality.CAPTION),
+    "quality_core": Shown(quality.core, "Quality against pairs kept, the core's texts",
+                          quality.CORE),
     "kinds": Shown(quality.kinds, "Quality by kind of text", quality.KINDS),
     "rivals": Shown(quality.beside_rivals, "Other methods on the same model", quality.RIVALS),
     "timed": Shown(quality.by_time, "Quality against time", quality.TIMED),

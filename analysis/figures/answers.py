@@ -12,6 +12,7 @@ from analysis.cells import ROLES, Cell, labels
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import Missing, need, only
+from analysis.words import plural
 
 BENCHMARKS = (
     "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
@@ -23,8 +24,8 @@ BENCHMARKS = (
 CHAT = (
     "How far a model's answers are from the original model's, against its perplexity on plays. "
     "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
-    "tokens of a play. Numbers beside the points of LoRA: learning rates. Dotted: models "
-    "that were adapted to books, whose perplexity on plays was not read. Fine-tuning of all "
+    "tokens of a play. Numbers beside the points of LoRA: learning rates. Dotted: what has no "
+    "perplexity on these windows of plays. Fine-tuning of all "
     "weights is in the table alone. Bars: 95% intervals over questions and over documents. The "
     "paper has no such figure."
 )
@@ -32,8 +33,9 @@ RULER = (
     "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
     "answers cost above the same model under full attention. Right: answers every token of which "
     "is the likeliest; RULER lets a model write freely, so its scores are not these. In brackets: "
-    "distant pairs kept. Question in full: the last 128 tokens see every pair. 72 questions at 1K "
-    "and 2K, 36 at 4K, 18 at 8K. Bars: 95% intervals over questions (and seeds, where there are "
+    "distant pairs kept, over the lengths. Question in full: the last 128 tokens see every pair. "
+    "Calibrated ours and other methods are in the table `ruler` and on the page of other methods. "
+    "Bars: 95% intervals over questions (and seeds, where there are "
     "several), paired. None of these figures is the "
     "paper's."
 )
@@ -97,20 +99,22 @@ def distances(results: Results) -> Figure:
             role = str(own["role"].iloc[0])
             look = LORA.get(str(block), role)
             line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
-        # What the paper's routers after all steps gain was read on shorter windows.
-        elsewhere = every[every["gain"].isna() & (every["role"] != "paper")]
+        elsewhere = every[every["gain"].isna()]
         fully_tuned = elsewhere["cell"].map(lambda name: fully(results, name)).astype(bool)
         elsewhere = elsewhere[~fully_tuned]
         for _, row in only(elsewhere, before=before).iterrows():
-            look = {**style.look(row["role"]), "marker": "", "linestyle": ":"}
-            axis.axhline(
-                row["divergence"], label=f"{ROLES[row['role']]} (adapted to books)", **look
-            )
+            # What the paper's routers after all steps gain was read on shorter windows.
+            later = row["role"] == "paper"
+            about = "its 4,000 steps, perplexity not read" if later else "adapted to books"
+            look = style.look("paper_steps" if later else row["role"])
+            axis.axhline(row["divergence"], label=f"{ROLES[row['role']]} ({about})",
+                         **look | {"marker": "", "linestyle": ":"})  # fmt: skip
         axis.axhline(0, color=style.INK, linewidth=1.2)
         axis.set_xlabel("perplexity on plays against the original model (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
     style.legend(figure, axes, 2)
+    style.title(figure, f"{plural(frame['questions'].max(), 'question')}, one seed")
     return figure
 
 
@@ -137,7 +141,7 @@ def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:
     for _, row in rows.dropna(subset=["rate"]).iterrows():
         axis.annotate(f"{row['rate']:g}", (100 * row["gain"], row["divergence"]), xytext=(6, 4),
                       rotation=30, textcoords="offset points", fontsize=7.5, color=style.INK,
-                      zorder=5, bbox={"color": "white", "pad": 0.3})  # fmt: skip
+                      zorder=5)  # fmt: skip
 
 
 def tasks(results: Results) -> Figure:
@@ -150,12 +154,12 @@ def tasks(results: Results) -> Figure:
     shown = only(shown, role=roles)
     for number, role in enumerate(roles):
         own = only(shown, role=role).sort_values("length")
-        look = style.look(role, number)
-        label = f"{ROLES[role]} ({own['distant_density'].mean():.0%})"
-        style.bars(cost, own["length"], own, "nats", 1, label=label, **look)
+        look, aside = style.look(role, number), 2 ** (0.06 * (number - (len(roles) - 1) / 2))
+        label = f"{ROLES[role]} ({_shares(own['distant_density'])})"
+        style.bars(cost, aside * own["length"], own, "nats", 1, label=label, **look)
         ends = own.assign(low=own["base_found"] + own["points_low"],
                           high=own["base_found"] + own["points_high"])  # fmt: skip
-        style.bars(found, own["length"], ends, "found", 1, **look)
+        style.bars(found, aside * own["length"], ends, "found", 1, **look)
     full = shown.drop_duplicates(["against", "length"]).sort_values("length")
     for base, own in full.groupby("against", sort=False):
         role = results.cells[str(base)].role
@@ -168,9 +172,18 @@ def tasks(results: Results) -> Figure:
     found.set(ylabel="answers found (%)", ylim=(0, None))
     for axis in (cost, found):
         style.lengths(axis, sorted(shown["length"].unique()))
-        axis.set_xlabel("tokens of the prompt")
+        asked = shown.groupby("length")["questions"].max()
+        axis.set_xticks(list(asked.index), [f"{style.short(int(tokens))}\n{count}"
+                                            for tokens, count in asked.items()])  # fmt: skip
+        axis.set_xlabel("tokens of the prompt; questions")
     style.legend(figure, [cost, found], 2)
     return figure
+
+
+def _shares(kept: pd.Series) -> str:
+    """Shares of the distant pairs kept at all lengths, in words."""
+    ends = dict.fromkeys(f"{share:.0%}" for share in (kept.min(), kept.max()))
+    return " to ".join(ends)
 
 
 def copies(results: Results) -> Figure:

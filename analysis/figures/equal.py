@@ -9,20 +9,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.cells import ROLES, Cell, labels
+from analysis.cells import ROLES, Cell, labels, spoken
 from analysis.comparisons import headline, quality
 from analysis.figures import style
 from analysis.figures.models import told
 from analysis.figures.quality import counted_against
 from analysis.results import Results
 from analysis.rows import Missing, need, only
+from analysis.words import plural
 
 CAPTION = (
     "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
     "of perplexity against the full model that is named, with 95% intervals over seeds "
-    "and documents. Groups by position and by token, and LoRA under a window, were read on fewer "
-    "windows. What each keeps of its budget was counted: learnt groups that are uneven keep more. "
-    "All of it stands in `quality.csv`."
+    "and documents. Groups by position and by token were read on fewer windows; LoRA under a mask "
+    "has another baseline (docs/rivals.md). What each keeps of its budget was counted: learnt "
+    "groups that are uneven keep more. All of it stands in `quality.csv`."
 )
 SEARCH = (
     "Searches, on validation documents: change of perplexity when one setting changes, against the "
@@ -36,6 +37,8 @@ SAID = {"num_groups": "{} groups", "window": "window of {}", "sinks": "{} sinks"
         "shared_layers": "{} layers share groups", "gate": "gate: {}"}  # fmt: skip
 NEVER = {"hard_from": "soft throughout"}
 MOST_BUDGETS = 4
+TWICE = ("masked", "trained_window")  # LoRA for the second time: not against LoRA once
+APART = 0.1  # of the distant pairs: no longer an equal budget
 FAR = 4  # times as far from zero as the next one
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -45,6 +48,7 @@ def draw(results: Results) -> Figure:
     known = headline(results)
     frame = known.masks(quality(results))
     frame = only(frame, budget=[*known.rows(frame)["budget"], "own"])
+    frame = frame[~frame["role"].isin(TWICE)]
     if frame["cell"].nunique() < 2:
         raise Missing
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
@@ -53,6 +57,8 @@ def draw(results: Results) -> Figure:
     dots(axis, frame, list(best), [names[cell] for cell in best], by_density(frame))
     axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
+    style.title(figure, f"{int(frame['documents'].max())} books; ours and what starts from it: 3 "
+                        "seeds, controls 1")  # fmt: skip
     return figure
 
 
@@ -72,12 +78,14 @@ def searches(results: Results) -> Figure:
         base = results.cells[against]
         named = {cell: changed(results.cells[cell], base) for cell in own["cell"]}
         cells = sorted(named, key=lambda cell: in_order(named[cell]))
-        dots(axis, own, cells, [named[cell] for cell in cells], budgets)
+        dots(axis, own, cells, [named[cell] for cell in cells], budgets, apart=True)
         cut(axis, own, cells)
         name = told(base, ROLES.get(base.role, against))
         axis.set_xlabel(f"change of perplexity against {name} (%)")
-        axis.set_title(f"{texts}, {int(own['documents'].max())} documents", loc="left")
+        axis.set_title(f"{texts}, {int(own['documents'].max())} documents, "
+                       f"{plural(own['seeds'].min(), 'seed')} at least", loc="left")  # fmt: skip
     style.legend(figure, every, 2)
+    style.title(figure, "the axes differ from panel to panel")
     return figure
 
 
@@ -93,21 +101,29 @@ def by_density(frame: pd.DataFrame) -> list[str]:
 
 
 def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str],
-         budgets: list[str]) -> None:  # fmt: skip
-    """A row a cell, with a mark and its interval for every budget."""
-    looks = zip(budgets, style.shades(len(budgets)), style.MARKERS, strict=False)
-    for number, (budget, shade, marker) in enumerate(looks):
-        own = only(frame, budget=budget)
-        off = 0.18 * (number - (len(budgets) - 1) / 2)
-        if len(own):
-            axis.errorbar(
-                100 * own["change"], [cells.index(cell) + off for cell in own["cell"]],
-                xerr=style.spread(own), linestyle="", color=shade, marker=marker,
-                label=_budget(str(budget)), **style.BAR,
-            )  # fmt: skip
+         budgets: list[str], apart: bool = False) -> None:  # fmt: skip
+    """A row a cell, with a mark and its interval for every budget; with ``apart`` it is written
+    down where a cell keeps far more pairs than what it stands against."""
+    looks = dict(zip(budgets, zip(style.shades(len(budgets)), style.MARKERS, strict=False),
+                     strict=True))  # fmt: skip
+    there = [budget for budget in budgets if budget in set(frame["budget"])]
+    for number, budget in enumerate(there):
+        own, (shade, marker) = only(frame, budget=budget), looks[budget]
+        off = 0.18 * (number - (len(there) - 1) / 2)
+        places = [cells.index(cell) + off for cell in own["cell"]]
+        axis.errorbar(
+            100 * own["change"], places, xerr=style.spread(own), linestyle="", color=shade,
+            marker=marker, label=_budget(str(budget)), **style.BAR,
+        )  # fmt: skip
+        for place, row in zip(places, own.to_dict("records"), strict=True):
+            if apart and row["distant_density"] - row["base_distant_density"] > APART:
+                axis.annotate(f"keeps {row['distant_density']:.0%}, not "
+                              f"{row['base_distant_density']:.0%}", (100 * row["high"], place),
+                              (4, 0), textcoords="offset points", va="center", fontsize=7,
+                              color=style.INK)  # fmt: skip
     axis.axvline(0, color=style.INK, linewidth=1.4)
     axis.set_yticks(range(len(cells)), names)
-    axis.invert_yaxis()
+    axis.set_ylim(len(cells) - 0.5, -0.5)
 
 
 def cut(axis: Axes, frame: pd.DataFrame, cells: list[str]) -> None:
@@ -140,13 +156,15 @@ def changed(cell: Cell, base: Cell) -> str:
         for name, value in own.items()
         if other.get(name) != value
     ]
+    if not found and cell.start != base.start:
+        return f"start: {spoken(str(cell.start))}"
     return ", ".join(found) or cell.name
 
 
 def _budget(budget: str) -> str:
     """A share in percent; a mask, or a method's own, by name."""
     try:
-        return f"budget: {100 * float(budget):g}% of the distant pairs"
+        return f"asked for: {100 * float(budget):g}% of the distant pairs"
     except ValueError:
         mask = re.fullmatch(r"k(\d+)\.\w+\.(\w+)", budget)
         if mask is None:

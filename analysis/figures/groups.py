@@ -240,11 +240,13 @@ def leak(results: Results) -> Figure:
             yerr=style.spread(own, "changed"), color=LOOK.get(balance, style.PURPLE),
         )  # fmt: skip
         for place, row in zip(places, own.itertuples(), strict=True):
-            top = 100 * max(row.changed, row.changed_high)
-            axis.annotate(f"{100 * row.changed:.1f}", (place, top), (0, 2), ha="center",
-                          fontsize=8.5, textcoords="offset points")  # fmt: skip
+            inside = row.changed > 0.01  # a lower bar has no room
+            axis.annotate(f"{100 * row.changed:.1f}", (place, 0), (0, 5 if inside else 2),
+                          ha="center", fontsize=9, textcoords="offset points",
+                          color="white" if inside else style.INK)  # fmt: skip
     axis.set_xticks(range(len(cells)), [names[cell] for cell in cells])
     axis.grid(axis="x", visible=False)
     axis.set_ylabel("earlier assignments changed (%)")
     style.legend(figure, [axis], 1)
+    style.title(figure, f"{int(frame['documents'].max())} plays")
     return figure

@@ -15,6 +15,7 @@ from analysis.models import TEXTS, TYPES
 from analysis.paper import model_name, printed
 from analysis.results import Results
 from analysis.rows import need, only
+from analysis.words import plural
 
 ARCHITECTURES = (
     "Change of the perplexity against the same model with full attention. Filled: small models of "
@@ -31,20 +32,23 @@ FINETUNING = (
     "least to the greatest."
 )
 TRAINING = (
-    "Loss on training windows, mean over seeds of at most twenty stretches of the course; shaded: "
-    "from the lowest seed to the highest. Losses of routers are those of the gate that they train "
-    "with, from some step on the hard mask's own. Each step has another text, the same one for all "
-    "lines of a panel, so that they rise and fall together. Small models of ours and LoRA at "
-    "several rates are left out."
+    "Loss on training windows, in at most twenty stretches of the course; mean over the seeds that "
+    "all lines of a panel have, shaded from the lowest to the highest. Losses of routers are those "
+    "of the gate that they train with, from some step on the hard mask's own. Each step of a seed "
+    "has another text, the same one for all lines of a panel, so that they rise and fall together. "
+    "Axes differ from panel to panel. Small models of ours and LoRA at several rates are left out."
 )
 # By condition, or groups a query: colour, marker, words, and how far aside.
 LOOKS = {"soft": (style.BLUE, "o", "ours, training gate", -0.2),
          2: (style.RED, "s", "ours, hard mask, 2 of 4 groups", 0.0)}  # fmt: skip
 KEYS = ("texts", "weights", "steps")  # of a place on the axis
 CURVES = {"scratch": (style.INK, "-", "full attention"),
-          "scratch_focus": (style.BLUE, "-", "Focus, training gate")}  # fmt: skip
-CONDITIONS = {"soft": (style.BLUE, "o", "ours, training gate", -0.15),
-              "hard": (style.RED, "s", "ours, hard mask, top-2", 0.0)}  # fmt: skip
+          "scratch_focus": (style.BLUE, "--", "Focus, training gate")}  # fmt: skip
+CONDITIONS = {
+    "soft": (style.BLUE, "o", "ours, training gate", -0.15),
+    "hard": (style.RED, "s", "ours, hard mask, 2 of 8 groups (from scratch: of 4)", 0.0),
+}
+STEPS = 4000  # the paper's
 PANELS, LINES = 3, 4
 
 
@@ -64,7 +68,10 @@ def by_type(results: Results) -> Figure:
         range(len(shown)), [f"{name}\n{TYPES[name]}".replace(" + ", "\n+ ", 1) for name in shown]
     )
     axis.set(ylabel="change of perplexity (%)", xlim=(-0.5, len(shown) - 0.5))
-    style.legend(figure, [axis], 4)
+    style.legend(figure, [axis], 3)
+    first = frame.iloc[0]
+    style.title(figure, f"ours: small models, {plural(first['documents'], 'article')}, "
+                        f"{plural(first['seeds'], 'seed')}; against full attention")  # fmt: skip
     return figure
 
 
@@ -81,12 +88,16 @@ def windows(axis: Axes, results: Results, shown: list[str]) -> None:
 
 
 def papers(axis: Axes, shown: list[str]) -> None:
-    """The paper's models by attention type; two of its seven are the training gate's."""
+    """The paper's models by attention type; those whose figure is the training gate's (its GPT-2)
+    with another mark."""
     rows = [row for row in printed("table2") if row["attention"] in shown]
-    for number, row in enumerate(rows):
+    for row in rows:
         change = 100 * (row["ppl_focus"] / row["ppl_pretrained"] - 1)
         place = shown.index(row["attention"]) + 0.22
-        axis.plot(place, change, linestyle="", label="" if number else "the paper's", **style.PAPER)
+        gate = row["model"].startswith("gpt2")
+        look = style.PAPER | {"marker": "o" if gate else "s"}
+        label = f"the paper's, {'training gate' if gate else 'hard mask'}"
+        axis.plot(place, change, linestyle="", label=label, **look)
         axis.annotate(model_name(row["model"]), (place, change), xytext=(5, 2), fontsize=7,
                       textcoords="offset points", color=style.GREY)  # fmt: skip
 
@@ -97,6 +108,7 @@ def finetuned(results: Results) -> Figure:
     curves = only(results.training, cell=CURVES)
     figure, every = style.axes(2 if len(curves) else 1, 12.4 if len(curves) else 7.0, 3.8)
     by_text(every[0], frame)
+    every[0].set_title("SmolLM2 (24 steps) and small models", loc="left")
     if len(curves):
         course(every[1], curves)
     style.legend(figure, every, 3)
@@ -113,9 +125,10 @@ def by_text(axis: Axes, frame: pd.DataFrame) -> None:
         places = [shown.index(each) + side
                   for each in zip(*(own[name] for name in KEYS), strict=True)]  # fmt: skip
         style.bars(axis, places, own, label=label, color=colour, marker=marker, linestyle="")
-    papers = [theirs(texts, weights) for texts, weights, _ in shown]
-    axis.plot([n + 0.15 for n in range(len(shown))], papers, linestyle="", label="the paper's",
-              **style.PAPER)  # fmt: skip
+    papers = {n: theirs(texts, weights) for n, (texts, weights, steps) in enumerate(shown)
+              if steps >= STEPS or weights == "from scratch"}  # fmt: skip
+    axis.plot([n + 0.15 for n in papers], list(papers.values()), linestyle="",
+              label=f"the paper's, {STEPS:,} steps", **style.PAPER)  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.2)
     axis.set_xticks(range(len(shown)), [f"{texts}\n{weights}\n{steps:,} steps"
                                         for texts, weights, steps in shown])  # fmt: skip
@@ -142,6 +155,7 @@ def course(axis: Axes, curves: pd.DataFrame) -> None:
         axis.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=line,
                   label=f"{label}, {wide.shape[1]} seed{'s' * (wide.shape[1] > 1)}")  # fmt: skip
         axis.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.2)
+    axis.set_title("From scratch", loc="left")
     axis.set(xlabel="step", ylabel="training loss (nats per token)")
 
 
@@ -158,14 +172,16 @@ def training(results: Results) -> Figure:
     for axis, steps in zip(axes, lengths, strict=True):
         own = [cell for cell in trained if (cell.steps or 0) == steps][:LINES]
         names = labels(own)
+        shared = set.intersection(*(set(only(frame, cell=cell.name)["seed"]) for cell in own))
         for number, cell in enumerate(own):
-            course = only(frame, cell=cell.name).groupby("step")["loss"]
-            colour = style.CYCLE[number]  # that of a role may come twice
+            course = only(frame, cell=cell.name, seed=shared).groupby("step")["loss"]
+            colour = style.CYCLE[-1 - number]  # that of a role may come twice
             axis.plot(course.mean(), label=told(cell, names[cell.name]), color=colour)
             style.band(axis, course.min(), course.max(), colour)
         axis.set(xlabel="training step", ylabel="loss (nats per token)")
-        axis.set_title(f"{steps:,} steps", loc="left")
+        axis.set_title(f"{steps:,} steps, {plural(len(shared), 'seed')}", loc="left")
         axis.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
+    style.title(figure, "the loss axes differ")
     return figure
 
 

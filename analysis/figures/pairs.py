@@ -66,7 +66,8 @@ def picture(results: Results) -> Figure:
         axis.set(xlabel="position of the key", ylabel="position of the query")
     for axis in axes[len(own) :]:
         axis.set_axis_off()
-    handles = [Patch(color=colour, label=name) for name, colour in SEES.items()]
+    handles = [Patch(color=colour, label=name + " (enlarged)" * ("word for word" in name))
+               for name, colour in SEES.items()]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     first = own.iloc[0]
     style.title(

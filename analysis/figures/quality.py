@@ -22,11 +22,15 @@ CAPTION = (
     "same texts, with as many trained parameters), against the share of distant pairs that a mask "
     "keeps (window and sinks aside). Bars: 95% interval over seeds and documents, paired. Masks "
     "are causal, but for the paper's setup, which balances its groups over the whole sequence. "
-    "Where its model was not adapted, its cost is the distance from the dashed line."
+    "Other masks, and the paper's setup on the pretrained model, are in the table `quality`."
+)
+CORE = CAPTION.partition(" Other masks")[0] + (
+    " Where its model was not adapted, its cost is the distance from the dashed line."
 )
 KINDS = (
     "Change of perplexity by kind of text, at the middle budget, against the same full model, with "
-    "95% intervals over seeds and documents, paired."
+    "95% intervals over seeds and documents, paired; in brackets: documents. The 44 documents that "
+    "were opened after all was chosen are in the table `quality` (reading `fresh`)."
 )
 RIVALS = (
     "Change of perplexity against the adapted model under full attention, on the same windows of "
@@ -44,7 +48,7 @@ TIMED = (
     "rounds of the time. Methods without a fast path here (SparQ, Quest and others) are left out."
 )
 # Of the lines; then rivals, if there is room.
-FIRST = ("ours", "allocated", "longer_allocated", "paper_adapted", "window", "heavy", "random",
+FIRST = ("ours", "allocated", "paper_adapted", "window", "random", "longer_allocated", "heavy",
          "paper")  # fmt: skip
 # Of the figure of other methods: ours, and rivals that leave the weights alone and are no oracles.
 MINE = ("ours", "allocated", "longer_allocated", "sparq_groups")
@@ -136,11 +140,14 @@ def kinds(results: Results) -> Figure:
     for place, found in enumerate(texts):
         _kind(axis, results, dataclasses.replace(known, **found), list(middle), place)
     axis.axvline(0, color=style.INK, linewidth=1.4)
-    named = [TEXTS.get(found["texts"], found["texts"]) for found in texts]
+    count = own.groupby("texts")["documents"].max()
+    named = [f"{TEXTS.get(text, text)} ({count[text]:.0f})"
+             for text in (found["texts"] for found in texts)]  # fmt: skip
     axis.set_yticks(range(len(texts)), named)
     axis.invert_yaxis()
     axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
+    style.title(figure, "opened before all was chosen; bars: 95% over documents, and seeds of ours")
     return figure
 
 
@@ -183,8 +190,13 @@ def beside_rivals(results: Results) -> Figure:
     axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
     finish(figure, axis, frame[frame["role"].isin(best["role"])])
     first = frame.iloc[0]
-    style.title(figure, f"{first['model']}, {plural(first['documents'], 'held-out book')}, "
-                        f"{first['context']:,} tokens")  # fmt: skip
+    title = (f"{first['model']}, {plural(first['documents'], 'held-out book')}, "
+             f"{first['context']:,} tokens, three seeds of ours, one of the others")  # fmt: skip
+    better = order[order["role"].isin(rivals.CONTROLS) & (order["change"] < best["change"].max())]
+    better = better[~better["role"].str.startswith("trained_")]  # has another baseline
+    left_out = ", ".join(f"{ROLES[row['role']]} {row['change']:+.1%}"
+                         for _, row in better.iterrows())  # fmt: skip
+    style.title(figure, title + f"\nnot drawn: {left_out}" * bool(left_out))
     return figure
 
 
@@ -209,5 +221,7 @@ def by_time(results: Results) -> Figure:
         ylabel=f"change of perplexity at 2,048 tokens\n(%{style.scale(axis)})",
     )
     style.legend(figure, [axis], 2)
-    style.title(figure, f"not at the same length: 2,048 and {length:,} tokens")
+    seeds = f"{frame['seeds'].min():.0f} to {frame['seeds'].max():.0f} seeds"
+    style.title(figure, f"{plural(frame['documents'].max(), 'book')}, {seeds}; not at the same "
+                        f"length: 2,048 and {length:,} tokens")  # fmt: skip
     return figure

@@ -24,9 +24,9 @@ LADDER = (
     "distant pairs from which on that change is 2% or less, read off between masks. Filled: "
     "models trained here, all on the same million tokens. Dashed: a straight line in the "
     "logarithm of the parameters, fitted on these alone; wide bars are where it expects one "
-    "further model of 135M, 1B and 7B (95%, cut at -10), set apart sideways. Hollow: SmolLM2-135M, "
-    "trained by others on two trillion tokens and read after the forecast was committed; crosses: "
-    "the same model under a window of 128, plays and books."
+    "further model of 135M, 1B and 7B (95%, cut at -10); marks are set apart sideways. Hollow: "
+    "SmolLM2-135M, trained by others on two trillion tokens and read after the forecast was "
+    "committed; crosses: the same model under a window of 128, plays and books."
 )
 LENGTHS = (
     "Change of the perplexity against full attention at the same length, on plays, with 95% "
@@ -103,7 +103,8 @@ def masks(axis: Axes, results: Results, budget: str, look: dict[str, str],
     """One mask: the rungs with their law, the next rung, and the same mask elsewhere."""
     line(axis, ladder.gap(results, budget), look["color"], aside)
     rungs, beyond = (ladder.of(results, place, budget) for place in ("ladder", "next rung"))
-    points(axis, rungs, "change", label=ladder.MASKS[budget], **look)
+    # One behind the other they would hide each other.
+    points(axis, rungs, "change", 1 + (aside - 1) / 3, label=ladder.MASKS[budget], **look)
     points(axis, beyond, "change", aside, **look, markerfacecolor="white", zorder=4)
     other = ladder.of(results, "another window and text", budget)
     axis.plot(aside * other["parameters"], 100 * other["change"], linestyle="", marker="x",
@@ -152,7 +153,7 @@ def by_length(results: Results) -> Figure:
     rows = printed("long_context")
     cost.plot([row["context"] for row in rows],
               [100 * (row["ppl_topk2"] / row["ppl_full"] - 1) for row in rows], linestyle="--",
-              label="the paper's, 2 of 4 groups", **style.PAPER)  # fmt: skip
+              label="the paper's Mistral 7B, books, 2 of 4 groups", **style.PAPER)  # fmt: skip
     kept.set(ylabel="distant pairs kept (%)", ylim=(0, 100))
     for axis in (cost, kept):
         style.lengths(axis, [row["context"] for row in rows])
@@ -165,15 +166,19 @@ def by_position(results: Results) -> Figure:
     figure, (cost, moved) = style.axes(2, 9.2, 3.6)
     lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
     moved.set(ylabel="shift of the group shares (%)", ylim=(0, None))
-    return finish(figure, cost, moved, "first position of the stretch")
+    return finish(figure, cost, moved, "first position of the stretch (tokens)")
 
 
 def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> None:
     """A line an experiment: what it costs, and another column of it."""
-    for name, role in LOOKS.items():
+    step = 0.06 if x == "context" else 0.0
+    apart = 0.0 if step else 130.0  # tokens; of a logarithmic axis a share
+    for number, (name, role) in enumerate(LOOKS.items()):
         own, look = only(rows, method=models.LINES[name]).sort_values(x), style.look(role)
+        aside = number - (len(LOOKS) - 1) / 2
         if len(own):
-            style.bars(cost, own[x], own, label=own["label"].iloc[0], **look)
+            style.bars(cost, own[x] * 2 ** (step * aside) + apart * aside, own,
+                       label=own["label"].iloc[0], **look)  # fmt: skip
             beside.plot(own[x], own[column], **look, markersize=5.5)
 
 
@@ -185,6 +190,6 @@ def finish(figure: Figure, cost: Axes, beside: Axes, x: str) -> Figure:
     style.legend(figure, [cost, beside], 2)
     style.title(
         figure,
-        "SmolLM2-135M, four plays, one seed; each against the same model with full attention",
+        "ours: SmolLM2-135M, four plays, one seed; against the same model with full attention",
     )
     return figure

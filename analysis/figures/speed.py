@@ -84,7 +84,8 @@ def draw(results: Results) -> Figure:
 def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
     """The panels of one machine: K from small to large."""
     first, other = rows.iloc[0], only(rows, method="full_other").sort_values("length")
-    axes[0].set_ylabel("times as fast as full attention")
+    base = "full attention" if first["device"] == "cpu" else "FlashAttention"
+    axes[0].set_ylabel(f"times as fast as {base} (log scale)")
     for axis, (groups, part) in zip(axes, rows.groupby("K"), strict=False):
         _of_groups(axis, part.sort_values("length"), int(groups))
         if len(other):  # of no K
@@ -140,7 +141,7 @@ def decode(results: Results) -> Figure:
         _steps(axis, rows)
         _against_full(axis, rows["context"], "tokens in the cache", f"{device}, {dtype}",
                       fontweight="bold")  # fmt: skip
-    axes[0].set_ylabel("times as fast as full attention")
+    axes[0].set_ylabel("times as fast as full attention (log scale)")
     style.legend(figure, axes, 2)
     return figure
 
@@ -184,7 +185,7 @@ def _phase(axis: Axes, rows: pd.DataFrame) -> None:
               marker=look["marker"])  # fmt: skip
         if "bound" in own and own["bound"].notna().any():
             axis.plot(own["length"], own["bound"], "--", color=look["color"], linewidth=1.2,
-                      label=f"upper bound by pairs kept, {SHORT.get(str(role), role)}",
+                      label=f"if a kept pair cost the same, {SHORT.get(str(role), role)}",
                       zorder=2)  # fmt: skip
     first = rows.iloc[0]
     words = "tokens" if first["phase"] == "forward" else "tokens of the context"
@@ -201,6 +202,7 @@ def plan(results: Results) -> Figure:
     frame = frame[~frame["model"].str.startswith("small-")]  # made here, too small to be seen
     rows = need(only(frame, scale=SCALE)).sort_values("parameters", ascending=False)
     figure, axes = style.axes(2, 11.0, 1.6 + 0.34 * len(rows))
+    axes[1].sharex(axes[0])  # of one scale, by the wider of both
     for axis, (phase, title) in zip(axes, PHASES.items(), strict=True):
         _memory(axis, rows, phase)
         axis.set_title(title, loc="left")
@@ -222,4 +224,5 @@ def _memory(axis: Axes, rows: pd.DataFrame, phase: str) -> None:
     axis.axvline(LIMIT, color=style.INK, linestyle="--", linewidth=1.2, label=f"{LIMIT} GiB")
     axis.set_yticks(range(len(rows)), rows["model"])
     axis.grid(axis="y", visible=False)
-    axis.set(xlim=(None, 1.1 * max(LIMIT, left.max())), xlabel="GiB of a process")
+    right = max(axis.get_xlim()[1], 1.1 * max(LIMIT, left.max()))
+    axis.set(xlim=(0, right), xlabel="GiB of a process")
