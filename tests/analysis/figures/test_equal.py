@@ -31,7 +31,7 @@ def test_what_lies_near_the_others_is_drawn():
 
 
 @pytest.mark.parametrize(("budget", "words"), [
-    ("0.125", "budget: 12.5% of the distant pairs"), ("own", "the method's own"),
+    ("0.125", "asked for: 12.5% of the distant pairs"), ("own", "the method's own"),
     ("k1.symmetric.causal", "mask: 1 group per query, causal balance"),
     ("k2.multi_probe.sinkhorn", "mask: 2 groups per query, sinkhorn balance"),
 ])  # fmt: skip
