@@ -17,7 +17,8 @@ from analysis.words import NONE, markdown, percent, pointed
 WORST = 0.12  # what costs more stands in the table of results/tables alone
 # Those that were read at several budgets.
 SHARES = ("csa", "sparq", "longer_allocated", "allocated", "heavy", "quest", "ours", "moba",
-          "trained_seer", "xattention", "streaming", "trained_indexer", "routing_transformer")  # fmt: skip
+          "trained_seer", "xattention", "streaming", "trained_indexer",
+          "routing_transformer")  # fmt: skip
 OURS = ("ours", "allocated", "sparq_groups")  # of ours, beside rivals, in the table of methods
 LONGEST = "long_8192"  # the reading of the longest texts
 # Experiments whose benchmarks are read under windows of several sizes.
