@@ -46,6 +46,12 @@ def plural(count: float, word: str) -> str:
     return f"{int(count)} {word}{'s' if count != 1 else ''}"
 
 
+def either(counts: Iterable[float], word: str) -> str:
+    """1 or 3 seeds: the counts that there are, each once."""
+    every = sorted({int(each) for each in counts if each == each})
+    return f"{' or '.join(map(str, every))} {word}{'s' * (every != [1])}"
+
+
 def number(value: float) -> str:
     """A float for people: four significant digits, whole thousands with separators."""
     return f"{value:,.0f}" if abs(value) >= 10000 else f"{value:.4g}"

@@ -11,6 +11,7 @@ from analysis.rules import (
     own,
     pairs,
     rivals,
+    ruler,
     speed,
     stability,
     table7,

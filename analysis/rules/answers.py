@@ -1,5 +1,5 @@
-"""Rules of answers: benchmark scores and whether a mask reached them at all (Tables 1, 2, 4 and 10,
-GSM8K, audit point 4), and long-context tasks.
+"""Rules of benchmark scores, and whether a mask reached them at all (Tables 1, 2, 4 and 10, GSM8K,
+audit point 4).
 
 The paper's rivals have no trained parameters in Table 1, and neither have ours: a frozen model's
 score can change where its mask reaches a question, and nowhere else.
@@ -7,7 +7,6 @@ score can change where its mask reaches a question, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,15 +22,13 @@ from analysis.rules.registry import (
     Outcome,
     Verdict,
     facts,
-    fair,
     interval,
     judged,
     points,
     rule,
     told,
 )
-from analysis.rules.rivals import STANDS_FOR
-from experiments import statistics
+from analysis.rules.rivals import KEYS, STANDS_FOR
 from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
@@ -42,7 +39,6 @@ NAMES = {**TASKS, "truthfulqa_mc1": "truthfulqa_mc1"}
 FINETUNED = "full-attention-finetune"
 STAYS = ("it stays here, too", "it changes here", "it stays here")  # in place of SMALL
 ANSWERED = {name: f"answers_{own}" for name, own in {**STANDS_FOR, FINETUNED: "finetuned"}.items()}
-FULL, RECIPE = "ruler_adapted", "ruler_recipe"
 
 
 def known(row: pd.Series, results: Results) -> dict[str, Any]:
@@ -84,7 +80,7 @@ def fewer_keys(claim: Claim, results: Results) -> str:
                  experiment="answers_magicpig_keys")  # fmt: skip
     share = "" if few is None else (f", and {few['exposed_questions_percent']:.0f}% of the "
                                     "questions have more")  # fmt: skip
-    return f"; but Table 10 leaves a query 32 keys, where this window alone has {WINDOW}{share}"
+    return f"; but Table 10 leaves a query {KEYS} keys, where this window alone has {WINDOW}{share}"
 
 
 def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
@@ -211,99 +207,3 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%"
            f"{causal(row) or ','} the paper {more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
-
-
-@rule("ours.answers.{experiment}", refuted="at one length an interval of the answers lost wholly "
-      "above same_score")  # fmt: skip
-def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outcome:
-    """Answers under a mask against the adapted model, judged by the worst of all lengths."""
-    own = asked(results, experiment, FULL)
-    row, limit = own.sort_values("points").iloc[0], limits.same_score
-    verdict = worst(both_ways(results, each, lambda low, high: judged(-high, -low, limit))
-                    for _, each in own.iterrows())  # fmt: skip
-    why = f"{by_length(own)} (limit -{limit:.0f}){over_tasks(results, row)}"
-    return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
-                   same_setting=True)  # fmt: skip
-
-
-@rule("ours.ruler.{control}", refuted="at one length an interval of the difference wholly above "
-      "zero: the control finds more")  # fmt: skip
-def beyond_control(results: Results, control: str) -> Outcome:
-    """Answers under another mask against the recipe's, judged by its best of all lengths."""
-    own = asked(results, control, RECIPE)
-    row = own.sort_values("points_low").iloc[-1]
-    plain = [both_ways(results, each, lambda low, high: judged(low, high, 0.0))
-             for _, each in own.iterrows()]  # fmt: skip
-    more = own["base_distant_density"] - own["distant_density"]
-    weighed = [fair(was, each) for was, each in zip(plain, more, strict=True)]
-    verdict = worst(weighed)
-    by_pairs = "" if weighed == plain else "; who finds more keeps more pairs, so that is no win"
-    why = (f"{control} against the recipe: {by_length(own)} (the recipe: "
-           f"{', '.join(f'{share:.1%}' for share in own['base_distant_density'])})"
-           f"{by_pairs}{one_task(results, row)}{over_tasks(results, row)}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
-                   same_setting=True)  # fmt: skip
-
-
-def by_task(results: Results, row: pd.Series) -> pd.DataFrame:
-    """The row's rows of a task each."""
-    same = {name: row[name] for name in ("cell", "against", "length", "budget")}
-    tasks = only(answers.tasks(results), **same)
-    return tasks[tasks["task"] != answers.ALL_TASKS]
-
-
-def over_tasks(results: Results, row: pd.Series) -> str:
-    """Words with the interval over tasks: questions of one task are alike."""
-    found = interval_over_tasks(results, row)
-    if found is None:
-        return ""
-    return (f"; intervals are over questions: over the {found.documents} tasks {found.low:.1f} to "
-            f"{found.high:.1f} at {row['length']:,} tokens")  # fmt: skip
-
-
-def interval_over_tasks(results: Results, row: pd.Series) -> statistics.Interval | None:
-    """The difference in points with an interval over tasks, None where there is one task."""
-    tasks = by_task(results, row)
-    return None if len(tasks) < 2 else statistics.mean(tasks["points"], results.confidence)
-
-
-def both_ways(results: Results, row: pd.Series,
-              judge: Callable[[float, float], Verdict]) -> Verdict:  # fmt: skip
-    """The verdict that the interval over questions and that over tasks agree on."""
-    verdict, tasks = judge(row["points_low"], row["points_high"]), interval_over_tasks(results, row)
-    if tasks is not None and judge(tasks.low, tasks.high) != verdict:
-        return Verdict.INCONCLUSIVE
-    return verdict
-
-
-def one_task(results: Results, row: pd.Series) -> str:
-    """The task in which the two lie furthest apart."""
-    tasks = by_task(results, row)
-    if tasks.empty:
-        return ""
-    most = tasks.loc[tasks["points"].abs().idxmax()]
-    return (f"; most apart in {most['task']}, {most['points']:+.0f} points of {most['questions']} "
-            f"questions at {row['length']:,} tokens")  # fmt: skip
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of a statement about every length: refuted by one, borne out by all alone."""
-    every = list(verdicts)
-    return next((each for each in (Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE) if each in every),
-                Verdict.REPRODUCED)  # fmt: skip
-
-
-def asked(results: Results, experiment: str, against: str) -> pd.DataFrame:
-    """Rows of all tasks together, a length each."""
-    return need(only(answers.tasks(results), experiment=f"ruler_{experiment}", against=against,
-                     task=answers.ALL_TASKS))  # fmt: skip
-
-
-def by_length(rows: pd.DataFrame) -> str:
-    """Differences in points, a length each, in words."""
-    return "; ".join(
-        f"{each['points']:+.1f} points ({each['points_low']:.1f} to {each['points_high']:.1f}) of "
-        f"{each['base_found']:.0f}% at {each['length']:,} tokens, {each['seeds']} "
-        f"seed{'s' * (each['seeds'] > 1)}, {each['distant_density']:.1%} of the distant pairs"
-        for _, each in rows.iterrows()
-    )  # fmt: skip

@@ -8,9 +8,6 @@ would have held nearly anything forecasts nothing: then a value inside it is no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from analysis import ladder, tables
 from analysis.comparisons import overall, quality
 from analysis.ladder import Law
@@ -19,7 +16,7 @@ from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, fair, interval, judged, rule
 from analysis.rules.speed import timing
-from analysis.words import listed
+from analysis.words import listed, plural
 from experiments.settings import Tolerances
 
 # The experiment of a statement, where it has another name; where it is read: reading, texts.
@@ -54,18 +51,13 @@ def cost(claim: Claim, results: Results, limits: Tolerances, place: str, budget:
     limit = limits.same_ppl if base == "adapted" else 0.0
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs, {row['density']:.1%} of all; {int(row['documents'])} documents, "
-           f"{of_seeds(row)} (limit {limit:+.0%})")  # fmt: skip
+           f"{plural(row['seeds'], 'seed')} (limit {limit:+.0%})")  # fmt: skip
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     more = row["distant_density"] - row["base_distant_density"]
     if base not in ("adapted", "pretrained") and fair(verdict, more) != verdict:
         verdict = Verdict.INCONCLUSIVE
         why += f"; but the other keeps {row['base_distant_density']:.1%}"
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
-
-
-def of_seeds(row: Mapping[str, Any]) -> str:
-    """The number of seeds in words."""
-    return f"{int(row['seeds'])} seed{'s' * bool(row['seeds'] > 1)}"
 
 
 @rule("ours.fresh.{what}", refuted="an interval wholly above the limit: same_ppl against the "
@@ -77,8 +69,8 @@ def elsewhere(results: Results, limits: Tolerances, what: str) -> Outcome:
     limit = limits.same_ppl if base == "fresh_adapted" else 0.0
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
-           f"distant pairs; {int(row['documents'])} {listed(row['texts'])}, {of_seeds(row)} "
-           f"(limit {limit:+.0%})")  # fmt: skip
+           f"distant pairs; {int(row['documents'])} {listed(row['texts'])}, "
+           f"{plural(row['seeds'], 'seed')} (limit {limit:+.0%})")  # fmt: skip
     if base != "fresh_adapted":
         verdict = fair(verdict, row["distant_density"] - row["base_distant_density"])
         why += f"; the other keeps {row['base_distant_density']:.1%}"
