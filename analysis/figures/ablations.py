@@ -15,6 +15,7 @@ from analysis.figures import style
 from analysis.paper import printed
 from analysis.results import Results
 from analysis.rows import need, only
+from analysis.words import either
 
 CAPTION = (
     "Above: change of the perplexity under the training gate against the default (K = 8, window "
@@ -141,10 +142,8 @@ def further(results: Results) -> Figure:
 
 def read(frame: pd.DataFrame) -> str:
     """How many documents and seeds the rows' intervals are over, in words."""
-    documents, seeds = (sorted({int(each) for each in frame[name].dropna()})
-                        for name in ("documents", "seeds"))  # fmt: skip
-    return (f"intervals over {' or '.join(map(str, documents))} documents, "
-            f"{' or '.join(map(str, seeds))} seed{'s' * (seeds != [1])} a row")  # fmt: skip
+    return (f"intervals over {either(frame['documents'], 'document')}, "
+            f"{either(frame['seeds'], 'seed')} a row")  # fmt: skip
 
 
 def beside(above: Axes, below: Axes, rows: pd.DataFrame) -> None:

@@ -12,7 +12,7 @@ from analysis.cells import ROLES, Cell, labels
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import Missing, need, only
-from analysis.words import plural
+from analysis.words import either
 
 BENCHMARKS = (
     "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
@@ -114,7 +114,7 @@ def distances(results: Results) -> Figure:
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
     style.legend(figure, axes, 2)
-    style.title(figure, f"{plural(frame['questions'].max(), 'question')}, one seed")
+    style.title(figure, either(frame["questions"], "question"))
     return figure
 
 

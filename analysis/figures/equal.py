@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from analysis.cells import ROLES, Cell, labels, spoken
 from analysis.comparisons import headline, quality
 from analysis.figures import style
+from analysis.figures.ablations import read
 from analysis.figures.models import told
 from analysis.figures.quality import counted_against
 from analysis.results import Results
 from analysis.rows import Missing, need, only
-from analysis.words import plural
 
 CAPTION = (
     "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
@@ -57,8 +57,7 @@ def draw(results: Results) -> Figure:
     dots(axis, frame, list(best), [names[cell] for cell in best], by_density(frame))
     axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
-    style.title(figure, f"{int(frame['documents'].max())} books; ours and what starts from it: 3 "
-                        "seeds, controls 1")  # fmt: skip
+    style.title(figure, read(frame))
     return figure
 
 
@@ -82,8 +81,7 @@ def searches(results: Results) -> Figure:
         cut(axis, own, cells)
         name = told(base, ROLES.get(base.role, against))
         axis.set_xlabel(f"change of perplexity against {name} (%)")
-        axis.set_title(f"{texts}, {int(own['documents'].max())} documents, "
-                       f"{plural(own['seeds'].min(), 'seed')} at least", loc="left")  # fmt: skip
+        axis.set_title(f"{texts}: {read(own)}", loc="left")
     style.legend(figure, every, 2)
     style.title(figure, "the axes differ from panel to panel")
     return figure

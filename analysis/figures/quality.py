@@ -15,7 +15,7 @@ from analysis.comparisons import Headline, above, headline, headlines, quality
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import Missing, need, only
-from analysis.words import plural
+from analysis.words import either, plural
 
 CAPTION = (
     "Change of perplexity against full attention (of the model that LoRA adapted on the "
@@ -121,10 +121,8 @@ def counted_against(results: Results, known: Headline) -> str:
 def _title(known: Headline, frame: pd.DataFrame) -> str:
     own = known.rows(frame).iloc[0]
     texts = TEXTS.get(known.texts, known.texts)
-    fewest, most = frame["seeds"].min(), frame["seeds"].max()
-    seeds = plural(most, "seed") if fewest == most else f"{fewest:.0f} to {most:.0f} seeds"
     return (f"{own['model']}, {int(own['documents'])} {texts}, {own['context']:,} tokens, "
-            f"{seeds}")  # fmt: skip
+            f"{either(frame['seeds'], 'seed')} a row")  # fmt: skip
 
 
 def kinds(results: Results) -> Figure:
@@ -147,7 +145,7 @@ def kinds(results: Results) -> Figure:
     axis.invert_yaxis()
     axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
     style.legend(figure, [axis], 2)
-    style.title(figure, "opened before all was chosen; bars: 95% over documents, and seeds of ours")
+    style.title(figure, f"in brackets: documents; {either(own['seeds'], 'seed')} of ours")
     return figure
 
 
@@ -191,7 +189,7 @@ def beside_rivals(results: Results) -> Figure:
     finish(figure, axis, frame[frame["role"].isin(best["role"])])
     first = frame.iloc[0]
     title = (f"{first['model']}, {plural(first['documents'], 'held-out book')}, "
-             f"{first['context']:,} tokens, three seeds of ours, one of the others")  # fmt: skip
+             f"{first['context']:,} tokens, {either(best['seeds'], 'seed')} a line")  # fmt: skip
     better = order[order["role"].isin(rivals.CONTROLS) & (order["change"] < best["change"].max())]
     better = better[~better["role"].str.startswith("trained_")]  # has another baseline
     left_out = ", ".join(f"{ROLES[row['role']]} {row['change']:+.1%}"
@@ -221,7 +219,6 @@ def by_time(results: Results) -> Figure:
         ylabel=f"change of perplexity at 2,048 tokens\n(%{style.scale(axis)})",
     )
     style.legend(figure, [axis], 2)
-    seeds = f"{frame['seeds'].min():.0f} to {frame['seeds'].max():.0f} seeds"
-    style.title(figure, f"{plural(frame['documents'].max(), 'book')}, {seeds}; not at the same "
-                        f"length: 2,048 and {length:,} tokens")  # fmt: skip
+    style.title(figure, f"{either(frame['documents'], 'book')}, {either(frame['seeds'], 'seed')} "
+                        f"a mark; not at the same length: 2,048 and {length:,} tokens")  # fmt: skip
     return figure
