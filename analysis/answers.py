@@ -26,7 +26,11 @@ SHOWN = (
 SCORES = ["experiment", "cell", "role", "model", "window", "reading", "shots", "budget", "against",
           "texts", "questions", "seeds", "score", "base_score", "points", "low", "high",
           "changed_percent", "nats", "greatest_nats", "exposed_pairs_percent",
-          "exposed_questions_percent", "tokens", "keys", "evidence"]  # fmt: skip
+          "exposed_questions_percent", "exposed_elsewhere_percent", "tokens", "keys",
+          "evidence"]  # fmt: skip
+# Of these questions the tokenizers of Mistral and Llama 2 make 8 to 17% more tokens than SmolLM2's,
+# GPT-2's as many (docs/log/2026-11-30.md).
+MORE_TOKENS = 1.17
 TASKS = ["experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
          "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
          "distant_density", "base_distant_density", "evidence"]  # fmt: skip
@@ -39,8 +43,9 @@ DISTANCES = ["experiment", "cell", "role", "rate", "before", "budget", "question
 def scores(results: Results) -> pd.DataFrame:
     """A row a benchmark (and the paper's four together), cell, budget and base: scores and their
     difference in points, how many answers changed, what the right answer cost more (nats), how far
-    a mask of the cell's window reaches at all, and where a method gives every query a number of
-    keys, how many it kept in the mean."""
+    a mask of the cell's window reaches at all (``exposed_elsewhere_percent``: in another model's
+    tokens, :data:`MORE_TOKENS` as many), and where a method gives every query a number of keys, how
+    many it kept in the mean."""
     return pd.DataFrame(pairs(results, _scores), columns=SCORES)
 
 
@@ -55,7 +60,8 @@ def asked(results: Results, cell: Cell,
     own, theirs = (results.rows_of(each.name, "benchmarks") for each in (cell, base))
     theirs = only(theirs, condition="full")
     both = own.merge(theirs, on=["reading", "shots", *QUESTION], suffixes=("", "_base"))
-    both = both.assign(exposure=exposed(both, cell))
+    elsewhere = both.assign(tokens=MORE_TOKENS * both["tokens"])
+    both = both.assign(exposure=exposed(both, cell), elsewhere=exposed(elsewhere, cell))
     by = ["reading", "shots", "condition", "budget"]
     for (reading, shots, _, budget), same in both.groupby(by, sort=False):
         known = {**named(cell, base), "model": cell.model, "window": cell.window,
@@ -96,6 +102,7 @@ def _scored(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
         "nats": nats.mean(), "greatest_nats": nats.abs().max(),
         "exposed_pairs_percent": 100 * both["exposure"].mean(),
         "exposed_questions_percent": 100 * (both["exposure"] > 0).mean(),
+        "exposed_elsewhere_percent": 100 * (both["elsewhere"] > 0).mean(),
         "tokens": both["tokens"].mean(), "evidence": both["evidence"].iloc[0],
         "keys": both["keys"].mean() if "keys" in both else None,
     }  # fmt: skip

@@ -144,10 +144,12 @@ def beside(ours: Mapping[str, float], theirs: float, limit: float, less: float, 
     is none.
 
     Args:
-        less: share of the paper's change that an interval must reach: one around zero to leave it
-            open, one beside zero to bear it out.
+        less: share of the paper's change that an interval around zero must reach to leave it open,
+            and the mean to bear it out.
     """
     verdict, said = _beside(ours["low"], ours["high"], theirs, limit, less, words)
+    if verdict == Verdict.DIRECTION and abs(theirs) > limit and ours["ours"] / theirs < less:
+        verdict, said = Verdict.INCONCLUSIVE, FAR_LESS
     if few and (verdict == Verdict.NOT_REPRODUCED or said in (words[0], FAR_LESS)):
         return Verdict.INCONCLUSIVE, said + EARLY
     return verdict, said
@@ -202,12 +204,12 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own,
                        **facts(of_groups(row), results))  # fmt: skip
     even = perfect(row)
-    ours = {end: float(row[f"points_{end}"]) - even for end in ("low", "high")}
+    ours = {"ours": float(row["points"]) - even,
+            **{end: float(row[f"points_{end}"]) - even for end in ("low", "high")}}  # fmt: skip
     theirs = paper - base - even
     verdict, why = beside(ours, theirs, limit, limits.much_less, few)
     near = theirs - limit <= ours["low"] and ours["high"] <= theirs + limit
-    far = ours["low"] if theirs < 0 else ours["high"]
-    if not few and near and (abs(theirs) <= limit or far / theirs >= limits.much_less):
+    if not few and near and (abs(theirs) <= limit or ours["ours"] / theirs >= limits.much_less):
         verdict, why = Verdict.DIRECTION, f"within {limit:g} points of it"
     if verdict != Verdict.INCONCLUSIVE and (doubt := doubts(results, row, theirs, verdict, limits)):
         verdict, why = Verdict.INCONCLUSIVE, f"{why}, but {doubt}"
@@ -219,17 +221,20 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
 def doubts(results: Results, row: pd.Series, theirs: float, verdict: Verdict,
            limits: Tolerances) -> str:  # fmt: skip
     """Why the largest group of one run settles nothing, empty where it does: at another rate it, or
-    the default, has another; or, where it would refute, the paper's fall is out of reach."""
+    the default, has another, or neither was run at one; or, where it would refute, the paper's fall
+    is out of reach."""
     share = float(row["largest"])
     sides = (("cell", share, ""), ("base", share - float(row["points"]), "the default has "))
-    for name, own, whose in sides:
-        for other in ablations.again(results, results.cells[row[name]]):
+    again = [(own, whose, ablations.again(results, results.cells[row[name]]))
+             for name, own, whose in sides]  # fmt: skip
+    for own, whose, others in again:
+        for other in others:
             if abs(other["largest"] - own) > limits.same_share:
                 return f"{whose}{other['largest']:.0f}% at a rate of {other['rate']:g}"
-    if verdict != Verdict.NOT_REPRODUCED:
-        return ""
     default = ablations.whole(results.cells[row["base"]])["num_groups"]
     room = share - float(row["points"]) - 100 / default
-    if theirs < 0 and room < max(limits.same_share, -limits.much_less * theirs):
+    out_of_reach = theirs < 0 and room < max(limits.same_share, -limits.much_less * theirs)
+    if verdict == Verdict.NOT_REPRODUCED and out_of_reach:
         return f"the default is only {room:.1f} points above groups of one size"
-    return ""
+    alone = not all(others for *_, others in again)
+    return "at one learning rate, and the paper names none" * alone

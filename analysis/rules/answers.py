@@ -64,7 +64,7 @@ def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
 def unchanged(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """The paper's setup on our model: scores with and without the mask, question by question."""
     own = only(zero_shot(results, window=WINDOW), role="paper", texts=NAMES[claim.column])
-    found = kept(need(own).loc[own["questions"].idxmax()], results, limits)
+    found = kept(need(own).loc[own["questions"].idxmax()], results, limits, claim)
     if claim.id.startswith("table10") and found.verdict == Verdict.ARITHMETIC:
         return replace(
             found, verdict=Verdict.INCONCLUSIVE, why=found.why + fewer_keys(claim, results)
@@ -83,19 +83,32 @@ def fewer_keys(claim: Claim, results: Results) -> str:
     return f"; but Table 10 leaves a query {KEYS} keys, where this window alone has {WINDOW}{share}"
 
 
-def kept(row: pd.Series, results: Results, limits: Tolerances) -> Outcome:
+def kept(row: pd.Series, results: Results, limits: Tolerances, claim: Claim) -> Outcome:
     """Whether a score stays under a mask: by arithmetic, where it reaches too few questions for
-    more points than same_score to change."""
-    verdict = Verdict.ARITHMETIC
-    if row["exposed_questions_percent"] > limits.same_score:
+    more points than same_score to change, in the tokens of the claim's model, too."""
+    verdict, more = Verdict.ARITHMETIC, ""
+    if row["exposed_questions_percent"] <= limits.same_score:
+        more = in_other_tokens(row, claim)
+        if more and row["exposed_elsewhere_percent"] > limits.same_score:
+            verdict = Verdict.INCONCLUSIVE
+    else:
         stays = -limits.same_score <= row["low"] and row["high"] <= limits.same_score
         verdict = told(stays, row["high"] < 0)
     why = (f"our model has {row['score']:.0f}% under the mask, {row['base_score']:.0f}% without, "
            "difference "
            f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask"
            f"{causal(row)} reaches {row['exposed_questions_percent']:.0f}% of the questions and "
-           f"{row['exposed_pairs_percent']:.1f}% of their pairs")  # fmt: skip
+           f"{row['exposed_pairs_percent']:.1f}% of their pairs{more}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+
+
+def in_other_tokens(row: pd.Series, claim: Claim) -> str:
+    """How many questions a mask reaches in the tokens of another model than ours and GPT-2, in
+    words; empty for these."""
+    if scope.same_model(claim, str(row["model"])) or (claim.model or "").startswith("gpt2"):
+        return ""
+    return (f"; in up to {answers.MORE_TOKENS - 1:.0%} more tokens, as Mistral and Llama 2 make, "
+            f"{row['exposed_elsewhere_percent']:.0f}% of the questions")  # fmt: skip
 
 
 def causal(row: pd.Series) -> str:
@@ -148,7 +161,7 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     more = claim.figure - theirs(entry, claim.column, method="pretrained")
     limit, trained = limits.same_score, method == FINETUNED
     few = trained and scope.fewer_steps(claim, results, str(row["cell"]))
-    verdict, said = beside(row, more, limit, limits.much_less, few, STAYS)
+    verdict, said = beside(interval(row, "points", 1), more, limit, limits.much_less, few, STAYS)
     masked = not trained and method != "performer"
     if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
         verdict = Verdict.INCONCLUSIVE  # of the paper's masks, 32 keys a query reach most
@@ -201,7 +214,7 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     row = need(row_of(answers.scores(results), experiment="sums_paper", texts="gsm8k"))
     more = claim.figure - theirs("gsm8k", "accuracy", method="full-attention")
     few = scope.fewer_steps(claim, results, row["cell"])
-    verdict, said = beside(row, more, limits.same_score, limits.much_less, few, STAYS)
+    verdict, said = beside(interval(row, "points", 1), more, limits.same_score, limits.much_less, few, STAYS)
     if verdict == Verdict.DIRECTION and row["base_score"] <= limits.same_score:
         verdict, said = Verdict.INCONCLUSIVE, "nothing that a mask could lose"
     why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%"

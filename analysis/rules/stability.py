@@ -13,7 +13,7 @@ of as many steps as the paper's is asked for the default's, and they decide only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from analysis.results import Results
 from analysis.rows import Missing, columns, need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
 from experiments.settings import Tolerances
+from experiments.statistics import Interval
 
 ESCAPES = {"drift": "drift", "representation": "shift", "projection": "lost_rank"}
 WORDS = {"drift": "centroids moved by {:.2f} of their norm",
@@ -64,29 +65,51 @@ def known(row: Mapping[str, Any], results: Results, n: str = "layers") -> dict[s
     refuted="what the paper says is blocked moves as under a plain softmax, or the other way round",
 )
 def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
-    """A movement under a mitigation, of that under a plain softmax."""
-    measure, limit = ESCAPES[claim.column], limits.blocked
+    """A movement under a mitigation, of that under a plain softmax: in the longest training, and a
+    verdict needs the shorter one of another model to agree."""
+    measure, limit, says = ESCAPES[claim.column], limits.blocked, str(claim.paper)
     row = trained(results, method, True, measure)
     plain = trained(results, PLAIN, True, measure, steps=row["steps"])
     left = ablations.moved(results, row["cell"], plain["cell"], measure)
-    low, high, says = left.low, left.high, str(claim.paper)
-    verdict, said = Verdict.INCONCLUSIVE, f"the interval includes {limit:g}"
+    verdict, said = blocks(left, says, limit)
     if untold := cannot_tell(results, row, measure, limit * float(plain[measure])):
-        said = untold
-    elif says in ("yes", "no") and (high <= limit or low > limit):
-        blocked = high <= limit
-        verdict = told(blocked == (says == "yes"), True)
-        said = "blocked" if blocked else "not blocked"
-    elif says not in ("yes", "no"):
-        partly = limit < low and high < 1
-        verdict = told(partly, low > 1)
-        said = ("in part" if partly else "not blocked" if low > 1 else
-                "wholly blocked" if high <= limit else "the interval includes both")  # fmt: skip
-    why = (f"{WORDS[measure].format(row[measure])}, {left.value:.2f} ({low:.2f} to {high:.2f}, "
-           f"over layers) of what it is under a plain softmax (limit {limit:g}): {said}; the paper "
-           f"on blocking it: {says}")  # fmt: skip
+        verdict, said = Verdict.INCONCLUSIVE, untold
+    why = (f"{WORDS[measure].format(row[measure])}, {left.value:.2f} ({left.low:.2f} to "
+           f"{left.high:.2f}, over layers) of what it is under a plain softmax (limit {limit:g}): "
+           f"{said}; the paper on blocking it: {says}")  # fmt: skip
+    if verdict != Verdict.INCONCLUSIVE:
+        for model, steps, other in shorter(results, row, measure):
+            if blocks(other, says, limit)[0] != verdict:
+                verdict = Verdict.INCONCLUSIVE
+            why += (f"; {model} after {steps} steps {other.value:.2f} ({other.low:.2f} to "
+                    f"{other.high:.2f})")  # fmt: skip
     return Outcome(verdict, why, **columns(left, "ours"), unit="times a plain softmax's",
                    **known(row, results))  # fmt: skip
+
+
+def blocks(left: Interval, says: str, limit: float) -> tuple[Verdict, str]:
+    """What is left of a movement beside what the paper says of blocking it."""
+    low, high = left.low, left.high
+    if says not in ("yes", "no"):
+        partly = limit < low and high < 1
+        said = ("in part" if partly else "not blocked" if low > 1 else
+                "wholly blocked" if high <= limit else "the interval includes both")  # fmt: skip
+        return told(partly, low > 1), said
+    if low <= limit < high:
+        return Verdict.INCONCLUSIVE, f"the interval includes {limit:g}"
+    blocked = high <= limit
+    return told(blocked == (says == "yes"), True), "blocked" if blocked else "not blocked"
+
+
+def shorter(results: Results, row: pd.Series,
+            measure: str) -> Iterator[tuple[str, int, Interval]]:  # fmt: skip
+    """Shorter trainings of a mitigation: model, steps, and what is left of the movement."""
+    every = only(ablations.mitigations(results), weights=True).dropna(subset=measure)
+    for _, other in only(every, name=row["name"]).iterrows():
+        plain = row_of(every, name=PLAIN, steps=other["steps"])
+        if other["steps"] < row["steps"] and plain is not None:
+            left = ablations.moved(results, other["cell"], plain["cell"], measure)
+            yield results.cells[other["cell"]].model, other["steps"], left
 
 
 def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) -> str:
@@ -202,7 +225,7 @@ def converged(results: Results, limits: Tolerances) -> Outcome:
     verdict, _ = around(shares, 0.0, limits.same_share, few=False)
     why = (
         f"{row['largest']:.0f}% of the tokens in the largest of {own.method['num_groups']} "
-        f"groups after {few} iterations, {points(row)} against {many:,}; same routers"
+        f"groups after {few} iterations, {points(row)} against {many:,}; same routers of {own.model}"
     )
     found = results.rows_of(cell.name, "groups")
     known = {**row, "cell": cell.name, "evidence": found["evidence"].iloc[0]}
@@ -223,7 +246,8 @@ def beside_losses(results: Results) -> Outcome:
     verdict = told(row["points_high"] < 0, row["points_low"] > 0)
     why = (f"{even['largest']:.0f}% of the tokens in the largest of {even['groups']} groups under "
            f"Sinkhorn, {losses['largest']:.0f}% under losses of entropy and balance, "
-           f"{points(row)}, paired by document; {cells[0].model}")  # fmt: skip
+           f"{points(row)}, paired by document; {cells[0].model}; the paper gives no weights of "
+           "its losses: ours are 0.01")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1),
                    **known(row, results, "documents"))  # fmt: skip
 
@@ -274,6 +298,8 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
     why = (f"{own['ours']:.1%} of the tokens keep their group from look to look "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}{early}")  # fmt: skip
+    if verdict != Verdict.INCONCLUSIVE and results.cells[row["cell"]].role == "small":
+        verdict, why = Verdict.INCONCLUSIVE, f"{why}; of one small model, at one learning rate"
     return Outcome(verdict, why, **own, **known(row, results))
 
 
