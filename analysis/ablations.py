@@ -120,7 +120,8 @@ def again(results: Results, cell: Cell) -> list[dict[str, Any]]:
     of :func:`every_default`."""
     own = but_rate(cell)
     alike = [other for other in results.cells.values()
-             if other.name != cell.name and other.steps and but_rate(other) == own
+             if other.steps and but_rate(other) == own
+             and other.regime.get("learning_rate") != cell.regime.get("learning_rate")
              and not scope.fewer_steps(None, results, other.name)]  # fmt: skip
     return _shares(results, alike)
 

@@ -81,6 +81,7 @@ the audit the statement is the doubt itself, and a verdict in its favour bears i
 A command makes a row's measurement. What it is compared with is read by its own (`against` in \
 `params.yaml`); `make report` then decides. A committed result that is up to date is not made \
 again: delete its folder below `results/` first. The same rows in columns: `claims.csv`.
+Trainings are told apart by their steps; the paper does not say how many tokens each of its has.
 Hours of rows that were not run are estimates (`docs/reproduction.md`), of the row's own model; a \
 command does all models of its experiment.
 """

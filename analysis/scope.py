@@ -76,24 +76,27 @@ def trained(results: Results, cell: Cell) -> int:
     return steps + trained(results, start)
 
 
-def _steps(results: Results, cell: Cell, read: int | None) -> str:
-    """Training steps in words, with the tokens of a window where they are not those of the
-    reading."""
-    steps, window = trained(results, cell), cell.regime.get("context", read)
-    if not steps:
+def _steps(results: Results, cell: Cell) -> str:
+    """Training steps and the tokens of each, in words; the paper does not say how many its have."""
+    if not (steps := trained(results, cell)):
         return ""
-    return f"{steps} steps" + (f" of {window} tokens" if window != read else "")
+    while not cell.steps and cell.start in results.cells:
+        cell = results.cells[cell.start]
+    how = cell.regime
+    tokens = how.get("context", 0) * how.get("batch_size", 1) * how.get("accumulate", 1)
+    return f"{steps:,} steps" + f" of {tokens:,} tokens" * (tokens > 0)
 
 
-def describe(results: Results, cell: Cell | None, evidence: str) -> str:
-    """The scale of a row in one line: scale, model, texts, context, steps, seeds."""
+def describe(results: Results, cell: Cell | None, evidence: str, texts: str = "") -> str:
+    """The scale of a row in one line: scale, model, texts (empty: all of the reading's), context,
+    steps, seeds."""
     run = results.run_of(evidence)
     reading = reading_of(run)
     parts: list[Any] = [results.scale]
     if cell is not None:
-        parts += [cell.model, " and ".join(reading.get("texts", ()))]
+        parts += [cell.model, texts or " and ".join(reading.get("texts", ()))]
         parts.append(f"T = {reading['context']}" if "context" in reading else "")
-        parts.append(_steps(results, cell, reading.get("context")))
+        parts.append(_steps(results, cell))
     seeds = run.get("seeds") or []
     parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "")
     return "; ".join(str(part) for part in parts if part)

@@ -236,5 +236,5 @@ def doubts(results: Results, row: pd.Series, theirs: float, verdict: Verdict,
     out_of_reach = theirs < 0 and room < max(limits.same_share, -limits.much_less * theirs)
     if verdict == Verdict.NOT_REPRODUCED and out_of_reach:
         return f"the default is only {room:.1f} points above groups of one size"
-    alone = not all(others for *_, others in again)
-    return "at one learning rate, and the paper names none" * alone
+    at_one = not all(others for *_, others in again)
+    return "at one learning rate, and the paper names none" * at_one

@@ -21,6 +21,7 @@ from analysis.rules.ablations import beside
 from analysis.rules.registry import (
     Outcome,
     Verdict,
+    agreed,
     facts,
     interval,
     judged,
@@ -29,6 +30,7 @@ from analysis.rules.registry import (
     told,
 )
 from analysis.rules.rivals import KEYS, STANDS_FOR
+from experiments import statistics
 from experiments.settings import Tolerances
 
 # The paper's name of a benchmark, and lm-eval's.
@@ -119,14 +121,21 @@ def causal(row: pd.Series) -> str:
 @rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
       "together wholly above same_score")  # fmt: skip
 def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
-    """Scores under a mask that worked examples put within its reach, question by question."""
+    """Scores under a mask that worked examples put within its reach, question by question. A
+    verdict needs the interval over questions and that over benchmarks to agree."""
     frame, limit = answers.scores(results), limits.same_score
     row = need(row_of(frame[frame["shots"] > 0], role=role, texts=answers.ALL_FOUR))
     why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
            f"-{limit:.0f}); the mask{causal(row)} reaches "
            f"{row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
-    verdict = judged(-row["high"], -row["low"], limit)
+    tasks = only(frame, cell=row["cell"], reading=row["reading"], texts=answers.FOUR)
+    over = statistics.mean(tasks["points"], results.confidence)
+    why += f"; over the four benchmarks {over.low:.1f} to {over.high:.1f}"
+    verdict = agreed(
+        judged(-high, -low, limit)
+        for low, high in ((row["low"], row["high"]), (over.low, over.high))
+    )
     return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results),
                    same_setting=True)  # fmt: skip
 
@@ -145,7 +154,7 @@ def unexposed(results: Results) -> Outcome:
     )  # fmt: skip
     first = own.iloc[0]
     every = known(first, results) | {"n": int(own["questions"].sum())}
-    return Outcome(verdict, why, ours=reached, **every)
+    return Outcome(verdict, why, ours=reached, unit="percent of the questions", **every)
 
 
 @rule(
@@ -214,7 +223,8 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     row = need(row_of(answers.scores(results), experiment="sums_paper", texts="gsm8k"))
     more = claim.figure - theirs("gsm8k", "accuracy", method="full-attention")
     few = scope.fewer_steps(claim, results, row["cell"])
-    verdict, said = beside(interval(row, "points", 1), more, limits.same_score, limits.much_less, few, STAYS)
+    own = interval(row, "points", 1)
+    verdict, said = beside(own, more, limits.same_score, limits.much_less, few, STAYS)
     if verdict == Verdict.DIRECTION and row["base_score"] <= limits.same_score:
         verdict, said = Verdict.INCONCLUSIVE, "nothing that a mask could lose"
     why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%"

@@ -86,6 +86,10 @@ def found_again(results: Results, limits: Tolerances) -> Outcome:
     why = (f"{row['cell']} at {row['distant_density']:.0%} of the distant pairs finds "
            f"{row['copied']:.0%} ({row['copied_low']:.0%} to {row['copied_high']:.0%}) of what "
            f"full attention gains from having read the passage (limit {limit:.0%})")  # fmt: skip
+    groups = row_of(own, cell=row["cell"], ngram=0)
+    if row["ngram"] and groups is not None:
+        why += (f"; {row['ngram']:.0f}-gram keys find it: groups alone {groups['copied']:.0%} at "
+                f"{groups['distant_density']:.0%} of the distant pairs")  # fmt: skip
     verdict = judged(-row["copied_high"], -row["copied_low"], -limit)
     known = interval(row, "copied") | facts(row, results)
     return Outcome(verdict, why, **known, same_setting=True)
@@ -114,7 +118,7 @@ def grows(results: Results) -> Outcome:
     why = (f"{law.slope:+.2f} points by a factor of ten in size ({low:+.2f} to {high:+.2f}); from "
            f"the smallest rung on: {costs}")  # fmt: skip
     known = facts(rungs.iloc[-1], results) | {"n": len(law.sizes)}
-    known |= {"ours": law.slope, "low": low, "high": high}
+    known |= {"ours": law.slope, "low": low, "high": high, "unit": "points by a factor of ten"}
     return Outcome(judged(-high, -low, 0.0), why, **known, same_setting=True)
 
 
@@ -129,6 +133,7 @@ def forecasts(results: Results, limits: Tolerances, what: str) -> Outcome:
     ends = ("change" if budget else "density", "low", "high")
     value, low, high = (100 * float(seen.iloc[0][end]) for end in ends)
     known = facts(read.iloc[0], results) | {"ours": value, "low": low, "high": high}
+    known["unit"] = "percent more" if budget else "percent of the distant pairs"
     verdict, why = held(law, low, high, 100 * limits.far_worse)
     first, line = read.iloc[0], ""
     if budget is None:  # its ends know nothing of what lies between two masks

@@ -29,8 +29,9 @@ from analysis.rules.registry import (
     judged,
     points,
     rule,
+    told,
 )
-from analysis.rules.table7 import paper_way
+from analysis.rules.table7 import gate_of, paper_way
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -109,9 +110,9 @@ def above_guessing(claim: Claim, more: float, base: float) -> float:
     return more * (base - guessed) / (theirs - guessed) if theirs > guessed else more
 
 
-def trained(cell: Cell, claim: Claim) -> str:
+def trained(cell: Cell, claim: Claim | None) -> str:
     """The steps, and the rate of LoRA or the groups of Focus, in words."""
-    if cell.regime.get("name") != "lora":
+    if claim and cell.regime.get("name") != "lora":
         theirs = claim.keys["method"].rpartition("-k")[2] if "-k" in claim.id else ""
         groups = f", {cell.method['num_groups']} groups, the paper {theirs}" if theirs else ""
         return f"; {cell.steps} steps, training gate{groups}"
@@ -138,13 +139,33 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
     share = above_guessing(claim, more, float(row["base_score"]))
-    if verdict == Verdict.NOT_REPRODUCED and row["low"] <= share <= row["high"]:
+    reached = row["low"] if share < 0 else row["high"]
+    if verdict == Verdict.NOT_REPRODUCED and share and reached / share >= limits.much_less:
         verdict = Verdict.INCONCLUSIVE
         said += f", but the same share of what is above guessing would be {share:+.1f} here"
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why + trained(cell, claim), **interval(row, "points", 1),
                    **known(row, results))  # fmt: skip
+
+
+@rule("audit.11", refuted="LoRA is not better than the pretrained model, or gains less than the "
+      "paper's routers do, by more than the intervals")  # fmt: skip
+def any_training(results: Results) -> Outcome:
+    """LoRA of rank 4, and the paper's routers under their training gate, against the pretrained
+    model on the same test documents; both after as many steps as the paper's where so read."""
+    gate = need(gate_of(results, paper_way(results, 2)))
+    found = [rate_of(results, block).name for block in BLOCKS["lora-r4"]
+             if block in {each.block for each in results.cells.values()}]  # fmt: skip
+    same = {name: gate[name] for name in ("reading", "texts")}
+    own = only(quality(results), cell=found, base_role="pretrained", condition="full", **same)
+    row = need(row_of(own))
+    why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {gate['cell']}, "
+           f"training gate: {changed(gate)}; same test documents")  # fmt: skip
+    verdict = told(row["high"] < 0 and row["change"] <= gate["change"],
+                   row["low"] >= 0 or row["low"] > gate["high"])  # fmt: skip
+    return Outcome(verdict, why + trained(results.cells[row["cell"]], None), **interval(row),
+                   **facts(row, results))  # fmt: skip
 
 
 # LoRA and the paper's mask: both after 24 steps, and after the paper's, which decide.
@@ -160,11 +181,12 @@ def further(results: Results, before: str) -> Outcome:
         with suppress(Missing):
             found.append(moved(results, block, routed, int(before)))
     *earlier, (own, mask, more, why) = need(found)
-    for *_, told in earlier:
-        why += f"; earlier {told}"
+    for *_, words in earlier:
+        why += f"; after far fewer steps of each {words}"
     if int(before):
         why += "; the questions follow pages of validation plays, not of test ones"
     known = facts(own, results, "questions") | columns(more, "ours")
+    known["unit"] = "nats a token more or less"
     verdict = judged(-more.high, -more.low, 0.0)
     if verdict == Verdict.REPRODUCED and not mask["divergence"]:
         verdict, why = Verdict.ARITHMETIC, f"{why}; the mask reaches no question"

@@ -72,7 +72,7 @@ def spared(mask: pd.Series) -> str:
     share = mask["distant_density"]
     if share <= most + EQUAL:
         return ""
-    return f"but it keeps {share:.0%} of the distant pairs, the paper's at most {most:.0%} (Table 7)"
+    return f"but it keeps {share:.0%} of the distant pairs, the paper's {most:.0%} at most"
 
 
 def costly(row: pd.Series | None, most: float) -> str:

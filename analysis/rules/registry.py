@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -137,6 +137,12 @@ def judged(low: float, high: float, limit: float) -> Verdict:
     return told(high <= limit, low > limit, Verdict.REPRODUCED)
 
 
+def agreed(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of several ways to look at one thing, open where they differ."""
+    every = set(verdicts)
+    return every.pop() if len(every) == 1 else Verdict.INCONCLUSIVE
+
+
 def fair(verdict: Verdict, more: float) -> Verdict:
     """The same, but for a win of the side that keeps more distant pairs; ``more``: by how many, of
     all, the side does that a verdict in favour is for."""
@@ -163,8 +169,10 @@ def facts(row: Mapping[str, Any], results: Results, n: str = "documents",
         n: the column that counts what the interval is over; ``scale``: instead of the run's own.
     """
     evidence, cell = str(row["evidence"]), results.cells[str(row["cell"])]
+    texts = row.get("texts") or ""
+    texts = texts if isinstance(texts, str) else " and ".join(texts)
     return {"n": int(row[n]), "evidence": evidence, "command": f"dvc repro read@{cell.block}",
-            "scale": scale or scope.describe(results, cell, evidence)}  # fmt: skip
+            "scale": scale or scope.describe(results, cell, evidence, texts)}  # fmt: skip
 
 
 def changed(row: Mapping[str, Any]) -> str:
@@ -178,7 +186,13 @@ def points(row: Any, value: str = "points", digits: int = 1) -> str:
     return f"{more} points ({low} to {high})"
 
 
-UNITS = {"change": "percent more or less", "points": "points more or less"}
+UNITS = {
+    "change": "percent more or less", "points": "points more or less",
+    "beyond": "points more or less", "speedup": "times as fast", "ratio": "times as fast",
+    "largest": "percent of the tokens", "agreement": "share of the tokens",
+    "copied": "percent of full attention's gain", "changed": "percent of the assignments",
+    "weight_shared": "percent of the weight",
+}  # fmt: skip
 
 
 def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, Any]:

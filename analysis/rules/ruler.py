@@ -12,7 +12,7 @@ import pandas as pd
 from analysis import answers
 from analysis.results import Results
 from analysis.rows import need, only
-from analysis.rules.registry import Outcome, Verdict, facts, fair, interval, judged, rule
+from analysis.rules.registry import Outcome, Verdict, agreed, facts, fair, interval, judged, rule
 from analysis.words import plural
 from experiments import statistics
 from experiments.settings import Tolerances
@@ -77,10 +77,10 @@ def interval_over_tasks(results: Results, row: pd.Series) -> statistics.Interval
 def both_ways(results: Results, row: pd.Series,
               judge: Callable[[float, float], Verdict]) -> Verdict:  # fmt: skip
     """The verdict that the interval over questions and that over tasks agree on."""
-    verdict, tasks = judge(row["points_low"], row["points_high"]), interval_over_tasks(results, row)
-    if tasks is not None and judge(tasks.low, tasks.high) != verdict:
-        return Verdict.INCONCLUSIVE
-    return verdict
+    ends, tasks = [(row["points_low"], row["points_high"])], interval_over_tasks(results, row)
+    if tasks is not None:
+        ends.append((tasks.low, tasks.high))
+    return agreed(judge(low, high) for low, high in ends)
 
 
 def one_task(results: Results, row: pd.Series) -> str:

@@ -225,7 +225,8 @@ def converged(results: Results, limits: Tolerances) -> Outcome:
     verdict, _ = around(shares, 0.0, limits.same_share, few=False)
     why = (
         f"{row['largest']:.0f}% of the tokens in the largest of {own.method['num_groups']} "
-        f"groups after {few} iterations, {points(row)} against {many:,}; same routers of {own.model}"
+        f"groups after {few} iterations, {points(row)} against {many:,}; same routers, of "
+        f"{own.model}"
     )
     found = results.rows_of(cell.name, "groups")
     known = {**row, "cell": cell.name, "evidence": found["evidence"].iloc[0]}

@@ -37,6 +37,8 @@ from tests.analysis.rules.writers import (
     allocated,
     answers,
     asked,
+    at_two_rates,
+    beside_lora,
     beside_window,
     both,
     both_lengths,
@@ -163,10 +165,13 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     "routing_against_chance": [
         ("audit.9", family(0.0, control=-0.03), DIRECTION, family(0.0, control=0.05))
     ],
-    "spread_of_seeds": [("audit.10", family(0.0, apart=0.01), DIRECTION, family(0.0, wobble=0.02))],
+    "spread_of_seeds": [
+        ("audit.10", paper({2: 0.1}, {"seeds": (0, 1, 2), "apart": 0.01}), DIRECTION,
+         paper({2: 0.1}, {"seeds": (0, 1, 2), "wobble": 0.02})),
+    ],
     "any_training": [
-        ("audit.11", family(-0.02), DIRECTION, family(-0.02, adapted=0.0)),
-        ("audit.11", family(-0.02), DIRECTION, family(-0.2)),
+        ("audit.11", beside_lora(-0.1, -0.02), DIRECTION, beside_lora(0.1, -0.02)),
+        ("audit.11", beside_lora(-0.1, -0.02), DIRECTION, beside_lora(-0.1, -0.2)),
     ],
     "cost": [
         ("ours.headline.adapted.0.125", family(-0.1), REPRODUCED, family(0.0)),
@@ -361,12 +366,12 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
     ],
     "groups_changed": [
         ("table9.sinkhorn-iterations.3.dominance_centroid",
-         ablated(0.0, 90.0, sinkhorn_iterations=3), DIRECTION,
-         ablated(0.0, 12.0, TRAINED, sinkhorn_iterations=3)),
-        ("table9.k.4.dominance_centroid", ablated(0.0, 36.5, TRAINED, num_groups=4), DIRECTION,
-         ablated(0.0, 24.0, TRAINED, num_groups=4)),  # even groups would have 12.5 points more
-        ("table9.window.512.dominance_full_ft", ablated(0.0, 24.0, LONG, window=512), DIRECTION,
-         ablated(0.0, 50.0, LONG, window=512)),
+         at_two_rates(90.0, TRAINED, sinkhorn_iterations=3), DIRECTION,
+         at_two_rates(12.0, TRAINED, sinkhorn_iterations=3)),
+        ("table9.k.4.dominance_centroid", at_two_rates(36.5, TRAINED, num_groups=4), DIRECTION,
+         at_two_rates(24.0, TRAINED, num_groups=4)),  # even groups would have 12.5 points more
+        ("table9.window.512.dominance_full_ft", at_two_rates(24.0, LONG, window=512), DIRECTION,
+         at_two_rates(50.0, LONG, window=512)),
     ],
     "escape": [
         ("table8.sinkhorn.drift", cures(("sinkhorn", 13.0, {"drift": 0.1})), DIRECTION,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -86,11 +87,12 @@ def dense(change: float, kept: float = 1.0) -> Writer:
     return paper({3: change, 4: change}, rows)
 
 
-def soft(hard: float, gate: float = 0.0, regime: dict[str, Any] = ROUTERS) -> Writer:
+def soft(hard: float, gate: float = 0.0, regime: dict[str, Any] = ROUTERS,
+         before: Callable[[Path], None] = write_pretrained) -> Writer:  # fmt: skip
     """The paper's setup under its training gate and under the mask of two groups."""
 
     def write(results: Results) -> None:
-        write_pretrained(results.root)
+        before(results.root)
         write_paper(results.root, {2: hard}, regime=regime)
         write_read(results.root, "paper", rows_of("soft", change=gate), method=PAPER, regime=regime,
                    against=["pretrained"])  # fmt: skip
@@ -204,6 +206,17 @@ def ablated(change: float, largest: float, regime: Any = ROUTERS, wobble: float 
     return write
 
 
+def at_two_rates(largest: float, regime: Any, **fields: Any) -> Writer:
+    """A setting beside the default, both of which go by no learning rate."""
+
+    def again(results: Results) -> None:
+        faster: Any = regime | {"learning_rate": 0.01}
+        write_ablation(results.root, "faster", 0.0, 24.0, regime=faster)
+        write_ablation(results.root, "faster_other", 0.0, largest, regime=faster, **fields)
+
+    return both(ablated(0.0, largest, regime, **fields), again)
+
+
 def cures(*known: tuple[str, float, dict[str, Any]]) -> Writer:
     """Joint trainings beside a plain softmax."""
 
@@ -226,6 +239,11 @@ def settled(few: float, many: float) -> Writer:
         write_groups(results.root, "steady_converged", many, cell=CONVERGED, method=method)
 
     return write
+
+
+def beside_lora(lora: float, gate: float) -> Writer:
+    """LoRA, and the paper's routers under their training gate, of the same model."""
+    return soft(0.1, gate, before=lambda root: write_lora(root, lora))
 
 
 def lora(change: float, **how: Any) -> Writer:
