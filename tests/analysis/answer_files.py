@@ -23,7 +23,7 @@ def write_answers(
     root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag",
     block: str = "answers_paper", method: Any = None, shots: int = 0,
     full: str = "answers_pretrained", right: float = 1.0, steps: int = 0,
-    questions: int = 10,
+    questions: int = 10, tokens: int = 90,
 ) -> None:  # fmt: skip
     """Some questions, all answered by the pretrained model (or none, where ``right`` is 0), and
     some of them not under another one's mask, the paper's."""
@@ -35,7 +35,7 @@ def write_answers(
             {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
              else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": right,
              "correct_norm": right * (n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
-             "tokens": 90, "exposure": exposure, "keys": keys if condition == "hard" else None}
+             "tokens": tokens, "exposure": exposure, "keys": keys if condition == "hard" else None}
             for n in range(questions)
         ]  # fmt: skip
         hard = {"method": method or PAPER, "against": [full]}

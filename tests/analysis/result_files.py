@@ -232,7 +232,7 @@ def gpu_steps(base: Path, device: str, step: str, *rows: dict[str, Any],
 
 
 def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024, 8192),
-                  steps: int = 24, name: str = "paper") -> None:  # fmt: skip
+                  steps: int = 24, name: str = "paper", kept: float = 0.12) -> None:  # fmt: skip
     """Two of four groups at several lengths against full attention, and what they start from."""
     record(root / name / "train" / "seed0" / name, model="smollm2-135m-instruct",
            method=PAPER, regime={**ROUTERS, "steps": steps, "context": 1024})  # fmt: skip
@@ -240,7 +240,7 @@ def write_lengths(root: Path, change: float, *, contexts: Sequence[int] = (1024,
         how = {"reading": f"long_{context}", "texts": "plays", "context": context}
         if not (root / "long_pretrained" / "read" / how["reading"]).exists():
             write_read(root, "long_pretrained", losses("full"), **how)
-        rows = losses("hard", "k2", change, **PAPER_MASK | {"top_k": 2})
+        rows = losses("hard", "k2", change, **PAPER_MASK | {"top_k": 2, "distant_density": kept})
         write_read(root, f"long_{name}", rows, method=PAPER, against=["long_pretrained"],
                    start=name, **how)  # fmt: skip
 
