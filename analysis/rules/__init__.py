@@ -3,8 +3,10 @@
 from analysis.rules import (
     ablations,
     answers,
+    bounds,
     contents,
     counted,
+    dominance,
     headline,
     lora,
     models,

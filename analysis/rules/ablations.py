@@ -16,8 +16,9 @@ from analysis.ablations import DEFAULTS, STEADY
 from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
+from analysis.rules.dominance import of_default
 from analysis.rules.registry import EARLY, Outcome, Verdict, changed, facts, interval, points, rule
-from analysis.rules.stability import of_default, of_groups
+from analysis.rules.stability import of_groups
 from analysis.rules.table7 import gate_of_all_steps
 from experiments.settings import Tolerances
 
