@@ -23,6 +23,7 @@ OURS = ("ours", "allocated", "sparq_groups")  # of ours, beside rivals, in the t
 LONGEST = "long_8192"  # the reading of the longest texts
 # Experiments whose benchmarks are read under windows of several sizes.
 ALONE, PAPERS = ("answers_window", "answers_longformer"), ("answers_paper_window", "answers_paper")
+OURS = ("answers_ours_window", "answers")
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 
@@ -93,16 +94,18 @@ def question(results: Results) -> str:
 def reached(results: Results) -> str:
     """Points that benchmarks lose over all questions, and over those that a mask reaches: a row a
     window and number of worked examples."""
-    frame = only(exposure.scores(results), texts=ALL_FOUR, experiment=[*ALONE, *PAPERS])
+    frame = only(exposure.scores(results), texts=ALL_FOUR, experiment=[*ALONE, *PAPERS, *OURS])
     told = []
     for (shots, window), own in need(frame).groupby(["shots", "window"]):
         some, every = (int(own[name].max()) for name in ("reached_questions", "questions"))
         lost = (_lost(only(own, experiment=blocks), prefix)
-                for blocks in (ALONE, PAPERS) for prefix in ("", "reached_"))  # fmt: skip
+                for blocks, parts in ((ALONE, ("", "reached_")), (PAPERS, ("", "reached_")),
+                                      (OURS, ("reached_",))) for prefix in parts)  # fmt: skip
         told.append([str(shots or "none"), str(window), f"{some} of {every}", *lost])
     head = ["worked examples", "window", "questions reached", "window alone, all questions",
-            "those reached", "the paper's setup, all questions", "those reached"]  # fmt: skip
-    return "\n".join(markdown(head, told, "rrrrrrr"))
+            "those reached", "the paper's setup, all questions", "those reached",
+            "ours, those reached"]  # fmt: skip
+    return "\n".join(markdown(head, told, "rrrrrrrr"))
 
 
 def _lost(rows: pd.DataFrame, prefix: str) -> str:
