@@ -23,7 +23,7 @@ OURS = ("ours", "allocated", "sparq_groups")  # of ours, beside rivals, in the t
 LONGEST = "long_8192"  # the reading of the longest texts
 # Experiments whose benchmarks are read under windows of several sizes.
 ALONE, PAPERS = ("answers_window", "answers_longformer"), ("answers_paper_window", "answers_paper")
-OURS = ("answers_ours_window", "answers")
+RECIPES = ("answers_ours_window", "answers")
 KINDS = ("sparq", "allocated", "ours", "quest", "window", "moba")
 
 
@@ -94,13 +94,13 @@ def question(results: Results) -> str:
 def reached(results: Results) -> str:
     """Points that benchmarks lose over all questions, and over those that a mask reaches: a row a
     window and number of worked examples."""
-    frame = only(exposure.scores(results), texts=ALL_FOUR, experiment=[*ALONE, *PAPERS, *OURS])
+    frame = only(exposure.scores(results), texts=ALL_FOUR, experiment=[*ALONE, *PAPERS, *RECIPES])
     told = []
     for (shots, window), own in need(frame).groupby(["shots", "window"]):
         some, every = (int(own[name].max()) for name in ("reached_questions", "questions"))
         lost = (_lost(only(own, experiment=blocks), prefix)
                 for blocks, parts in ((ALONE, ("", "reached_")), (PAPERS, ("", "reached_")),
-                                      (OURS, ("reached_",))) for prefix in parts)  # fmt: skip
+                                      (RECIPES, ("reached_",))) for prefix in parts)  # fmt: skip
         told.append([str(shots or "none"), str(window), f"{some} of {every}", *lost])
     head = ["worked examples", "window", "questions reached", "window alone, all questions",
             "those reached", "the paper's setup, all questions", "those reached",
