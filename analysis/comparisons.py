@@ -20,7 +20,7 @@ COLUMNS = [
     "experiment", "cell", "role", "reading", "texts", "condition", "budget", "against",
     "base_role", "change", "low", "high", "seeds", "documents", "distant_density", "density",
     "base_distant_density", "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "sinks",
-    "balance", "model", "context", "final", "evidence",
+    "balance", "model", "context", "final", "formats", "evidence",
 ]  # fmt: skip
 SAME = ["reading", "texts", "cell", "condition", "budget"]
 MASK = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
@@ -72,7 +72,15 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
             **found, "against": base.name, "base_role": base.role,
             **change(own, same, results.confidence), "base_ppl": perplexity(same),
             "base_distant_density": float(same["distant_density"].mean()),
+            "formats": formats(results, own, same),
         }  # fmt: skip
+
+
+def formats(results: Results, own: pd.DataFrame, base: pd.DataFrame) -> str:
+    """In which number formats two were read, in words, where a processor without bfloat16 read one
+    of them: the adapted model's perplexity is 0.1% lower in float32. Empty where it is one."""
+    one, other = (results.run_of(rows["evidence"].iloc[0]).get("dtype") for rows in (own, base))
+    return "" if one == other else f"{one} against {other}"
 
 
 def overall(results: Results, name: str, base: str, reading: str) -> pd.Series:
@@ -86,6 +94,7 @@ def overall(results: Results, name: str, base: str, reading: str) -> pd.Series:
         **described(results, results.cells[name], need(own)), "against": base,
         "texts": list(dict.fromkeys(own["texts"])), **change(own, same, results.confidence),
         "base_distant_density": float(same["distant_density"].mean()),
+        "formats": formats(results, own, same),
     })  # fmt: skip
 
 

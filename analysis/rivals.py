@@ -9,7 +9,16 @@ import pandas as pd
 
 from analysis import choosing
 from analysis.cells import ROLES, Cell
-from analysis.comparisons import COLUMNS, change, described, in_common, perplexity, quality, versus
+from analysis.comparisons import (
+    COLUMNS,
+    change,
+    described,
+    formats,
+    in_common,
+    perplexity,
+    quality,
+    versus,
+)
 from analysis.results import Results
 from analysis.rows import only, row_of
 
@@ -131,7 +140,7 @@ def _without_budget(results: Results, cell: Cell) -> list[dict[str, Any]]:
     own, ours = in_common(own, ours)
     return [described(results, cell, own) | change(own, ours, results.confidence) | {
         "budget": "own", "base_distant_density": float(ours["distant_density"].mean()),
-        "base_ppl": perplexity(ours),
+        "base_ppl": perplexity(ours), "formats": formats(results, own, ours),
     }]  # fmt: skip
 
 

@@ -171,8 +171,11 @@ def facts(row: Mapping[str, Any], results: Results, n: str = "documents",
     evidence, cell = str(row["evidence"]), results.cells[str(row["cell"])]
     texts = row.get("texts") or ""
     texts = texts if isinstance(texts, str) else " and ".join(texts)
+    scale = scale or scope.describe(results, cell, evidence, texts)
+    if isinstance(mixed := row.get("formats"), str) and mixed:
+        scale += f"; {mixed}"
     return {"n": int(row[n]), "evidence": evidence, "command": f"dvc repro read@{cell.block}",
-            "scale": scale or scope.describe(results, cell, evidence, texts)}  # fmt: skip
+            "scale": scale}  # fmt: skip
 
 
 def changed(row: Mapping[str, Any]) -> str:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 
 from analysis import tables
 from analysis.comparisons import headlines, quality
 from analysis.results import Results
+from analysis.rules.registry import facts
 from tests.analysis.result_files import (
     RECIPE,
     ROUTERS,
@@ -76,6 +79,19 @@ def test_masks_are_compared_with_masks_at_the_same_budget(results):
     own = quality(results)[lambda f: f["cell"] == "control"]
     assert own["budget"].tolist() == ["0.125"]
     assert own["change"].iloc[0] == pytest.approx(1 / 0.95 - 1, abs=1e-3)
+
+
+def test_rows_say_where_two_were_read_in_different_number_formats(results):
+    write_pretrained(results.root)
+    path = write_read(results.root, "recipe", losses("hard", 0.125, 0.1), method=RECIPE,
+                      against=["pretrained"])  # fmt: skip
+    assert quality(results)["formats"].tolist() == [""]
+    record = path.with_name("run.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"dtype": "float32"}))
+    again = Results(results.base)
+    (row,) = quality(again).to_dict("records")
+    assert row["formats"].startswith("float32 against ")
+    assert facts(row, again)["scale"].endswith(row["formats"])
 
 
 def test_only_documents_that_both_read_count_token_for_token(results):
