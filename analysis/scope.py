@@ -76,15 +76,15 @@ def trained(results: Results, cell: Cell) -> int:
     return steps + trained(results, start)
 
 
-def _steps(results: Results, cell: Cell) -> str:
+def steps(results: Results, cell: Cell) -> str:
     """Training steps and the tokens of each, in words; the paper does not say how many its have."""
-    if not (steps := trained(results, cell)):
+    if not (number := trained(results, cell)):
         return ""
     while not cell.steps and cell.start in results.cells:
         cell = results.cells[cell.start]
     how = cell.regime
     tokens = how.get("context", 0) * how.get("batch_size", 1) * how.get("accumulate", 1)
-    return f"{steps:,} steps" + f" of {tokens:,} tokens" * (tokens > 0)
+    return f"{number:,} steps" + f" of {tokens:,} tokens" * (tokens > 0)
 
 
 def describe(results: Results, cell: Cell | None, evidence: str, texts: str = "") -> str:
@@ -96,7 +96,7 @@ def describe(results: Results, cell: Cell | None, evidence: str, texts: str = ""
     if cell is not None:
         parts += [cell.model, texts or " and ".join(reading.get("texts", ()))]
         parts.append(f"T = {reading['context']}" if "context" in reading else "")
-        parts.append(_steps(results, cell))
+        parts.append(steps(results, cell))
     seeds = run.get("seeds") or []
     parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else "")
     return "; ".join(str(part) for part in parts if part)

@@ -222,8 +222,8 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
 def doubts(results: Results, row: pd.Series, theirs: float, verdict: Verdict,
            limits: Tolerances) -> str:  # fmt: skip
     """Why the largest group of one run settles nothing, empty where it does: at another rate it, or
-    the default, has another, or neither was run at one; or, where it would refute, the paper's fall
-    is out of reach."""
+    the default, has another, or one of them was run at none; or, where it would refute, the
+    paper's fall is out of reach."""
     share = float(row["largest"])
     sides = (("cell", share, ""), ("base", share - float(row["points"]), "the default has "))
     again = [(own, whose, ablations.again(results, results.cells[row[name]]))

@@ -109,8 +109,8 @@ def in_other_tokens(row: pd.Series, claim: Claim) -> str:
     words; empty for these."""
     if scope.same_model(claim, str(row["model"])) or (claim.model or "").startswith("gpt2"):
         return ""
-    return (f"; in up to {answers.MORE_TOKENS - 1:.0%} more tokens, as Mistral and Llama 2 make, "
-            f"{row['exposed_elsewhere_percent']:.0f}% of the questions")  # fmt: skip
+    return (f"; in the tokens of Mistral or Llama 2, up to {answers.MORE_TOKENS - 1:.0%} more, at "
+            f"most {row['exposed_elsewhere_percent']:.0f}% of the questions")  # fmt: skip
 
 
 def causal(row: pd.Series) -> str:
@@ -119,7 +119,7 @@ def causal(row: pd.Series) -> str:
 
 
 @rule("ours.many_shot.{role}", refuted="an interval of the points lost on the four benchmarks "
-      "together wholly above same_score")  # fmt: skip
+      "together wholly above same_score, and so that over the four")  # fmt: skip
 def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
     """Scores under a mask that worked examples put within its reach, question by question. A
     verdict needs the interval over questions and that over benchmarks to agree."""
@@ -129,9 +129,10 @@ def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
            f"-{limit:.0f}); the mask{causal(row)} reaches "
            f"{row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.0f}% of their pairs")  # fmt: skip
-    tasks = only(frame, cell=row["cell"], reading=row["reading"], texts=answers.FOUR)
+    same = {name: row[name] for name in ("cell", "reading", "shots", "budget", "against")}
+    tasks = need(only(frame, texts=answers.FOUR, **same).iloc[: len(answers.FOUR)])
     over = statistics.mean(tasks["points"], results.confidence)
-    why += f"; over the four benchmarks {over.low:.1f} to {over.high:.1f}"
+    why += f"; over the four benchmarks {over.low:+.1f} to {over.high:+.1f}"
     verdict = agreed(
         judged(-high, -low, limit)
         for low, high in ((row["low"], row["high"]), (over.low, over.high))
@@ -145,13 +146,16 @@ def unexposed(results: Results) -> Outcome:
     """How many zero-shot questions of the paper's four benchmarks a mask can reach."""
     own = need(zero_shot(results, window=WINDOW, texts=list(TASKS.values())))
     own = own.drop_duplicates("texts")
-    reached = float((own["exposed_questions_percent"] * own["questions"]).sum()
-                    / own["questions"].sum())  # fmt: skip
-    verdict = Verdict.DIRECTION if reached < 50 else Verdict.NOT_REPRODUCED
+    reached, elsewhere = (
+        float((own[f"exposed_{where}_percent"] * own["questions"]).sum() / own["questions"].sum())
+        for where in ("questions", "elsewhere")
+    )
+    verdict = told(elsewhere < 50, reached >= 50)
     why = "Questions with a pair beyond the window of 128, and such pairs: " + "; ".join(
         f"{row['texts']} {row['exposed_questions_percent']:.0f}%, "
         f"{row['exposed_pairs_percent']:.1f}%" for _, row in own.iterrows()
     )  # fmt: skip
+    why += f"; in the tokens of Mistral or Llama 2 at most {elsewhere:.0f}% of all questions"
     first = own.iloc[0]
     every = known(first, results) | {"n": int(own["questions"].sum())}
     return Outcome(verdict, why, ours=reached, unit="percent of the questions", **every)

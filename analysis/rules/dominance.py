@@ -16,7 +16,15 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import Missing, need, only
 from analysis.rules.registry import Outcome, Verdict, around, facts, interval, rule, told
-from analysis.rules.stability import LOSSES, OWN_WEIGHTS, SINKHORN, known, of_groups, trained
+from analysis.rules.stability import (
+    LOSSES,
+    OWN_WEIGHTS,
+    SINKHORN,
+    known,
+    of_groups,
+    of_one_small,
+    trained,
+)
 from experiments.settings import Tolerances
 
 METHODS = {"softmax-and-balance-loss": LOSSES, SINKHORN: SINKHORN}
@@ -48,13 +56,15 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
            f"{paper:g}% (limit {limits.same_share:g} points){elsewhere}")  # fmt: skip
     if method != SINKHORN:
         why += f"; {OWN_WEIGHTS}"
+    verdict, why = of_one_small(results, row, verdict, why)
     return Outcome(verdict, why, **own, **known(of_groups(row), results, "documents"))
 
 
 @rule(
     "dominance.{method}.stability_centroid",
     "dominance.{method}.stability_full_ft",
-    refuted="after as many steps, an interval wholly beyond the limit same_share from the paper's",
+    refuted="after as many steps, of another than a small model, an interval wholly beyond the "
+    "limit same_share from the paper's",
 )
 def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """Tokens that keep their group from one look to the next."""
@@ -65,8 +75,7 @@ def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Ou
     why = (f"{own['ours']:.1%} of the tokens keep their group from look to look "
            f"({own['low']:.1%} to {own['high']:.1%}, over layers) after {row['steps']} steps; the "
            f"paper {paper:.1%}{early}")  # fmt: skip
-    if verdict != Verdict.INCONCLUSIVE and results.cells[row["cell"]].role == "small":
-        verdict, why = Verdict.INCONCLUSIVE, f"{why}; of one small model, at one learning rate"
+    verdict, why = of_one_small(results, row, verdict, why)
     return Outcome(verdict, why, **own, **known(row, results))
 
 

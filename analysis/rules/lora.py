@@ -110,9 +110,9 @@ def above_guessing(claim: Claim, more: float, base: float) -> float:
     return more * (base - guessed) / (theirs - guessed) if theirs > guessed else more
 
 
-def trained(cell: Cell, claim: Claim | None) -> str:
+def trained(cell: Cell, claim: Claim) -> str:
     """The steps, and the rate of LoRA or the groups of Focus, in words."""
-    if claim and cell.regime.get("name") != "lora":
+    if cell.regime.get("name") != "lora":
         theirs = claim.keys["method"].rpartition("-k")[2] if "-k" in claim.id else ""
         groups = f", {cell.method['num_groups']} groups, the paper {theirs}" if theirs else ""
         return f"; {cell.steps} steps, training gate{groups}"
@@ -124,7 +124,7 @@ def trained(cell: Cell, claim: Claim | None) -> str:
     *(f"table4.lora-r4-lr{rate}.{task}" for rate in RATES for task in NAMES),
     refuted="an interval of the difference to the model before on the other side of zero, or "
     "beyond the limit same_score where the paper's difference is small; where it is large, one "
-    "around zero that does not reach the share much_less of it, nor the same share of what is "
+    "around zero that does not reach the share much_less of it, nor of the same share of what is "
     "above guessing",
 )
 def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
@@ -139,10 +139,12 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
     share = above_guessing(claim, more, float(row["base_score"]))
-    reached = row["low"] if share < 0 else row["high"]
-    if verdict == Verdict.NOT_REPRODUCED and share and reached / share >= limits.much_less:
+    far = row["low"] if share < 0 else row["high"]
+    reaches = share * more > 0 and far / share >= limits.much_less
+    if verdict == Verdict.NOT_REPRODUCED and reaches and abs(more) > limits.same_score:
         verdict = Verdict.INCONCLUSIVE
-        said += f", but the same share of what is above guessing would be {share:+.1f} here"
+        said += (f", but the interval has half of {share:+.1f}, the same share of what is above "
+                 "guessing here")  # fmt: skip
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
            f"{more:+.1f}: {said}")  # fmt: skip
     return Outcome(verdict, why + trained(cell, claim), **interval(row, "points", 1),
@@ -153,18 +155,19 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
       "paper's routers do, by more than the intervals")  # fmt: skip
 def any_training(results: Results) -> Outcome:
     """LoRA of rank 4, and the paper's routers under their training gate, against the pretrained
-    model on the same test documents; both after as many steps as the paper's where so read."""
+    model on the same test documents; the longest training of both."""
     gate = need(gate_of(results, paper_way(results, 2)))
-    found = [rate_of(results, block).name for block in BLOCKS["lora-r4"]
-             if block in {each.block for each in results.cells.values()}]  # fmt: skip
     same = {name: gate[name] for name in ("reading", "texts")}
-    own = only(quality(results), cell=found, base_role="pretrained", condition="full", **same)
-    row = need(row_of(own))
-    why = (f"{row['cell']}, full attention: {changed(row)} against pretrained; {gate['cell']}, "
-           f"training gate: {changed(gate)}; same test documents")  # fmt: skip
+    own = only(quality(results), base_role="pretrained", condition="full", **same)
+    read = {results.cells[name].block for name in own["cell"]}
+    block = need([each for each in BLOCKS["lora-r4"] if each in read])[-1]
+    row = need(row_of(own, cell=rate_of(results, block).name))
+    both = [(row, "full attention"), (gate, "training gate")]
+    why = "; ".join(f"{each['cell']}, {scope.trained(results, results.cells[each['cell']]):,} "
+                    f"steps, {how}: {changed(each)}" for each, how in both)  # fmt: skip
     verdict = told(row["high"] < 0 and row["change"] <= gate["change"],
                    row["low"] >= 0 or row["low"] > gate["high"])  # fmt: skip
-    return Outcome(verdict, why + trained(results.cells[row["cell"]], None), **interval(row),
+    return Outcome(verdict, f"Against pretrained, same test documents: {why}", **interval(row),
                    **facts(row, results))  # fmt: skip
 
 

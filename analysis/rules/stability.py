@@ -51,7 +51,7 @@ def known(row: Mapping[str, Any], results: Results, n: str = "layers") -> dict[s
     """Evidence, command, n and scale."""
     cell, seeds = results.cells[row["cell"]], results.run_of(row["evidence"])["seeds"]
     scale = (f"{results.scale}; {cell.model}; {cell.texts}; T = {cell.regime['context']}; "
-             f"{row['steps']} steps; seed {', '.join(map(str, seeds))}")  # fmt: skip
+             f"{scope.steps(results, cell)}; seed {', '.join(map(str, seeds))}")  # fmt: skip
     return facts(row, results, n, scale)
 
 
@@ -74,10 +74,10 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
            f"{said}; the paper on blocking it: {says}")  # fmt: skip
     if verdict != Verdict.INCONCLUSIVE:
         for model, steps, other in shorter(results, row, measure):
-            if blocks(other, says, limit)[0] != verdict:
-                verdict = Verdict.INCONCLUSIVE
-            why += (f"; {model} after {steps} steps {other.value:.2f} ({other.low:.2f} to "
-                    f"{other.high:.2f})")  # fmt: skip
+            agrees = blocks(other, says, limit)[0] == verdict
+            verdict = verdict if agrees else Verdict.INCONCLUSIVE
+            why += (f"; {model} after {steps} steps {'agrees' if agrees else 'does not'}: "
+                    f"{other.value:.2f} ({other.low:.2f} to {other.high:.2f})")  # fmt: skip
     return Outcome(verdict, why, **columns(left, "ours"), unit="times a plain softmax's",
                    **known(row, results))  # fmt: skip
 
@@ -101,10 +101,11 @@ def shorter(results: Results, row: pd.Series,
     """Shorter trainings of a mitigation: model, steps, and what is left of the movement."""
     every = only(ablations.mitigations(results), weights=True).dropna(subset=measure)
     for _, other in only(every, name=row["name"]).iterrows():
-        plain = row_of(every, name=PLAIN, steps=other["steps"])
-        if other["steps"] < row["steps"] and plain is not None:
-            left = ablations.moved(results, other["cell"], plain["cell"], measure)
-            yield results.cells[other["cell"]].model, other["steps"], left
+        model = results.cells[other["cell"]].model
+        beside = only(every, name=PLAIN, steps=other["steps"])
+        plain = [name for name in beside["cell"] if results.cells[name].model == model]
+        if other["steps"] < row["steps"] and plain:
+            yield model, other["steps"], ablations.moved(results, other["cell"], plain[0], measure)
 
 
 def cannot_tell(results: Results, row: pd.Series, measure: str, limit: float) -> str:
@@ -140,8 +141,8 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
     verdict = told(happens, nothing and (method == SINKHORN or not fewer))
     if verdict == Verdict.NOT_REPRODUCED and (shorter := happened(results, row, limits)):
         verdict, words = Verdict.INCONCLUSIVE, f"{words}; but yes in {shorter}"
-    if verdict == Verdict.NOT_REPRODUCED and results.cells[row["cell"]].role == "small":
-        verdict, words = Verdict.INCONCLUSIVE, f"{words}; of one small model"
+    if verdict == Verdict.NOT_REPRODUCED:
+        verdict, words = of_one_small(results, row, verdict, words)
     if method in WEIGHED:
         words += f"; {OWN_WEIGHTS}"
     if happens and method == SINKHORN:
@@ -152,6 +153,14 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
            f"steps, {words}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "largest", 1),
                    **known(of_groups(row), results, "documents"))  # fmt: skip
+
+
+def of_one_small(results: Results, row: pd.Series, verdict: Verdict,
+                 words: str) -> tuple[Verdict, str]:  # fmt: skip
+    """The same, but open where one small model is all that says so."""
+    if verdict == Verdict.INCONCLUSIVE or results.cells[row["cell"]].role != "small":
+        return verdict, words
+    return Verdict.INCONCLUSIVE, f"{words}; of one small model, at one learning rate"
 
 
 def happened(results: Results, row: pd.Series, limits: Tolerances) -> str:

@@ -23,16 +23,17 @@ def write_answers(
     root: Path, *, changed: int = 0, exposure: float = 0.0, task: str = "hellaswag",
     block: str = "answers_paper", method: Any = None, shots: int = 0,
     full: str = "answers_pretrained", right: float = 1.0, steps: int = 0,
-    questions: int = 10, tokens: int = 90,
+    questions: int = 10, tokens: int = 90, gained: int = 0,
 ) -> None:  # fmt: skip
     """Some questions, all answered by the pretrained model (or none, where ``right`` is 0), and
-    some of them not under another one's mask, the paper's."""
+    some of them not under another one's mask, the paper's; ``gained``: answers that are right
+    under the mask alone."""
     reading, keys = "many_shot" if shots else "benchmarks", (method or {}).get("keys")
     masked = block
     for block, condition in ((full, "full"), (masked, "hard")):
-        wrong = changed if condition == "hard" else 0
+        wrong = changed if condition == "hard" else gained
         rows = [
-            {"seed": 0, "condition": condition, "budget": "k2" if wrong or condition == "hard"
+            {"seed": 0, "condition": condition, "budget": "k2" if condition == "hard"
              else "own", "document": str(n), "sha": f"{n:012x}", "shots": shots, "correct": right,
              "correct_norm": right * (n >= wrong), "right_nats": -3.0 - 0.5 * (condition == "hard"),
              "tokens": tokens, "exposure": exposure, "keys": keys if condition == "hard" else None}

@@ -15,7 +15,7 @@ SCRATCH = {"name": "scratch", "steps": 24}
 
 def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
                 regime: Any = ROUTERS, texts: str = "articles", window: float | None = None,
-                **where: Any) -> None:  # fmt: skip
+                wobble: float = 1e-4, **where: Any) -> None:  # fmt: skip
     """Models under full attention, and changes of the paper's setup, and of a window, on them."""
     for model in models:
         how = {"model": model, "reading": "small", "texts": texts, **where}
@@ -28,7 +28,7 @@ def write_types(root: Path, soft: float, hard: float, *, models: Sequence[str],
             write_read(
                 root,
                 "types_window",
-                losses("hard", change=window),
+                losses("hard", change=window, wobble=wobble),
                 against=["types"],
                 cell=f"types_window-model{model}",
                 method={"name": "window"},

@@ -70,15 +70,16 @@ def test_both_masks_stand_in_one_table(results):
     with pytest.raises(Missing):
         rivals.reached(results)
     write(results, "answers_window", 20, 4, tasks=FOUR, **WINDOW, window=16)
-    own = write(results, "answers_paper_window", 20, 0, tasks=FOUR, **PAPER, window=16)
+    write(results, "answers_paper_window", 20, 0, tasks=FOUR, **PAPER, window=16)
+    own = write(results, "answers_ours_window", 20, 0, tasks=FOUR, **PAPER, window=16)
     assert set(exposure.scores(own)["texts"]) == {*FOUR, ALL_FOUR}
     (line,) = rivals.reached(own).splitlines()[2:]
     start = "| none | 16 | 80 of 160 | \N{MINUS SIGN}10.0 ("
     assert line.startswith(start)
-    assert line.endswith("| +0.0 (0.0 to 0.0) | +0.0 (0.0 to 0.0) |")
+    assert line.endswith("| +0.0 (0.0 to 0.0) | +0.0 (0.0 to 0.0) | +0.0 (0.0 to 0.0) |")
 
 
 def test_a_dash_stands_where_hardly_a_question_is_reached(results):
     own = write(results, "answers_longformer", 1, 1, tasks=FOUR, **WINDOW, window=16)
     (line,) = rivals.reached(own).splitlines()[2:]
-    assert line.endswith(f") | {NONE} | {NONE} | {NONE} |")
+    assert line.endswith(f") | {NONE} | {NONE} | {NONE} | {NONE} |")
