@@ -9,7 +9,7 @@ from pathlib import Path
 
 from analysis import claims, figures, ladder, pages, report, tables
 from analysis.results import Results
-from analysis.stale import alone, stale, unknown
+from analysis.stale import alone, mixed, stale, unknown
 from experiments import settings
 
 
@@ -46,6 +46,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"stale: {line}")
     for line in alone(results):
         print(f"alone: {line}")
+    for line in mixed(results, chosen):
+        print(f"mixed: {line}")
     for line in unknown(results):
         print(f"unknown: {line}")
 

@@ -1,11 +1,12 @@
-"""Results that other settings made than those in params.yaml now, or that stand alone."""
+"""Results that other settings made than those in params.yaml now, that stand alone, or beside
+others of another number format."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.comparisons import bases
+from analysis.comparisons import bases, quality
 from analysis.results import KINDS, Results, load_json, reading_of
 from experiments.settings import Settings
 
@@ -35,6 +36,20 @@ def alone(results: Results) -> Iterator[str]:
             named = " ".join(f"read@{name}" for name in cell.against)
             yield (f"{cell.name}: stands in no table of changes, since nothing that it is compared "
                    f"with was read; run dvc repro {named}")  # fmt: skip
+
+
+def mixed(results: Results, chosen: Settings) -> Iterator[str]:
+    """A line for each experiment that was read in another number format than what it is compared
+    with, though params.yaml asks for none: by processors with and without bfloat16."""
+    frame = quality(results)
+    frame = frame[frame["formats"] != ""].drop_duplicates(["experiment", "against", "reading"])
+    for row in frame.to_dict("records"):
+        cell = chosen.experiments.get(row["experiment"], {}).get(row["cell"])
+        if cell is not None and cell.dtype == "auto":
+            yield (
+                f"{row['experiment']}: {row['reading']} was read in {row['formats']} of "
+                f"{row['against']}; read both on one machine, or give both `dtype: float32`"
+            )
 
 
 def unknown(results: Results) -> Iterator[str]:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 from analysis.results import Results
-from analysis.stale import alone, differing, stale, unknown
+from analysis.stale import alone, differing, mixed, stale, unknown
 from experiments import settings
-from tests.analysis.result_files import record, write_read
+from tests.analysis.result_files import losses, record, write_read
 
 
 def test_a_cell_that_params_has_no_more_or_has_otherwise_is_told(results):
@@ -33,6 +33,19 @@ def test_a_cell_that_nothing_stands_beside_is_told(results):
     (told,) = alone(Results(results.base))
     assert told.startswith("one: stands in no table of changes")
     assert told.endswith("run dvc repro read@adapted read@pretrained")
+
+
+def test_two_number_formats_are_told_unless_params_asks_for_them(results):
+    chosen = settings.load()
+    for block in ("pretrained", "answers_full", "quest"):
+        condition, against = "hard" if block == "quest" else "full", ["pretrained"]
+        path = write_read(results.root, block, losses(condition, 0.125), reading="rivals",
+                          against=against if block != "pretrained" else ())  # fmt: skip
+        run = path.with_name("run.json")
+        dtype = "bfloat16" if block == "pretrained" else "float32"
+        run.write_text(json.dumps(json.loads(run.read_text()) | {"dtype": dtype}))
+    (line,) = mixed(results, chosen)
+    assert line.startswith("quest: rivals was read in float32 against bfloat16 of pretrained; ")
 
 
 def test_what_came_in_since_is_no_difference():
