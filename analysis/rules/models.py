@@ -257,7 +257,9 @@ def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     verdict, why = no_worse(found, cost, claim, results, limits)
     if verdict == Verdict.DIRECTION:
         verdict, why = weighed(verdict, why, spared(found, claim))
-    why = f"at {context} tokens, trained at {found['trained_at']}, against full attention: {why}"
+    why = (f"at {context} tokens, trained at {found['trained_at']}, "
+           f"{found['distant_density']:.0%} of the distant pairs, against full attention: "
+           f"{why}")  # fmt: skip
     for _, row in own[own["cell"] != found["cell"]].iterrows():
         why += f"; trained at {row['trained_at']} for fewer steps {changed(row)}"
     return Outcome(verdict, why, **interval(found), **facts(found, results))
