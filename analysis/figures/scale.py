@@ -16,6 +16,7 @@ from analysis.figures import style
 from analysis.paper import printed
 from analysis.results import Results
 from analysis.rows import Missing, need, only
+from analysis.words import either
 
 LADDER = (
     "The same retrofit on models of one type at growing size, masks with a window of 8 tokens, "
@@ -30,9 +31,9 @@ LADDER = (
 )
 LENGTHS = (
     "Change of the perplexity against full attention at the same length, on plays, with 95% "
-    "intervals over documents, and the share of distant pairs kept. Dashed: the paper's Mistral 7B "
-    "on books, routers trained at 1,024 tokens, without intervals; it does not say what share of "
-    "the pairs it keeps there."
+    "intervals over documents (and seeds), and the share of distant pairs kept. Dashed: the "
+    "paper's Mistral 7B on books, routers trained at 1,024 tokens, without intervals; it does not "
+    "say what share of the pairs it keeps there."
 )
 POSITIONS = (
     "Plays of 8,192 tokens, by position. Left: what a mask costs there against full attention, "
@@ -157,7 +158,7 @@ def by_length(results: Results) -> Figure:
     kept.set(ylabel="distant pairs kept (%)", ylim=(0, 100))
     for axis in (cost, kept):
         style.lengths(axis, [row["context"] for row in rows])
-    return finish(figure, cost, kept, "tokens of the text")
+    return finish(figure, cost, kept, "tokens of the text", shown)
 
 
 def by_position(results: Results) -> Figure:
@@ -166,7 +167,7 @@ def by_position(results: Results) -> Figure:
     figure, (cost, moved) = style.axes(2, 9.2, 3.6)
     lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
     moved.set(ylabel="shift of the group shares (%)", ylim=(0, None))
-    return finish(figure, cost, moved, "first position of the stretch (tokens)")
+    return finish(figure, cost, moved, "first position of the stretch (tokens)", frame)
 
 
 def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> None:
@@ -182,14 +183,12 @@ def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> 
             beside.plot(own[x], own[column], **look, markersize=5.5)
 
 
-def finish(figure: Figure, cost: Axes, beside: Axes, x: str) -> Figure:
+def finish(figure: Figure, cost: Axes, beside: Axes, x: str, rows: pd.DataFrame) -> Figure:
     """Words on the axes, a legend, and what was read."""
     cost.axhline(0, color=style.INK, linewidth=1.2)
     cost.set(xlabel=x, ylabel="change of perplexity (%)")
     beside.set_xlabel(x)
     style.legend(figure, [cost, beside], 2)
-    style.title(
-        figure,
-        "ours: SmolLM2-135M, four plays, one seed; against the same model with full attention",
-    )
+    read = f"{either(rows['documents'], 'play')}, {either(rows['seeds'], 'seed')} a line"
+    style.title(figure, f"ours: SmolLM2-135M, {read}; against the same model with full attention")
     return figure
