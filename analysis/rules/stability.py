@@ -28,7 +28,7 @@ WORDS = {"drift": "centroids moved by {:.2f} of their norm",
          "lost_rank": "projected tokens lost {:.0%} of their dimensions"}  # fmt: skip
 PLAIN, SINKHORN, LOSSES = "plain softmax", "sinkhorn", "entropy-and-balance-loss"
 WEIGHED = (LOSSES, "balance-weight-x5")
-OWN_WEIGHTS = "it gives no weights of its losses: ours are 0.01"
+OWN_WEIGHTS = "the paper gives no weights of its losses: ours are 0.01"
 CONVERGED = "steady_converged-sinkhorn_iterations1000"
 SEEN = {True: "yes", False: "no", None: "cannot be told"}
 DETACHED = "stop-gradient-on-inputs"
@@ -251,7 +251,6 @@ def beside_losses(results: Results) -> Outcome:
     verdict = told(row["points_high"] < 0, row["points_low"] > 0)
     why = (f"{even['largest']:.0f}% of the tokens in the largest of {even['groups']} groups under "
            f"Sinkhorn, {losses['largest']:.0f}% under losses of entropy and balance, "
-           f"{points(row)}, paired by document; {cells[0].model}; the paper gives no weights of "
-           "its losses: ours are 0.01")  # fmt: skip
+           f"{points(row)}, paired by document; {cells[0].model}; {OWN_WEIGHTS}")  # fmt: skip
     return Outcome(verdict, why, **interval(row, "points", 1),
                    **known(row, results, "documents"))  # fmt: skip
