@@ -29,11 +29,25 @@ def left_out(results: Results) -> Outcome:
     return Outcome(told(good, bad, Verdict.REPRODUCED), why, **known, same_setting=True)
 
 
-@rule("ours.affinity.{link}", refuted="an interval of what the link's pairs share beyond chance "
-      "wholly below zero, or below that of other words")  # fmt: skip
+LINKED = ("an interval of what the link's pairs share beyond chance wholly below zero, or below "
+          "that of other words")  # fmt: skip
+
+
+@rule("ours.affinity.{link}", refuted=LINKED)
 def affine(results: Results, link: str) -> Outcome:
+    """In the recipe."""
+    return _affine(results, "ours", link)
+
+
+@rule("ours.paper_affinity.{link}", refuted=LINKED)
+def paper_affine(results: Results, link: str) -> Outcome:
+    """In the paper's setup."""
+    return _affine(results, "paper", link)
+
+
+def _affine(results: Results, role: str, link: str) -> Outcome:
     """Beside random pairs, and beside pairs of words that are alike but for what links them."""
-    every = only(pairs.affinity(results), role="ours", ngram=0, layer="all")
+    every = only(pairs.affinity(results), role=role, ngram=0, layer="all")
     row = need(only(every, link=link)).iloc[0]
     other = pairs.PLAIN_LINKS[link]
     good = row["more_low"] > 0 and row["beyond_low"] > 0

@@ -340,6 +340,10 @@ def linked(**shared: float) -> Writer:
                                           against=["adapted"])  # fmt: skip
 
 
+def paper_linked(**shared: float) -> Writer:
+    return lambda results: write_affinity(results.root, shared, method=PAPER, regime=ROUTERS)
+
+
 def leaks(sinkhorn: float, causal: float) -> Writer:
     return lambda results: write_leak(results.root, sinkhorn, causal)
 
