@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from analysis import claims, figures, ladder, pages, report, tables
+from analysis.gaps import alone, mixed, unknown
 from analysis.results import Results
-from analysis.stale import alone, mixed, stale, unknown
 from experiments import settings
 
 
@@ -42,8 +42,6 @@ def main(arguments: list[str] | None = None) -> None:
     for verdict, count in claims.totals(rows).items():
         print(f"{count:5d}  {verdict}")
     print(f"{len(written)} files, most below {out.resolve()}")
-    for line in stale(results, chosen):
-        print(f"stale: {line}")
     for line in alone(results):
         print(f"alone: {line}")
     for line in mixed(results, chosen):

@@ -4,7 +4,6 @@ own; verdicts by rule from result files."""
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -119,14 +118,12 @@ def _cells(entry: Row) -> list[str]:
 
 
 def write(rows: list[Row], folder: Path) -> list[Path]:
-    """Write claims.json, claims.csv and claims.md below `folder`."""
+    """Write claims.csv and claims.md below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"claims.{suffix}" for suffix in ("json", "csv", "md")]
-    text = json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    paths[0].write_text(text, encoding="utf-8")
-    with paths[1].open("w", newline="", encoding="utf-8") as handle:
+    paths = [folder / f"claims.{suffix}" for suffix in ("csv", "md")]
+    with paths[0].open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    paths[2].write_text(markdown(rows), encoding="utf-8")
+    paths[1].write_text(markdown(rows), encoding="utf-8")
     return paths

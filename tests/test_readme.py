@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -70,31 +71,31 @@ RESULTS = Results.of(LOADED, ROOT / "results")
 measured = pytest.mark.skipif(not RESULTS.root.is_dir(), reason="no results of this scale yet")
 
 
+@pytest.fixture(scope="module")
+def rows():
+    return claims.build(RESULTS, LOADED.tolerances)
+
+
 @measured
 @pytest.mark.parametrize("page", pages.PAGES)
-def test_what_stands_between_markers_is_what_the_files_say(page):
+def test_what_stands_between_markers_is_what_the_files_say(page, rows):
     """`python -m analysis --pages` renders it."""
-    rows = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
     text = (ROOT / page).read_text(encoding="utf-8")
     assert pages.rendered(text, RESULTS, rows) == text
 
 
 @measured
-def test_what_the_findings_say_is_what_the_files_say():
-    rows = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
+def test_what_the_findings_say_is_what_the_files_say(rows):
     text = (ROOT / pages.FINDINGS).read_text(encoding="utf-8")
     assert "not measured" not in text
     assert findings.page(RESULTS, rows) == text
 
 
 @measured
-def test_the_ledger_is_what_the_files_say():
+def test_the_ledger_is_what_the_files_say(rows):
     """A result that changed without `make report` shows here."""
-    rows = claims.build(RESULTS, LOADED.tolerances)
-    kept = json.loads((ROOT / "results" / "claims.json").read_text(encoding="utf-8"))
-    assert {row["id"]: row["verdict"] for row in rows} == {
-        row["id"]: row["verdict"] for row in kept
-    }
+    kept = pd.read_csv(ROOT / "results" / "claims.csv", index_col="id")["verdict"]
+    assert {row["id"]: row["verdict"] for row in rows} == kept.to_dict()
 
 
 @pytest.mark.parametrize(

@@ -263,8 +263,8 @@ def test_the_command_writes_everything_below_its_folder(filled, monkeypatch):
     command.main(["--results", str(filled.base), "--pages", str(filled.base)])
     assert "of the distant pairs" in page.read_text()
     metrics = json.loads((filled.base / "metrics.json").read_text())
-    rows = json.loads((filled.base / "claims.json").read_text())
-    assert sum(metrics["claims"].values()) == len(rows) == 446
+    rows = pd.read_csv(filled.base / "claims.csv")
+    assert sum(metrics["claims"].values()) == len(rows) == 448
     assert "recipe" in metrics["experiments"]
     page = (filled.base / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == len(figures.FIGURES)

@@ -1,29 +1,12 @@
-"""Results that other settings made than those in params.yaml now, that stand alone, or beside
-others of another number format."""
+"""Results that stand alone, beside others of another number format, or in no table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from analysis.comparisons import bases, quality
 from analysis.results import KINDS, Results, load_json, reading_of
 from experiments.settings import Settings
-
-PARTS = ("method", "regime", "seeds", "budgets", "texts", "model")  # of a cell: what makes a result
-
-
-def stale(results: Results, chosen: Settings) -> Iterator[str]:
-    """A line for each cell that was read and that its experiment has no more, or has otherwise."""
-    for block, path in results.finished():
-        made = (load_json(path).get("settings") or {}).get("cells") or {}
-        now = chosen.experiments.get(block, {})
-        for name, own in made.items():
-            cure = f"run dvc repro read@{block}"
-            if name not in now:
-                yield f"{name}: is no cell of params.yaml any more; {cure}"
-            elif other := ", ".join(sorted(differing(own, now[name].plain()))):
-                yield f"{name}: was read with another {other} than params.yaml has now; {cure}"
 
 
 def alone(results: Results) -> Iterator[str]:
@@ -59,16 +42,3 @@ def unknown(results: Results) -> Iterator[str]:
         if kind not in (None, "perplexity", *KINDS):
             yield (f"{kind}: no table knows this kind of reading yet; its rows stand in "
                    f"{path.with_name('rows.csv')} (docs/how-to-add.md)")  # fmt: skip
-
-
-def differing(made: dict[str, Any], now: dict[str, Any]) -> set[str]:
-    """Fields that both know and that are not the same; what came in since has its default."""
-    found = set()
-    for part in PARTS:
-        one, other = made.get(part), now.get(part)
-        if isinstance(one, dict) and isinstance(other, dict):
-            found |= {f"{part}.{key}" for key in one.keys() & other.keys()
-                      if one[key] != other[key]}  # fmt: skip
-        elif one != other and part in made:
-            found.add(part)
-    return found

@@ -2,26 +2,10 @@ from __future__ import annotations
 
 import json
 
+from analysis.gaps import alone, mixed, unknown
 from analysis.results import Results
-from analysis.stale import alone, differing, mixed, stale, unknown
 from experiments import settings
 from tests.analysis.result_files import losses, record, write_read
-
-
-def test_a_cell_that_params_has_no_more_or_has_otherwise_is_told(results):
-    chosen = settings.load()
-    for block, cells in {"plays_window": ["plays_window", "gone"],
-                         "plays_adapted": ["plays_adapted"]}.items():  # fmt: skip
-        write_read(results.root, block, [{"seed": 0, "condition": "full"}], reading="plays")
-        path = results.root / block / "read" / "plays" / "run.json"
-        run = json.loads(path.read_text())
-        run["settings"]["cells"] = {name: chosen.cell("plays_window").plain() for name in cells}
-        path.write_text(json.dumps(run))
-    told = sorted(stale(results, chosen), reverse=True)
-    assert len(told) == 2
-    assert told[0].startswith("plays_adapted: was read with another budgets, method.name, ")
-    assert told[0].endswith("than params.yaml has now; run dvc repro read@plays_adapted")
-    assert told[1] == "gone: is no cell of params.yaml any more; run dvc repro read@plays_window"
 
 
 def test_a_cell_that_nothing_stands_beside_is_told(results):
@@ -46,13 +30,6 @@ def test_two_number_formats_are_told_unless_params_asks_for_them(results):
         run.write_text(json.dumps(json.loads(run.read_text()) | {"dtype": dtype}))
     (line,) = mixed(results, chosen)
     assert line.startswith("quest: rivals was read in float32 against bfloat16 of pretrained; ")
-
-
-def test_what_came_in_since_is_no_difference():
-    assert not differing(
-        {"method": {"window": 8}}, {"method": {"window": 8, "new": 1}, "seeds": [0]}
-    )
-    assert differing({"seeds": [0]}, {"seeds": [0, 1]}) == {"seeds"}
 
 
 def test_a_kind_of_reading_without_a_table_is_told_and_stops_nothing(results):
