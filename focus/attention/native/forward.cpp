@@ -5,9 +5,9 @@
 //
 // Keys lie in panels of PANEL keys, transposed, so that both products broadcast from the left and
 // stream whole vectors from the right. float32 throughout; bfloat16 is converted on the way in and out,
-// or computed with on a processor with AMX (amx.h).
+// or computed with (tile_pairs.h).
 
-#include "amx.h"
+#include "tile_pairs.h"
 
 struct Item {
     int b, head, group, first;  // some queries of a list

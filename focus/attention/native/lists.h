@@ -5,7 +5,7 @@
 #include <new>
 #include <vector>
 
-#include "vectors.h"
+#include "pairs.h"
 
 enum { MOST_GROUPS = 64, WORD = 32 };
 
@@ -32,8 +32,13 @@ struct Costs {
 // Fitted to 114 pairs of timings (256 to 4,096 tokens, K = 4, 8, 16; two cores with AVX-512): where
 // the choice is wrong, it costs less than 4%.
 static const Costs COSTS = {50, 20, 10, 40, 1.15};
-// The same on AMX, to 45 (160 to 3,072 tokens, K = 4 to 18; one core): it was never wrong.
+// The same of bfloat16 (160 to 3,072 tokens, K = 4 to 18; one core): on AMX, to 45, and it was never
+// wrong; by AVX512-BF16, to 54, and where it is wrong it costs less than 8%.
+#ifdef HAS_REGISTERS
 static const Costs COSTS_OF_PAIRS = {150, 250, 40, 300, 1.15};
+#else
+static const Costs COSTS_OF_PAIRS = {100, 70, 20, 70, 1.15};
+#endif
 
 typedef std::vector<uint32_t> Words;
 
@@ -159,7 +164,7 @@ struct Call {
         for (float *each : rooms) free(each);
     }
     const Problem &p;
-    const bool pairs;  // is computed by amx.h
+    const bool pairs;  // is computed by tile_pairs.h
     int per_sequence, row_size, mode = 0, window = 0;
     std::vector<Unit> unit;
     std::vector<float *> rooms;

@@ -1,22 +1,26 @@
-// AMX: products of bfloat16 on the processor's tile registers, which take 16 rows of 32 values at a
-// time and sum in float32.
+// Products of bfloat16, two at a time, summed in float32: on the tile registers of a processor with AMX,
+// which take 16 rows of 32 values at once, or else by AVX512-BF16.
 #pragma once
 
 #include "vectors.h"
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AVX512BF16__)
+#define HAS_PAIRS
+enum { SIDE = 16, DEPTH = 32 };  // rows of a register and its float32 columns; its bfloat16 columns
+#endif
+
+#if defined(HAS_PAIRS) && defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define HAS_PAIRS
-enum { SIDE = 16, DEPTH = 32 };  // rows of a register and its float32 columns; its bfloat16 columns
+#define HAS_REGISTERS
 
 // Compilers may take the registers' instructions not to read what they read; of a local variable they
 // must be told where it lies.
 static inline void written(const void *at = nullptr) { asm volatile("" ::"r"(at) : "memory"); }
 
 // Linux gives a process the registers when it asks for them.
-static bool has_registers() {
+static bool can_pair() {
     static const bool given = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0;
     return given;
 }
@@ -83,9 +87,44 @@ static inline void pairs_product(const uint16_t *from, ptrdiff_t row, const uint
 
 #else
 
-static bool has_registers() { return false; }
 struct Registers {
     explicit Registers(bool) {}
 };
 
+#ifdef HAS_PAIRS
+
+static bool can_pair() { return true; }
+
+// pairs_product() of R rows and C times SIDE columns.
+template <bool ADD, int R, int C>
+static inline void strip_product(const uint16_t *from, ptrdiff_t row, const uint32_t *right,
+                                 ptrdiff_t stride, int n, float *to, ptrdiff_t to_row) {
+    __m512 sum[R][C] = {};
+    for (int r = 0; ADD && r < R; r++)
+        for (int c = 0; c < C; c++) sum[r][c] = _mm512_loadu_ps(to + r * to_row + c * SIDE);
+    for (int j = 0; j < n; j += 2, right += stride) {
+        __m512bh b[C];
+        for (int c = 0; c < C; c++) b[c] = (__m512bh)_mm512_loadu_si512(right + c * SIDE);
+        for (int r = 0; r < R; r++) {
+            int two;
+            memcpy(&two, from + r * row + j, sizeof(two));
+            const __m512bh a = (__m512bh)_mm512_set1_epi32(two);
+            for (int c = 0; c < C; c++) sum[r][c] = _mm512_dpbf16_ps(sum[r][c], a, b[c]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) _mm512_storeu_ps(to + r * to_row + c * SIDE, sum[r][c]);
+}
+
+template <bool ADD, int C = 4>
+static inline void pairs_product(const uint16_t *from, ptrdiff_t row, const uint32_t *right,
+                                 ptrdiff_t stride, int n, float *to, ptrdiff_t to_row, int columns) {
+    if constexpr (C > 1)
+        if (columns < C) return pairs_product<ADD, C - 1>(from, row, right, stride, n, to, to_row, columns);
+    enum { ROWS = 4 };
+    for (int r = 0; r < SIDE; r += ROWS)
+        strip_product<ADD, ROWS, C>(from + r * row, row, right, stride, n, to + r * to_row, to_row);
+}
+
+#endif
 #endif

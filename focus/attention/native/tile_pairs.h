@@ -1,4 +1,4 @@
-// The same tiles in bfloat16 on a processor with AMX (pairs.h). Softmax and sums are float32 as
+// The same tiles in bfloat16 on a processor that multiplies it (pairs.h). Softmax and sums are float32 as
 // elsewhere; queries, keys and values enter as they are, weights rounded to bfloat16, as in torch's own
 // attention.
 #pragma once
@@ -15,7 +15,7 @@ static_assert(SIDE * SPAN <= TILE * BLOCK, "weights have no room");
 
 // A pair that is not kept, at NOTHING, has no weight unless all scores are scaled to nothing.
 static bool pairs_run(const Problem &p) {
-    return p.bfloat16 && p.dim % DEPTH == 0 && p.scale > 1e-30f && has_registers();
+    return p.bfloat16 && p.dim % DEPTH == 0 && p.scale > 1e-30f && can_pair();
 }
 
 // 2^x for x up to 0, for weights that are rounded: relative error below 5e-6.
