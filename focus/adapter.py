@@ -32,7 +32,9 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
     Args:
         model: an attached model.
         folder: made if need be. No file of others is touched: in a model's folder, or one of
-            another library's adapter, the files go to its subfolder ``focus``.
+            another library's adapter, the files go to its subfolder ``focus``. Save a model
+            first: one that is saved beside an adapter cannot be loaded (transformers says
+            ``KeyError: 'FOCUS'``) until this is called again.
         name: of the adapter; None: the active one.
         card: facts of the training run for the card: a mapping, or the path of a ``run.json``.
 

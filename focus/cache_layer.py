@@ -125,6 +125,8 @@ class FocusCacheLayer(CacheLayerMixin):
         self.check(rule)
         if self.past is None or self.past.seen == 0:
             self.past, self._router_weights = Past(rule), None
+        if rule.learnt is None:
+            rule = rule._replace(learnt=self.past.rule.learnt)
         self.past.rule, self.past.record = rule, self.record_past
         return self.past
 
@@ -135,14 +137,11 @@ class FocusCacheLayer(CacheLayerMixin):
             ValueError: they were.
         """
         past = self.past
-        if past is None or not past.seen or past.rule == rule:
+        if past is None or not past.seen or past.rule == rule or past.rule.files_as(rule):
             return
-        before, now = past.rule.of_keys, rule.of_keys
-        if before == now:
-            return
-        both = zip(rule._fields, before, now, strict=True)
+        both = zip(rule._fields, past.rule.of_keys, rule.of_keys, strict=True)
         told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both
-                if a != b and name != "router"]  # fmt: skip
+                if a != b and name not in ("router", "learnt")]  # fmt: skip
         told = told or ["another router (of another adapter or model), or it has learnt since"]
         raise ValueError(
             f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go on "

@@ -7,6 +7,7 @@ Shape suffixes: B batch, M new tokens, E model dimension.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,21 @@ from torch import Tensor, nn
 from focus.cache import adopt, release
 from focus.cache_layer import FocusCacheLayer
 from focus.call import KEYWORD, Call, alive, running, set_running
-from focus.masks import refuse_keywords, refuse_one_row, refuse_packed
+from focus.masks import refuse_keywords, refuse_one_row
+from focus.positions import refuse_behind, refuse_packed
 from focus.routing import Router
 from focus.state import FocusState
 
-# What attention modules call it: from transformers 5.24 on, before, and in GPT-NeoX.
+# What models and attention modules call it: from transformers 5.24 on, before, and in GPT-NeoX.
 CACHE = ("cache", "past_key_values", "layer_past")
+
+
+def cache_of(kwargs: dict[str, Any]) -> Any:
+    """The cache that a call is given, or None."""
+    for name in CACHE:
+        if (cache := kwargs.get(name)) is not None:
+            return cache
+    return None
 
 
 @dataclass(eq=False, slots=True)
@@ -40,6 +50,7 @@ class ModelHook:
 
     def __init__(self, state: FocusState, decoder: nn.Module) -> None:
         self.state, self.decoder = state, decoder
+        self.names = tuple(inspect.signature(type(decoder).forward).parameters)[1:]  # without self
 
     def begin_around(self, module: nn.Module, args: tuple[Any, ...],
                      kwargs: dict[str, Any]) -> None:  # fmt: skip
@@ -52,10 +63,10 @@ class ModelHook:
         self.state.check(module)
         self._check_thread(module)
         call = self._begun(module, args, kwargs)
-        mode = call.settings.mode
-        given = kwargs.get("inputs_embeds") if call.ids is None else call.ids
+        mode, named = call.settings.mode, {**dict(zip(self.names, args, strict=False)), **kwargs}
+        given = named.get("inputs_embeds") if call.ids is None else call.ids
         if mode != "full":
-            self._refuse(module, given, kwargs)
+            self._refuse(module, given, named)
         if module.training and torch.is_grad_enabled() and mode != "soft":
             self.state.warn_without_gate(module, mode)
         if mode == "hard" and not module.training and isinstance(given, Tensor):
@@ -92,6 +103,8 @@ class ModelHook:
                 raise ValueError("input_ids: no tokens; give at least one sequence of at least one")
             refuse_one_row(kwargs.get("attention_mask"), given.shape[1])
         refuse_packed(kwargs)
+        cache = cache_of(kwargs)
+        refuse_behind(kwargs, 0 if cache is None else cache.get_seq_length())
         refuse_keywords({"output_attentions": getattr(module.config, "output_attentions", False)})
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -137,12 +150,26 @@ class LossHook:
         loss = getattr(output, "loss", None)
         if not isinstance(loss, Tensor) or loss.requires_grad or not torch.is_grad_enabled():
             return
-        # Compiled code would have to know the backward pass ahead.
-        if self.state.settings_of(module).mode == "hard" and not torch.compiler.is_compiling():
-            loss.requires_grad_().register_hook(refuse_backward)
+        if torch.compiler.is_compiling():  # it would have to know the backward pass ahead
+            return
+        mode = self.state.settings_of(module).mode
+        if told := {"hard": refuse_hard, "soft": refuse_cut_off}.get(mode):
+            loss.requires_grad_().register_hook(told)
 
 
-def refuse_backward(gradient: Tensor) -> None:
+def refuse_cut_off(gradient: Tensor) -> None:
+    """Hook of a tensor.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError(
+        "loss: no gradient leads from it to the routers: layers above them pass none on (weights "
+        "quantised for inference, say); load the model in another format to train them"
+    )
+
+
+def refuse_hard(gradient: Tensor) -> None:
     """Hook of a tensor.
 
     Raises:
@@ -178,12 +205,7 @@ class LayerHook:
                 "whose copy Focus would not save; leave it out there: focus.trainable_parameters "
                 "and focus.save_adapter are for the routers"
             )
-        cache = None
-        for name in CACHE:
-            cache = kwargs.get(name)
-            if cache is not None:
-                break
-        place = None
+        cache, place = cache_of(kwargs), None
         if cache is not None and router is not None:
             if call.settings.mode == "hard":
                 place = adopt(cache, self.index)

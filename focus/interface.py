@@ -263,7 +263,8 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
     if call.ids is None or call.ids.shape != (len(x.query), x.query.shape[2]):
         raise ValueError(
             "ngram: n-grams are matched by token ids, of which this forward pass was given none, "
-            "or not one a token; pass input_ids instead of inputs_embeds, or set ngram=0"
+            "or not one a token; pass input_ids instead of inputs_embeds, or set ngram=0 where the "
+            "ids become embeddings on the way (as peft's prompt tuning makes them)"
         )
     how = config.ngram, config.ngram_keys, config.window
     if cache is None:
@@ -279,7 +280,7 @@ def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     fewest, most = router.groups_of_queries(config)
     keys = config.all_groups, most, config.key_top_k
     return Rule(config.window, config.sinks, x.terms.own_window, *keys, config.balance,
-                config.ngram > 0, router.name, None if fewest == most else fewest)  # fmt: skip
+                config.ngram > 0, *router.name, None if fewest == most else fewest)  # fmt: skip
 
 
 def _no_gradient(x: Inputs) -> bool:

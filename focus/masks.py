@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -215,28 +215,6 @@ def refuse_one_row(mask: Any, tokens: int) -> None:
         )
 
 
-def refuse_packed(kwargs: Mapping[str, Any]) -> None:
-    """Before a forward pass with these arguments. Whether transformers keeps texts in one row apart
-    depends on the cache, the mask and the attention implementation; Focus never does.
-
-    Raises:
-        ValueError: positions do not rise from one real token to the next, or bounds of several
-            texts are given; or any are, and there is padding within a text.
-    """
-    positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
-    bounds = kwargs.get("cu_seq_lens_q")
-    if (bounds is not None and len(bounds) > 2) or _start_anew(positions, mask):
-        raise ValueError(
-            "position_ids: start anew (or cu_seq_lens_q is given), so there are several texts in "
-            "one row, which Focus does not tell apart; pad them into a batch (TRL: packing=False)"
-        )
-    if _two_dimensional(positions) and _two_dimensional(mask) and _padding_within(mask):
-        raise ValueError(
-            "attention_mask: has padding between real tokens, which the window would count and "
-            "position_ids may not; put all padding of a row before or after its text"
-        )
-
-
 def refuse_keywords(kwargs: Mapping[str, Any]) -> None:
     """Refuses what an attention call asks for beside its mask and Focus does not compute."""
     if kwargs.get("output_attentions"):
@@ -246,28 +224,6 @@ def refuse_keywords(kwargs: Mapping[str, Any]) -> None:
     for name in ("position_bias", "s_aux"):
         if kwargs.get(name) is not None:
             raise ValueError(f"{name}: is part of this model's logits and not supported by Focus")
-
-
-def _start_anew(positions: Any, mask: Any) -> bool:
-    if not _two_dimensional(positions):
-        return False
-    tokens, mask = positions.shape[1], torch.ones_like(positions) if mask is None else mask
-    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < tokens:
-        return False
-    real = mask[:, -tokens:].to(positions.device).bool()
-    positions = positions.masked_fill(~real, -1)
-    return bool((real[:, 1:] & (positions[:, 1:] <= positions.cummax(-1).values[:, :-1])).any())
-
-
-def _two_dimensional(given: Any) -> TypeGuard[Tensor]:
-    # A step of one token is not looked at: on a device the host would wait for it.
-    return isinstance(given, Tensor) and given.dim() == 2 and given.shape[1] > 1
-
-
-def _padding_within(mask: Tensor) -> bool:
-    real = mask.bool()
-    starts = (real[:, 1:] & ~real[:, :-1]).sum(1) + real[:, 0]
-    return bool((starts > 1).any())
 
 
 def _window_of(mask: Tensor, real: Tensor, queries: int, offset: int) -> int | None:

@@ -54,7 +54,7 @@ class Router(nn.Module):
     heavy_bias: Tensor
     taken_at: Tensor
     _own: str
-    _name: str
+    _name: tuple[str, tuple[int, ...] | None]
     _written: tuple[int, ...]
 
     def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int, query_heads: int,
@@ -82,22 +82,23 @@ class Router(nn.Module):
             self.take(taken_at=alike.repeat(self.query_routings, 1))
 
     @property
-    def name(self) -> str:
+    def name(self) -> tuple[str, tuple[int, ...] | None]:
         """Tells its cached keys from those of another, and from its own before its parameters
-        changed; a copy has it until either changes. Not seen are changes in compiled code, and
-        writes through ``.data``."""
+        changed: by how often they were written to, which compiled code does not know (None), nor
+        who has offloaded them. A copy has it until either changes. Writes through ``.data`` are not
+        seen."""
         centroids = self._parameters.get("centroids")
         if torch.compiler.is_compiling() or (centroids is not None and centroids.is_meta):
-            return self._name
+            return self._name[0], None
         now = self._writes()
         if now != self._written:
-            self._name, self._written = f"{self._own} {now}", now
+            self._name, self._written = (self._own, now), now
         return self._name
 
     def _rename(self) -> None:
         # Tensors that are put in the place of others count their writes anew.
-        self._own = self._name = uuid.uuid4().hex
-        self._written = ()
+        self._own = uuid.uuid4().hex
+        self._name, self._written = (self._own, ()), ()
 
     def _writes(self) -> tuple[int, ...]:
         """How often each tensor that files keys was written to: no device is asked."""

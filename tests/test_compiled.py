@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -57,3 +58,24 @@ def test_no_mask_of_tokens_by_tokens_is_made(use_cache: bool) -> None:
         positions = torch.arange(TOKENS)[None] % 100
         with pytest.raises(ValueError, match="several texts in one row"):
             torch.compile(model, backend=backend)(ids, position_ids=positions)
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+def test_a_cache_goes_on_between_compiled_code_and_plain(first: bool, second: bool) -> None:
+    """Compiled code does not know how often the router was written to: nothing has learnt here."""
+    model, ids = attached(CONFIGS["recipe"], 2), torch.randint(1, 97, (1, 100))
+    compiled, cache = torch.compile(model, backend="eager"), focus.FocusCache()
+    with torch.no_grad():
+        (compiled if first else model)(ids[:, :80], past_key_values=cache)
+        found = (compiled if second else model)(ids[:, 80:], past_key_values=cache).logits
+        expected = model(ids, use_cache=False).logits[:, 80:]
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_a_model_compiled_before_its_first_pass_generates() -> None:
+    model, ids = attached(CONFIGS["recipe"], 1), torch.randint(1, 97, (1, 60))
+    twin = copy.deepcopy(model)
+    model.compile(backend="eager")
+    how = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert torch.equal(model.generate(ids, **how), twin.generate(ids, **how))

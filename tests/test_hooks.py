@@ -31,6 +31,14 @@ def test_a_loss_of_hard_mode_says_why_nothing_learns(model: nn.Module, training:
         model(IDS, labels=IDS).loss.backward()
 
 
+def test_a_loss_that_layers_cut_off_says_so(model: nn.Module) -> None:
+    model.model.norm.register_forward_hook(lambda module, args, output: output.detach())
+    with focus.mode(model.train(), "soft"):
+        loss = model(IDS, labels=IDS).loss
+        with pytest.raises(RuntimeError, match=r"^loss: no gradient leads from it to the routers"):
+            loss.backward()
+
+
 def test_a_loss_is_as_ever_where_nobody_can_learn_or_something_does(model: nn.Module) -> None:
     with torch.no_grad():
         assert not model(IDS, labels=IDS).loss.requires_grad

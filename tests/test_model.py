@@ -359,45 +359,6 @@ class TestErrors:
         with pytest.raises(ValueError, match="neither causal nor causal with a sliding window"):
             model(token_ids(1, 40), attention_mask=mask)
 
-    @pytest.mark.parametrize("mode", ["soft", "hard"])
-    @pytest.mark.parametrize("use_cache", [None, False])
-    def test_packed_sequences(self, mode: str, use_cache: bool | None) -> None:
-        model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
-        ids, packed = token_ids(1, 40), torch.arange(20).repeat(2)[None]
-        between = torch.ones(1, 40, dtype=torch.long)
-        between[:, 18:20] = 0
-        bounds = torch.tensor([0, 20, 40])
-        ways = ({"position_ids": packed}, {"position_ids": packed[:, :20].repeat_interleave(2, 1)},
-                {"position_ids": packed, "attention_mask": torch.ones_like(ids)},
-                {"position_ids": packed, "attention_mask": between},
-                {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds})  # fmt: skip
-        with focus.mode(model, mode):
-            for way in ways:
-                with pytest.raises(ValueError, match=r"^position_ids: .* several texts in one row"):
-                    model(ids, use_cache=use_cache, **way)
-        with focus.mode(model, "full"), torch.no_grad():
-            model(ids, use_cache=use_cache, **ways[0])
-
-    @pytest.mark.parametrize("mode", ["soft", "hard"])
-    def test_positions_of_one_text_are_no_packed_sequences(self, mode: str) -> None:
-        model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(1, 40)
-        mask = torch.ones(1, 40, dtype=torch.long)
-        mask[:, :6] = mask[:, 37:] = 0
-        positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
-        with focus.mode(model, mode), torch.no_grad():
-            expected = model(ids, position_ids=torch.arange(40)[None]).logits
-            assert torch.equal(model(ids).logits, expected)
-            model(ids, position_ids=positions, attention_mask=mask)
-            pair = {"position_ids": positions, "attention_mask": mask.expand(2, -1)}
-            model(ids.expand(2, -1), **pair)
-            bounds = torch.tensor([0, 40])
-            model(ids, position_ids=torch.arange(40)[None], cu_seq_lens_q=bounds)
-            with pytest.raises(ValueError, match="covers 39 tokens where"):
-                model(ids, position_ids=positions, attention_mask=mask[:, 1:])
-            mask[:, 20:23] = 0
-            with pytest.raises(ValueError, match="padding between real tokens"):
-                model(ids, position_ids=positions, attention_mask=mask)
-
     def test_more_groups_than_tokens(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG.replace(num_groups=32, balance="sinkhorn"))
         with pytest.raises(ValueError, match="num_groups"):

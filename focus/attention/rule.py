@@ -10,8 +10,9 @@ class Rule(NamedTuple):
 
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
     None; groups: K; query_groups, key_groups: how many a query and a key belong to at most;
-    balance: of the routers; ngrams: whether token ids are kept for n-grams; router: which one gave
-    the groups; fewest_query_groups: how many a query belongs to at least (None: all alike).
+    balance: of the routers; ngrams: whether token ids are kept for n-grams; router, learnt: which
+    one gave the groups, and how often it was written to by then (None: not known);
+    fewest_query_groups: how many a query belongs to at least (None: all alike).
     """
 
     window: int
@@ -23,6 +24,7 @@ class Rule(NamedTuple):
     balance: str = "causal"
     ngrams: bool = False
     router: str = ""
+    learnt: tuple[int, ...] | None = None
     fewest_query_groups: int | None = None
 
     @property
@@ -30,6 +32,13 @@ class Rule(NamedTuple):
         """What is the same as long as a cache goes on: queries may look into more groups later, or
         fewer, since keys are filed by their own."""
         return self._replace(query_groups=0, fewest_query_groups=None)
+
+    def files_as(self, other: Rule) -> bool:
+        """Whether keys that one has filed are those that the other would have."""
+        one, two = self.of_keys, other.of_keys
+        if one.learnt is None or two.learnt is None:
+            one, two = one._replace(learnt=None), two._replace(learnt=None)
+        return one == two
 
     @property
     def reach(self) -> int:

@@ -1,0 +1,81 @@
+"""What ``position_ids`` say of the texts in a row.
+
+Shape suffixes: B batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+
+def refuse_packed(kwargs: Mapping[str, Any]) -> None:
+    """Before a forward pass with these arguments. Whether transformers keeps texts in one row apart
+    depends on the cache, the mask and the attention implementation; Focus never does.
+
+    Raises:
+        ValueError: positions do not rise from one real token to the next, or leave gaps where there
+            is no mask, or bounds of several texts are given; or any are, and there is padding
+            within a text.
+    """
+    positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
+    bounds = kwargs.get("cu_seq_lens_q")
+    if (bounds is not None and len(bounds) > 2) or _start_anew(positions, mask):
+        raise ValueError(
+            "position_ids: start anew or leave gaps (or cu_seq_lens_q is given), so there are "
+            "several texts in one row, which Focus does not tell apart; pad them into a batch "
+            "(TRL: packing=False)"
+        )
+    if _two_dimensional(positions) and _two_dimensional(mask) and _padding_within(mask):
+        raise ValueError(
+            "attention_mask: has padding between real tokens, which the window would count and "
+            "position_ids may not; put all padding of a row before or after its text"
+        )
+
+
+def refuse_behind(kwargs: Mapping[str, Any], seen: int) -> None:
+    """Before a forward pass with these arguments over a cache of ``seen`` tokens. Generation from a
+    filled cache begins so in some versions of transformers: with the whole prompt again.
+
+    Raises:
+        ValueError: a real token has a position that the cache's tokens have.
+    """
+    positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
+    if not seen or not _two_dimensional(positions):
+        return
+    tokens, before, first = positions.shape[1], torch.tensor(seen), positions
+    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == seen + tokens:
+        real = mask.to(positions.device).bool()
+        before, first = real[:, :seen].sum(-1, keepdim=True), positions.where(real[:, seen:], seen)
+    if bool((first < before.to(first.device)).any()):
+        raise ValueError(
+            f"position_ids: begin at {int(first.min())} where the cache holds {seen} tokens; give "
+            "the new tokens alone, at the positions that follow, or begin with a new cache"
+        )
+
+
+def _start_anew(positions: Any, mask: Any) -> bool:
+    if not _two_dimensional(positions):
+        return False
+    if mask is None:  # transformers takes a gap for another text, too
+        return bool((positions.diff(dim=1) != 1).any())
+    tokens = positions.shape[1]
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < tokens:
+        return False
+    real = mask[:, -tokens:].to(positions.device).bool()
+    positions = positions.masked_fill(~real, -1)
+    return bool((real[:, 1:] & (positions[:, 1:] <= positions.cummax(-1).values[:, :-1])).any())
+
+
+def _two_dimensional(given: Any) -> TypeGuard[Tensor]:
+    # A step of one token is not looked at: on a device the host would wait for it.
+    return isinstance(given, Tensor) and given.dim() == 2 and given.shape[1] > 1
+
+
+def _padding_within(mask: Tensor) -> bool:
+    real = mask.bool()
+    starts = (real[:, 1:] & ~real[:, :-1]).sum(1) + real[:, 0]
+    return bool((starts > 1).any())
