@@ -15,8 +15,8 @@ def sentences(row: Callable[..., pd.Series]) -> dict[str, Any]:
     return {"left_out": lambda: left_out(row), "half_dearer": lambda: half_dearer(row),
             "with_words": lambda: with_words(row),
             "copying_pairs": lambda: copying_pairs(row),
-            "linked": lambda link: row("affinity", cell=COPIES, link=link, layer="all",
-                                       ngram=0)}  # fmt: skip
+            "linked": lambda link, cell=COPIES: row("affinity", cell=cell, link=link, layer="all",
+                                                    ngram=0)}  # fmt: skip
 
 
 def copying_pairs(row: Callable[..., pd.Series]) -> pd.Series:
