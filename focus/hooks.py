@@ -52,6 +52,9 @@ class ModelHook:
         self.state, self.decoder = state, decoder
         self.names = tuple(inspect.signature(type(decoder).forward).parameters)[1:]  # without self
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["state"], state["decoder"])  # type: ignore[misc]
+
     def begin_around(self, module: nn.Module, args: tuple[Any, ...],
                      kwargs: dict[str, Any]) -> None:  # fmt: skip
         """Forward pre-hook of a model around the decoder."""
@@ -102,9 +105,10 @@ class ModelHook:
             if 0 in given.shape[:2]:
                 raise ValueError("input_ids: no tokens; give at least one sequence of at least one")
             refuse_one_row(kwargs.get("attention_mask"), given.shape[1])
-        refuse_packed(kwargs)
         cache = cache_of(kwargs)
-        refuse_behind(kwargs, 0 if cache is None else cache.get_seq_length())
+        seen = 0 if cache is None else cache.get_seq_length()
+        refuse_packed(kwargs, seen)
+        refuse_behind(kwargs, seen)
         refuse_keywords({"output_attentions": getattr(module.config, "output_attentions", False)})
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

@@ -278,9 +278,9 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
 def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     """What the cache must know, and go on with."""
     fewest, most = router.groups_of_queries(config)
-    keys = config.all_groups, most, config.key_top_k
+    keys, (named, learnt) = (config.all_groups, most, config.key_top_k), router.name
     return Rule(config.window, config.sinks, x.terms.own_window, *keys, config.balance,
-                config.ngram > 0, *router.name, None if fewest == most else fewest)  # fmt: skip
+                config.ngram > 0, named, None if fewest == most else fewest, learnt)  # fmt: skip
 
 
 def _no_gradient(x: Inputs) -> bool:

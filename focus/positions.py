@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 
-def refuse_packed(kwargs: Mapping[str, Any]) -> None:
-    """Before a forward pass with these arguments. Whether transformers keeps texts in one row apart
-    depends on the cache, the mask and the attention implementation; Focus never does.
+def refuse_packed(kwargs: Mapping[str, Any], seen: int) -> None:
+    """Before a forward pass with these arguments over a cache of ``seen`` tokens. Whether
+    transformers keeps texts in one row apart depends on the cache, the mask and the attention
+    implementation; Focus never does.
 
     Raises:
         ValueError: positions do not rise from one real token to the next, or leave gaps where there
@@ -23,7 +24,7 @@ def refuse_packed(kwargs: Mapping[str, Any]) -> None:
     """
     positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
     bounds = kwargs.get("cu_seq_lens_q")
-    if (bounds is not None and len(bounds) > 2) or _start_anew(positions, mask):
+    if (bounds is not None and len(bounds) > 2) or _start_anew(positions, mask, seen):
         raise ValueError(
             "position_ids: start anew or leave gaps (or cu_seq_lens_q is given), so there are "
             "several texts in one row, which Focus does not tell apart; pad them into a batch "
@@ -46,9 +47,8 @@ def refuse_behind(kwargs: Mapping[str, Any], seen: int) -> None:
     positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
     if not seen or not _two_dimensional(positions):
         return
-    tokens, before, first = positions.shape[1], torch.tensor(seen), positions
-    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == seen + tokens:
-        real = mask.to(positions.device).bool()
+    before, first = torch.tensor(seen), positions
+    if (real := _real(positions, mask, seen)) is not None:
         before, first = real[:, :seen].sum(-1, keepdim=True), positions.where(real[:, seen:], seen)
     if bool((first < before.to(first.device)).any()):
         raise ValueError(
@@ -57,15 +57,24 @@ def refuse_behind(kwargs: Mapping[str, Any], seen: int) -> None:
         )
 
 
-def _start_anew(positions: Any, mask: Any) -> bool:
+def _real(positions: Tensor, mask: Any, seen: int) -> Tensor | None:
+    """Which tokens of the cache and of these positions a mask says are real, (B, seen + T); None
+    where it is of no such shape. It may cover later tokens, too."""
+    if not isinstance(mask, Tensor) or mask.dim() != 2:
+        return None
+    every = seen + positions.shape[1]
+    return mask[:, :every].to(positions.device).bool() if mask.shape[1] >= every else None
+
+
+def _start_anew(positions: Any, mask: Any, seen: int) -> bool:
     if not _two_dimensional(positions):
         return False
     if mask is None:  # transformers takes a gap for another text, too
         return bool((positions.diff(dim=1) != 1).any())
-    tokens = positions.shape[1]
-    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < tokens:
+    real = _real(positions, mask, seen)
+    if real is None:
         return False
-    real = mask[:, -tokens:].to(positions.device).bool()
+    real = real[:, seen:]
     positions = positions.masked_fill(~real, -1)
     return bool((real[:, 1:] & (positions[:, 1:] <= positions.cummax(-1).values[:, :-1])).any())
 

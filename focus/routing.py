@@ -53,8 +53,9 @@ class Router(nn.Module):
     heavy_weight: Tensor
     heavy_bias: Tensor
     taken_at: Tensor
+    _line: str
     _own: str
-    _name: tuple[str, tuple[int, ...] | None]
+    _state: str
     _written: tuple[int, ...]
 
     def __init__(self, config: FocusConfig, hidden_size: int, key_heads: int, query_heads: int,
@@ -82,23 +83,23 @@ class Router(nn.Module):
             self.take(taken_at=alike.repeat(self.query_routings, 1))
 
     @property
-    def name(self) -> tuple[str, tuple[int, ...] | None]:
-        """Tells its cached keys from those of another, and from its own before its parameters
-        changed: by how often they were written to, which compiled code does not know (None), nor
-        who has offloaded them. A copy has it until either changes. Writes through ``.data`` are not
-        seen."""
+    def name(self) -> tuple[str, str | None]:
+        """Tells its cached keys from those of another, and, by the second part, from its own before
+        its parameters changed. Copies share the first part, and the second until either changes.
+        Compiled code does not know the second (None); writes through ``.data`` are not seen."""
+        if torch.compiler.is_compiling():
+            return self._line, None
         centroids = self._parameters.get("centroids")
-        if torch.compiler.is_compiling() or (centroids is not None and centroids.is_meta):
-            return self._name[0], None
-        now = self._writes()
-        if now != self._written:
-            self._name, self._written = (self._own, now), now
-        return self._name
+        if centroids is None or not centroids.is_meta:
+            now = self._writes()
+            if now != self._written:
+                self._state, self._written = f"{self._own} {now}", now
+        return self._line, self._state
 
     def _rename(self) -> None:
         # Tensors that are put in the place of others count their writes anew.
-        self._own = uuid.uuid4().hex
-        self._name, self._written = (self._own, ()), ()
+        self._line = self._own = self._state = uuid.uuid4().hex
+        self._written = ()
 
     def _writes(self) -> tuple[int, ...]:
         """How often each tensor that files keys was written to: no device is asked."""
@@ -113,10 +114,12 @@ class Router(nn.Module):
             return ()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_name": self.name}
+        return {**self.__dict__, "_state": self.name[1]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        if "_name" in state:  # as models were saved before lines were told apart
+            self._line = self._state = state["_name"]
         self._own, self._written = uuid.uuid4().hex, self._writes()
 
     @property

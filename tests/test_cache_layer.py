@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 
+import accelerate
 import pytest
 import torch
 from torch import nn
@@ -72,6 +73,19 @@ def test_a_cache_ends_where_its_routers_change(change: Callable[[nn.Module], Non
         change(model)
         with pytest.raises(ValueError, match="or it has learnt since"):
             model(ids[:, 40:], past_key_values=cache)
+
+
+def test_an_offloaded_router_is_known_by_what_it_had_learnt() -> None:
+    model, ids = focus.attach(tiny("tiny-llama"), CONFIG, seed=0), token_ids(2, 60)
+    with torch.no_grad():
+        cache = model(ids[:, :40]).past_key_values
+        learn(model)
+        now = model(ids[:, :40]).past_key_values
+        accelerate.cpu_offload(model, execution_device="cpu")
+        for each in (model, copy.deepcopy(model)):
+            with pytest.raises(ValueError, match="or it has learnt since"):
+                each(ids[:, 40:], past_key_values=cache)
+        model(ids[:, 40:], past_key_values=now)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

@@ -65,6 +65,9 @@ def test_no_mask_of_tokens_by_tokens_is_made(use_cache: bool) -> None:
 def test_a_cache_goes_on_between_compiled_code_and_plain(first: bool, second: bool) -> None:
     """Compiled code does not know how often the router was written to: nothing has learnt here."""
     model, ids = attached(CONFIGS["recipe"], 2), torch.randint(1, 97, (1, 100))
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        model.model.layers[0].self_attn.focus_router.centroids.mul_(-1)
     compiled, cache = torch.compile(model, backend="eager"), focus.FocusCache()
     with torch.no_grad():
         (compiled if first else model)(ids[:, :80], past_key_values=cache)

@@ -11,8 +11,8 @@ class Rule(NamedTuple):
     window, sinks: as in :func:`focus.dense_attention`; limit: the model's own sliding window, or
     None; groups: K; query_groups, key_groups: how many a query and a key belong to at most;
     balance: of the routers; ngrams: whether token ids are kept for n-grams; router, learnt: which
-    one gave the groups, and how often it was written to by then (None: not known);
-    fewest_query_groups: how many a query belongs to at least (None: all alike).
+    one gave the groups, or one that it is a copy of, and what it had learnt by then (None: not
+    known); fewest_query_groups: how many a query belongs to at least (None: all alike).
     """
 
     window: int
@@ -24,8 +24,8 @@ class Rule(NamedTuple):
     balance: str = "causal"
     ngrams: bool = False
     router: str = ""
-    learnt: tuple[int, ...] | None = None
     fewest_query_groups: int | None = None
+    learnt: str | None = None
 
     @property
     def of_keys(self) -> Rule:
