@@ -263,8 +263,7 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
     if call.ids is None or call.ids.shape != (len(x.query), x.query.shape[2]):
         raise ValueError(
             "ngram: n-grams are matched by token ids, of which this forward pass was given none, "
-            "or not one a token; pass input_ids instead of inputs_embeds, or set ngram=0 where the "
-            "ids become embeddings on the way (as peft's prompt tuning makes them)"
+            "or not one a token; pass input_ids, or set ngram=0 (as for peft's prompt tuning)"
         )
     how = config.ngram, config.ngram_keys, config.window
     if cache is None:
@@ -278,7 +277,7 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
 def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     """What the cache must know, and go on with."""
     fewest, most = router.groups_of_queries(config)
-    keys, (named, learnt) = (config.all_groups, most, config.key_top_k), router.name
+    (named, learnt), keys = router.name, (config.all_groups, most, config.key_top_k)
     return Rule(config.window, config.sinks, x.terms.own_window, *keys, config.balance,
                 config.ngram > 0, named, None if fewest == most else fewest, learnt)  # fmt: skip
 

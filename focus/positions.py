@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-import torch
 from torch import Tensor
 
 
@@ -47,10 +46,11 @@ def refuse_behind(kwargs: Mapping[str, Any], seen: int) -> None:
     positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
     if not seen or not _two_dimensional(positions):
         return
-    before, first = torch.tensor(seen), positions
+    before: Tensor | int = seen
+    first = positions
     if (real := _real(positions, mask, seen)) is not None:
         before, first = real[:, :seen].sum(-1, keepdim=True), positions.where(real[:, seen:], seen)
-    if bool((first < before.to(first.device)).any()):
+    if bool((first < before).any()):
         raise ValueError(
             f"position_ids: begin at {int(first.min())} where the cache holds {seen} tokens; give "
             "the new tokens alone, at the positions that follow, or begin with a new cache"
