@@ -262,8 +262,8 @@ def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | 
         return call.record.further.to(x.query.device)  # layers may be on several
     if call.ids is None or call.ids.shape != (len(x.query), x.query.shape[2]):
         raise ValueError(
-            "ngram: n-grams are matched by token ids, of which this forward pass was given none, "
-            "or not one a token; pass input_ids, or set ngram=0 (as for peft's prompt tuning)"
+            "ngram: n-grams are matched by token ids, and this forward pass has none, or not one a "
+            "token; pass input_ids instead of inputs_embeds, or set ngram=0 (for prompt tuning)"
         )
     how = config.ngram, config.ngram_keys, config.window
     if cache is None:

@@ -33,7 +33,7 @@ struct Costs {
 // the choice is wrong, it costs less than 4%.
 static const Costs COSTS = {50, 20, 10, 40, 1.15};
 // The same of bfloat16 (160 to 3,072 tokens, K = 4 to 18; one core): on AMX, to 45, and it was never
-// wrong; by AVX512-BF16, to 54, and where it is wrong it costs less than 8%.
+// wrong; by AVX512-BF16, to 54, and where it is wrong it costs less than 9%.
 #ifdef HAS_REGISTERS
 static const Costs COSTS_OF_PAIRS = {150, 250, 40, 300, 1.15};
 #else

@@ -1,5 +1,5 @@
-// Products of bfloat16, two at a time, summed in float32: on the tile registers of a processor with AMX,
-// which take 16 rows of 32 values at once, or else by AVX512-BF16.
+// Products of bfloat16, two at a time, summed in float32: on the tile registers of a processor with
+// AMX, which take 16 rows of 32 values at once, or else by AVX512-BF16.
 #pragma once
 
 #include "vectors.h"

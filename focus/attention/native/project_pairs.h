@@ -6,7 +6,7 @@
 #include "pairs.h"
 #include "project.h"
 
-#ifdef HAS_REGISTERS  // three products would take longer than one in float32 elsewhere
+#ifdef HAS_REGISTERS  // elsewhere an instruction multiplies twice as many, and there are three products
 
 static bool projects_pairs(const ProjectProblem &p) {
     return p.bfloat16 && p.width % DEPTH == 0 && can_pair();

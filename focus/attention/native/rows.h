@@ -37,8 +37,8 @@ static float pack_rows(const Problem &p, const void *base, const int64_t *stride
     return bad;
 }
 
-// The same in bfloat16 for tile_pairs.h, half as large: two dimensions of a key beside each other in a panel,
-// and two rows.
+// The same in bfloat16 for tile_pairs.h, half as large: two dimensions of a key beside each other in a
+// panel, and two rows.
 static float pack_pairs(const Problem &p, const void *base, const int64_t *strides, int b, int head,
                         int start, const int *at, int first, int count, uint32_t *panel, uint32_t *rows) {
     static const uint16_t none[MOST_DIM] = {};

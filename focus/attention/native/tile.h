@@ -24,7 +24,7 @@ struct Keys {
 // TILE queries under way. Row i sees the keys low[i] to high[i] - 1.
 struct Tile {
     float *query, *sums, *weights;  // (TILE, dim) scaled to base 2; (TILE, dim); (TILE, BLOCK)
-    uint16_t *narrow_query, *narrow_weights;  // for tile_pairs.h: the same in bfloat16, queries not scaled
+    uint16_t *narrow_query, *narrow_weights;  // for tile_pairs.h: in bfloat16, queries not scaled
     float base2;                              // that scales them
     float most[TILE], norm[TILE], faded[TILE];
     int low[TILE], high[TILE], position[TILE];

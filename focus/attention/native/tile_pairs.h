@@ -1,6 +1,6 @@
-// The same tiles in bfloat16 on a processor that multiplies it (pairs.h). Softmax and sums are float32 as
-// elsewhere; queries, keys and values enter as they are, weights rounded to bfloat16, as in torch's own
-// attention.
+// The same tiles in bfloat16 on a processor that multiplies it (pairs.h). Softmax and sums are float32
+// as elsewhere; queries, keys and values enter as they are, weights rounded to bfloat16, as in torch's
+// own attention.
 #pragma once
 
 #include "pairs.h"
