@@ -22,7 +22,7 @@ from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
 from analysis.rules.lora import rate_of
 from analysis.rules.table7 import paper_way
-from analysis.words import NONE
+from analysis.words import NONE, plural
 
 SOURCE = "findings.md.jinja"
 MINUS = "\N{MINUS SIGN}"
@@ -278,4 +278,5 @@ def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: flo
     return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-FILTERS = (above, cost, costs, gain, lost, level, none, change, points, share, value, times, span)
+FILTERS = (above, cost, costs, gain, lost, level, none, change, plural, points, share, value, times,
+           span)  # fmt: skip
