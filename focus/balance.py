@@ -80,10 +80,9 @@ def balance_statistics(membership_BHrTK: Tensor, real_BT: Tensor | None = None) 
         ``one_plus_cv2``: 1 + squared coefficient of variation of the group sizes, the factor by
         which imbalance raises the cost of the group call.
     """
-    weight = membership_BHrTK.double()
     if real_BT is not None:
-        weight = weight * real_BT[:, None, :, None]
-    sizes = weight.sum(-2)
+        membership_BHrTK = membership_BHrTK & real_BT[:, None, :, None]
+    sizes = membership_BHrTK.sum(-2).cpu().double()  # not every device has float64
     shares = sizes / sizes.sum(-1, keepdim=True)
     groups = membership_BHrTK.shape[-1]
     return {

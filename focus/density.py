@@ -118,7 +118,7 @@ def _meeting_pairs(query_TK: Tensor, key_TK: Tensor, is_query: Tensor, is_key: T
         return 0
     query_patterns, query_of = _patterns(query_TK)
     key_patterns, key_of = _patterns(key_TK)
-    meets = query_patterns.double() @ key_patterns.double().T > 0
+    meets = query_patterns.float() @ key_patterns.float().T > 0
     # Keys of each pattern seen so far; int64 exactly, so the count has no rounding.
     own = torch.nn.functional.one_hot(key_of, len(key_patterns)) * is_key[:, None]
     allowed = meets[query_of] & is_query[:, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,38 @@ def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path, told:
     )  # fmt: skip
     assert said.split() == ["True"]
     assert "UserWarning" not in warned
+
+
+@needs_kernel
+@pytest.mark.parametrize("runtime", ["whole", "broken", "none"])
+def test_apples_compiler_takes_pytorchs_openmp_where_it_can_be_loaded(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler as Apple's: it refuses -fopenmp alone, and an older one every tuning."""
+    real = build.compiler()
+    assert real is not None
+    fake, own, target = tmp_path / "c++", tmp_path / "libomp.dylib", tmp_path / "made.so"
+    fake.write_text(
+        "#!/bin/bash\n"
+        f'echo "$@" >> {tmp_path}/calls\n'
+        '[[ "$*" != *-march=native* ]] || exit 1\n'
+        '[[ "$*" != *-fopenmp* || "$*" == *"-Xclang -fopenmp"* ]] || exit 1\n'
+        f'exec {real[0]} -Wl,--no-as-needed "${{@/-Xclang/-O1}}"\n'
+    )
+    fake.chmod(0o755)
+    if runtime != "none":  # a library that needs another one, there or not
+        other = tmp_path / "libother.so"
+        for name, needs in ((other, []), (own, [str(other)])):
+            made = [real[0], "-shared", "-x", "c++", "/dev/null", "-x", "none", *needs]
+            subprocess.run([*made, "-Wl,--no-as-needed", *needs, "-o", str(name)], check=True)
+        if runtime == "broken":
+            other.unlink()
+    monkeypatch.setattr(build, "_runtime", lambda: own)
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    build.compile_to(target, (str(fake),))
+    assert ctypes.CDLL(str(target)).focus_limits is not None
+    threaded = "-Xclang" in (tmp_path / "calls").read_text().splitlines()[-1]
+    assert threaded == (runtime == "whole")
 
 
 def test_a_compiler_that_fails_is_told_once(tmp_path: Path, told: Told) -> None:

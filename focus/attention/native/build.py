@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import shlex
@@ -19,18 +20,16 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 HERE = Path(__file__).parent
 SOURCES = sorted(path.name for kind in ("*.h", "*.cpp") for path in HERE.glob(kind))
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17", "-shared",
-         "-fPIC")  # fmt: skip
-THREADS = "-fopenmp"  # not every compiler has it; without it one thread does all
+FLAGS = ("-O3", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17", "-shared", "-fPIC")
+TUNED = "-march=native"
 SECONDS = 120  # that a compiler may take; it needs two
 RETRY = 3600  # seconds after which a failure is no longer believed: a full disk is emptied
 DONE, NOT_FINITE, NO_GROUP, NO_MEMORY = range(4)  # as in vectors.h
@@ -156,19 +155,52 @@ def compile_to(path: Path, found: tuple[str, ...]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         part = Path(folder) / path.name
-        said = _compile(part, (*found, THREADS))
-        if said is not None and _compile(part, found) is not None:
-            raise NativeUnavailableError(
-                f"{found[0]} could not compile the kernel; FOCUS_NATIVE=0 leaves it out. It said: "
-                f"{said[-500:]}"
-            )
-        part.replace(path)
+        said = []
+        for flags in _choices():
+            failed = _compile(part, found, flags) or _unloadable(part, flags)
+            if failed is None:
+                part.replace(path)
+                return
+            said.append(failed)
+    raise NativeUnavailableError(
+        f"{found[0]} could not compile the kernel; FOCUS_NATIVE=0 leaves it out. It said: "
+        f"{said[0][-500:]}"
+    )
 
 
-def _compile(target: Path, command: tuple[str, ...]) -> str | None:
+def _choices() -> Iterator[tuple[str, ...]]:
+    """Flags that not every compiler takes, the best first. Without OpenMP one thread does all.
+
+    Apple's compiler has OpenMP but no runtime, and PyTorch brings one; before version 15 it could
+    not be tuned to Apple's processors, which have all that the kernel uses anyway.
+    """
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    threads: list[tuple[str, ...]] = [("-fopenmp",), ()]
+    if (runtime := _runtime()).is_file():
+        threads.insert(1, ("-Xclang", "-fopenmp", str(runtime), f"-Wl,-rpath,{runtime.parent}"))
+    for tuned, threaded in itertools.product([(TUNED,)] if x86 else [(TUNED,), ()], threads):
+        yield *tuned, *threaded
+
+
+def _runtime() -> Path:
+    """PyTorch's own OpenMP, on macOS."""
+    return Path(torch.__file__).parent / "lib" / "libomp.dylib"
+
+
+def _unloadable(library: Path, flags: tuple[str, ...]) -> str | None:
+    """Why a library that was linked with :func:`_runtime` does not find it, or None."""
+    if str(_runtime()) in flags:
+        try:
+            ctypes.CDLL(str(library))
+        except OSError as error:
+            return f"it made a library that cannot be loaded: {error}"
+    return None
+
+
+def _compile(target: Path, found: tuple[str, ...], flags: tuple[str, ...]) -> str | None:
     """Runs a compiler; None, or what it said where it failed."""
     units = [str(HERE / name) for name in SOURCES if name.endswith(".cpp")]
-    command = (*command, *FLAGS, *split("FOCUS_CXXFLAGS"), *units, "-o", str(target))
+    command = (*found, *FLAGS, *units, *flags, *split("FOCUS_CXXFLAGS"), "-o", str(target))
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=SECONDS
@@ -230,8 +262,8 @@ def fingerprint(found: tuple[str, ...]) -> str:
     """Names everything that the compiled file depends on: sources, compiler, processor."""
     state = Path(found[0]).resolve().stat()
     parts = [*((HERE / name).read_text(encoding="utf-8") for name in SOURCES), *FLAGS,
-             *split("FOCUS_CXXFLAGS"), *found, str(state.st_mtime_ns), str(state.st_size),
-             processor()]  # fmt: skip
+             *itertools.chain(*_choices()), *split("FOCUS_CXXFLAGS"), *found,
+             str(state.st_mtime_ns), str(state.st_size), processor()]  # fmt: skip
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
