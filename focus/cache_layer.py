@@ -79,7 +79,7 @@ class FocusCacheLayer(CacheLayerMixin):
         Raises:
             ValueError: something else than an attached model in hard mode continues the cache.
         """
-        call = running()
+        call = running.get()
         if call is None or call.settings.mode != "hard":
             raise ValueError(
                 "past_key_values: this cache was filled in Focus's hard mode and only an attached "

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from focus.cache import adopt, release
 from focus.cache_layer import FocusCacheLayer
-from focus.call import KEYWORD, Call, alive, running, set_running
+from focus.call import KEYWORD, Call, alive, running
 from focus.masks import refuse_keywords, refuse_one_row
 from focus.positions import refuse_behind, refuse_packed
 from focus.routing import Router
@@ -119,14 +119,14 @@ class ModelHook:
         ids = args[0] if args else kwargs.get("input_ids")
         settings = state.settings_of(module)
         call = Call(settings, ids, state.implementation, state.interleaved, self, module, outer)
-        set_running(call)
+        running.set(call)
         return call
 
     def end(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forward hook, also after an error."""
-        call = running()
+        call = running.get()
         if call is not None and call.hook is self and call.module is module:
-            set_running(call.outer)
+            running.set(call.outer)
             if output is not None:  # a pass that failed has counted some of its layers alone
                 self.state.last = call.record
 

@@ -80,7 +80,7 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     terms = terms_of(layer.call, layer.cache, query, key, attention_mask, dropout, kwargs)
-    usual = terms.head_dim**-0.5
+    usual = query.shape[-1] ** -0.5
     scale = usual if scaling is None else scaling
     if settings.tap is not None:
         scaled = query if scale == usual else query * (scale / usual)
@@ -187,12 +187,12 @@ def _settled(x: checks.Inputs, record: Record) -> checks.Inputs:
 def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """:func:`hard` where the window holds every pair: there is nothing to route, unless more tokens
     follow."""
-    cache, tokens = layer.cache, x.query.shape[2]
+    cache, (batch, _, tokens, _) = layer.cache, x.query.shape
     if cache is not None:
         _further_keys(x, layer, None)
         config = layer.call.settings.config
         cache.begin(_rule(x, config, router), x.key, x.value, None, None, layer.hidden, config)
-    _record_whole(layer, router, x.terms.batch * tokens * (tokens + 1) // 2)
+    _record_whole(layer, router, batch * tokens * (tokens + 1) // 2)
     return scaled_dot_product_attention(
         x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
     )
@@ -216,7 +216,8 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     past = None if cache is None else cache.past
     if cache is None or past is None:
         raise RuntimeError("there is no cache to continue from")
-    if x.terms.one_more and past.hidden and cache.goes_on(config, x.key) and _no_gradient(x):
+    one_more = x.terms.whole and x.query.shape[2] == 1
+    if one_more and past.hidden and cache.goes_on(config, x.key) and _no_gradient(x):
         return _one_more(x, layer, router, past)
     _refuse_to_continue(x, layer)
     rule = _rule(x, config, router)
@@ -240,7 +241,7 @@ def _one_more(x: Inputs, layer: LayerCall, router: Router, past: Past) -> Tensor
     """:func:`cached` where the window holds the one new token and all before it."""
     if layer.call.record.further is None:
         _further_keys(x, layer, None)
-    _record_whole(layer, router, x.terms.batch * (past.seen + 1))
+    _record_whole(layer, router, len(x.query) * (past.seen + 1))
     return past.extend(x.query, layer.hidden, x.key, x.value, x.scale)
 
 

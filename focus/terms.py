@@ -28,17 +28,17 @@ def terms_of(call: Call, cache: FocusCacheLayer | None, query: Tensor, key: Tens
     """
     seen = 0 if cache is None else cache.seen
     own_window, softcap = kwargs.get("sliding_window"), kwargs.get("softcap")
-    batch, _, new, dim = query.shape
-    asked = (batch, new, dim, key.shape[2], seen, own_window, softcap, dropout, query.device)
-    known = call.shared.terms
+    batch, _, new, _ = query.shape
+    asked = (batch, new, key.shape[2], seen, own_window, softcap, dropout, query.device)
+    known = call.terms
     if known is None or known.mask is not mask or known.asked != asked:
-        known = call.shared.terms = _read(call, cache, asked, mask, kwargs)
+        known = call.terms = _read(call, cache, asked, mask, kwargs)
     return known
 
 
 def _read(call: Call, cache: FocusCacheLayer | None, asked: tuple[Any, ...], mask: Tensor | None,
           kwargs: dict[str, Any]) -> Terms:  # fmt: skip
-    batch, new, dim, keys, seen, own_window, softcap, dropout, device = asked
+    batch, new, keys, seen, own_window, softcap, dropout, device = asked
     masks.refuse_keywords(kwargs)
     tokens = keys + seen
     if cache is None:
@@ -55,8 +55,8 @@ def _read(call: Call, cache: FocusCacheLayer | None, asked: tuple[Any, ...], mas
     near = tokens <= min(settings.config.window, limit or tokens)
     of_torch = settings.backend == "auto" and softcap is None and not dropout
     whole = near and of_torch and real is None
-    return Terms(mask, asked, batch, dim, seen, real, new_real, own_window, limit, softcap, dropout,
-                 whole, whole and new == 1 and seen > 0, _autocast(device))  # fmt: skip
+    return Terms(mask, asked, seen, real, new_real, own_window, limit, softcap, dropout, whole,
+                 _autocast(device))  # fmt: skip
 
 
 def _autocast(device: torch.device) -> bool:

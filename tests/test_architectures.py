@@ -89,7 +89,7 @@ def interrupted_and_again() -> None:
         decoded = model.get_decoder()(input_ids=ids).last_hidden_state  # by itself, too
         assert torch.equal(model.lm_head(decoded), plain)
         assert torch.equal(model(ids).logits, plain)
-    assert running() is None
+    assert running.get() is None
 
 
 def test_a_cache_by_a_name_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
