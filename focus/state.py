@@ -85,19 +85,11 @@ class FocusState:
         """Whether this thread has entered a mode of the model."""
         return bool(modes.get({}).get(id(self)))
 
-    @property
-    def settings(self) -> Settings:
-        """How a forward pass runs in the mode that this thread has entered last."""
-        return self._settings(self.mode)
-
     def settings_of(self, module: nn.Module) -> Settings:
         """How a forward pass of the decoder, or of a model around it, runs in this thread now."""
-        trained = self.trained
-        if trained is None or self.entered or not module.training or not torch.is_grad_enabled():
-            return self.settings
-        return self._settings(trained)
-
-    def _settings(self, now: Mode) -> Settings:
+        now, training = self.mode, module.training and torch.is_grad_enabled()
+        if self.trained is not None and training and not self.entered:
+            now = self.trained
         config = self.config.replace(**now.changes) if now.changes else self.config
         return Settings(now.name, config, now.backend, now.tap)
 
