@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from focus import masks
+from focus.attention.dtypes import autocast_on
 from focus.cache_layer import FocusCacheLayer
 from focus.call import Call, Terms
 
@@ -56,9 +56,4 @@ def _read(call: Call, cache: FocusCacheLayer | None, asked: tuple[Any, ...], mas
     of_torch = settings.backend == "auto" and softcap is None and not dropout
     whole = near and of_torch and real is None
     return Terms(mask, asked, seen, real, new_real, own_window, limit, softcap, dropout, whole,
-                 _autocast(device))  # fmt: skip
-
-
-def _autocast(device: torch.device) -> bool:
-    known = device.type == "cpu" or torch.amp.is_autocast_available(device.type)
-    return known and torch.is_autocast_enabled(device.type)
+                 autocast_on(device.type))  # fmt: skip

@@ -120,6 +120,11 @@ def check_contents(x: Inputs) -> Inputs:
                    fewest=fewest + fewest_keys)  # fmt: skip
 
 
+def learns(*tensors: Tensor) -> bool:
+    """Whether a gradient in one of them is asked for."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+
+
 def check_finite(x: Inputs) -> None:
     """On CPU, that no real token holds NaN or infinity.
 
