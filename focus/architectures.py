@@ -151,14 +151,7 @@ def _layer(module: nn.Module, config: Any, local: bool) -> AttentionLayer:
     query_heads = query_heads or config.num_attention_heads
     key_heads = _heads(module, "k_proj", ("num_key_value_heads",))
     key_heads = key_heads or getattr(config, "num_key_value_heads", None) or query_heads
-    return AttentionLayer(
-        index=_index(module),
-        module=module,
-        hidden_size=config.hidden_size,
-        query_heads=query_heads,
-        key_heads=key_heads,
-        local=local,
-    )
+    return AttentionLayer(_index(module), module, config.hidden_size, query_heads, key_heads, local)
 
 
 def _heads(module: nn.Module, projection: str, names: tuple[str, ...]) -> int | None:

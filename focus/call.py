@@ -5,8 +5,7 @@ arguments carry to its attention modules. Nothing about a pass is kept on the mo
 threads, nested modes, exceptions half-way and the second forward pass of gradient checkpointing
 cannot mix two passes up.
 
-Shape suffixes: B batch, T tokens, E model dimension, M new tokens, N further keys, D head
-dimension.
+Shape suffixes: B batch, T tokens, M new tokens, N further keys.
 """
 
 from __future__ import annotations

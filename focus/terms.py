@@ -17,14 +17,12 @@ from focus.call import Call, Terms
 
 def terms_of(call: Call, cache: FocusCacheLayer | None, query: Tensor, key: Tensor,
              mask: Tensor | None, dropout: float, kwargs: dict[str, Any]) -> Terms:  # fmt: skip
-    """Those of a layer's call, read anew only where the layer before it was asked otherwise.
+    """Those of a layer's call, read anew only where the one before was asked otherwise; what Focus
+    does not compute is refused.
 
     Args:
         cache: the layer's; query: (B, H, M, D); key: (B, Hk, M, D); mask, dropout, kwargs: as
             transformers gives them to an attention function.
-
-    Raises:
-        ValueError: Focus does not compute what is asked.
     """
     seen = 0 if cache is None else cache.seen
     own_window, softcap = kwargs.get("sliding_window"), kwargs.get("softcap")
