@@ -49,10 +49,6 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
     Raises:
         ValueError: Focus cannot attach to it; the message says why.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(
-            f"model: a transformers PreTrainedModel is needed, got {type(model).__name__}"
-        )
     config = model.config.get_text_config(decoder=True)
     _refuse_by_config(model, config)
     every = model.get_decoder().modules()

@@ -18,7 +18,6 @@ from torch import Tensor
 from focus.attention import focus_attention
 from focus.attention.dtypes import as_autocast
 from focus.attention.train.operator import gated_attention_op
-from focus.config import GATES as GATES
 from focus.groups import Assignments, top_k_groups
 
 MOST = 1 - 2**-20  # of an assignment: the logarithm of what is left of it stays finite

@@ -165,7 +165,13 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         for place in (own_folder(folder), folder, folder / SUBFOLDER):
             if (place / CONFIG_FILE).is_file() and _is_ours(place / CONFIG_FILE):
                 return cls._read(place)
-        _refuse_former(folder)
+        found = _model_config(folder)
+        if "focus" in found:
+            raise ValueError(
+                f"{folder / MODEL_CONFIG_FILE}: an adapter of format {found.get('format')!r}, "
+                "which this version of Focus cannot read; train it again, or save it again with "
+                "one that can"
+            )
         raise ValueError(
             f"{folder}: no {CONFIG_FILE} of Focus; give a folder written by focus.save_adapter"
         )
@@ -197,15 +203,6 @@ def _model_config(folder: Path) -> dict[str, Any]:
     with suppress(ValueError):
         return _read_json(path) if path.is_file() else {}
     return {}
-
-
-def _refuse_former(folder: Path) -> None:
-    found = _model_config(folder)
-    if "focus" in found:
-        raise ValueError(
-            f"{folder / MODEL_CONFIG_FILE}: an adapter of format {found.get('format')!r}, which "
-            "this version of Focus cannot read; train it again, or save it again with one that can"
-        )
 
 
 def _forget(folder: Path) -> None:
