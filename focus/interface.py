@@ -108,7 +108,7 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             "or generate in hard or full mode (peft's prefix tuning puts keys there: use LoRA)"
         )
     if x.query.is_cpu:  # elsewhere the host would wait for the device
-        refuse_not_finite(x.query, x.key, x.value, terms.real)
+        refuse_not_finite(*x[:3], terms.real)
     balance = config.balance
     learn = router.training and torch.is_grad_enabled() and balance != "softmax"
     learn = learn and layer.index not in record.learned

@@ -26,11 +26,8 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
     """Runs texts through the model under full attention and shows ``tap`` every routed layer.
 
     Args:
-        texts: token ids (B, T) without padding, T at least window + sinks + 512.
-
-    Raises:
-        ValueError: there are none, or one is no such tensor, too short or padded; or layers were
-            taken out of the model.
+        texts: token ids (B, T) without padding, T at least window + sinks + 512; others are
+            refused, and if there are none.
     """
     state = attached_whole(model)
     config, seen = state.config, False
