@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,11 +15,9 @@ from transformers import PreTrainedModel
 from focus.architectures import AttentionLayer, attention_layers, without_weights
 from focus.fingerprint import beside, fingerprint, gathered, same
 from focus.hub import FocusAdapter
-from focus.model import attach
+from focus.model import AnyModel, attach
 from focus.named import activate, adapter_of, on_device, refuse_unreadable, routers_of, state_of
 from focus.state import DEFAULT, Adapter, FocusState, attached, attached_whole, transformers_model
-
-AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
 def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,

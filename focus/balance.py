@@ -41,11 +41,15 @@ def sinkhorn_potentials(scores_BSHrTK: Tensor, temperature: float, iterations: i
             a sequence of nothing but padding are zero.
     """
     counts_BT = None if real_BT is None else real_BT | empty(real_BT)
-    if kernels_compute(scores_BSHrTK):
-        found: Tensor = _Potentials.apply(scores_BSHrTK, temperature, iterations, counts_BT)
-        return found if real_BT is None else _cleared(found, real_BT)
-    logits = scores_BSHrTK / temperature
-    padding = None if counts_BT is None else ~counts_BT[:, None, None, :, None]
+    find = _Potentials.apply if kernels_compute(scores_BSHrTK) else _by_torch
+    found: Tensor = find(scores_BSHrTK, temperature, iterations, counts_BT)
+    return found if real_BT is None else found.masked_fill(empty(real_BT)[:, None, None], 0.0)
+
+
+def _by_torch(scores: Tensor, temperature: float, iterations: int,
+              real: Tensor | None) -> Tensor:  # fmt: skip
+    logits = scores / temperature
+    padding = None if real is None else ~real[:, None, None, :, None]
     potentials = logits.new_zeros(*logits.shape[:-2], logits.shape[-1])
     share = logits.new_zeros(*logits.shape[:-1], 1)
     for _ in range(iterations):
@@ -55,14 +59,8 @@ def sinkhorn_potentials(scores_BSHrTK: Tensor, temperature: float, iterations: i
             counted = counted.masked_fill(padding, float("-inf"))
         potentials = -torch.logsumexp(counted, -2)
         share = torch.logsumexp(logits + potentials.unsqueeze(-2), -1, keepdim=True)
-    if real_BT is not None:
-        potentials = _cleared(potentials, real_BT)
     # Only differences between groups matter; a zero mean makes potentials of batches comparable.
     return (potentials - potentials.mean(-1, keepdim=True)) * temperature
-
-
-def _cleared(potentials_BSHrK: Tensor, real_BT: Tensor) -> Tensor:
-    return potentials_BSHrK.masked_fill(empty(real_BT)[:, None, None], 0.0)
 
 
 def empty(real_BT: Tensor) -> Tensor:

@@ -30,16 +30,12 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Mode:
-    """What the innermost ``with focus.mode(...)`` around a call says: see :class:`focus.mode`.
-
-    owner: the object whose ``with`` it is.
-    """
+    """What the innermost ``with focus.mode(...)`` around a call says: see :class:`focus.mode`."""
 
     name: str = "hard"
     backend: str = "auto"
     tap: Tap | None = None
     changes: dict[str, Any] = field(default_factory=dict)
-    owner: object = field(default=None, compare=False)
 
 
 # By model, the outermost first; of this thread (or task) alone.
