@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from focus.architectures import AttentionLayer, attention_layers, without_weights
 from focus.fingerprint import beside, fingerprint, gathered, same
-from focus.hub import FocusAdapter
+from focus.hub import FocusAdapter, own_folder
 from focus.model import AnyModel, attach
 from focus.named import activate, adapter_of, on_device, refuse_unreadable, routers_of, state_of
 from focus.state import DEFAULT, Adapter, FocusState, attached, attached_whole, transformers_model
@@ -47,7 +47,7 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
     _check_folder(folder)
     adapter = describe(model, name)
     if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
-        return Path(folder)
+        return own_folder(Path(folder))
     return adapter.write(folder, card)
 
 

@@ -67,10 +67,11 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         """
         push.pop("config", None)  # huggingface_hub hands one over, of which ours is the truth
         card = (model_card_kwargs or {}).get("card", card)
-        folder = self.write(save_directory, card)
+        self.write(save_directory, card)
         if not push_to_hub:
             return None
-        return self.push_to_hub(repo_id or folder.name, model_card_kwargs={"card": card}, **push)
+        repo_id = repo_id or Path(save_directory).name
+        return self.push_to_hub(repo_id, model_card_kwargs={"card": card}, **push)
 
     def write(self, folder: str | Path, card: Any = None) -> Path:
         """Writes the adapter to a folder, and a model card where it has none.
