@@ -42,8 +42,8 @@ class Settings:
 
     mode: str
     config: FocusConfig
-    backend: str = "auto"
-    tap: Tap | None = None
+    backend: str
+    tap: Tap | None
 
 
 @dataclass

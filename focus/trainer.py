@@ -106,12 +106,8 @@ class FocusCallback(TrainerCallback):
         self.changes = changes
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training starts, or goes on from a checkpoint.
-
-        Raises:
-            ValueError: Focus is not attached, the schedule has fields that the config cannot have,
-                or the checkpoint has no routers.
-        """
+        """Training starts, or goes on from a checkpoint: refuses a schedule with fields that the
+        config cannot have, and a checkpoint without routers."""
         model = kwargs["model"]
         if attached(model).entered:
             raise ValueError("focus.mode: is entered around Trainer.train(), where it would go "

@@ -33,11 +33,7 @@ ON_GPU = {"triton": triton.refusal, "varlen": varlen.refusal}  # the first that 
 
 
 def attention(x: Inputs, backend: str) -> Tensor:
-    """Output (B, H, T, D) of checked arguments, differentiable once in query, key and value.
-
-    Raises:
-        ValueError: see :func:`focus.attention.focus_attention`.
-    """
+    """:func:`focus.focus_attention` of checked arguments, by any path but ``dense``."""
     out: Tensor
     tensors = (x.query, x.key, x.value)
     if not traced(tensors):  # the dispatcher would take half as long as a short call
