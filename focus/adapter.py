@@ -5,20 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from focus.architectures import AttentionLayer, attention_layers, without_weights
-from focus.fingerprint import beside, fingerprint, same
-from focus.hub import FocusAdapter
-from focus.model import attach
+from focus.fingerprint import beside, fingerprint, gathered, same
+from focus.hub import FocusAdapter, own_folder
+from focus.model import AnyModel, attach
 from focus.named import activate, adapter_of, on_device, refuse_unreadable, routers_of, state_of
 from focus.state import DEFAULT, Adapter, FocusState, attached, attached_whole, transformers_model
-
-AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
 def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
@@ -48,7 +47,7 @@ def save_adapter(model: nn.Module, folder: str | Path, name: str | None = None,
     _check_folder(folder)
     adapter = describe(model, name)
     if dist.is_available() and dist.is_initialized() and dist.get_rank() > 0:
-        return Path(folder)
+        return own_folder(Path(folder))
     return adapter.write(folder, card)
 
 
@@ -58,7 +57,8 @@ def describe(model: nn.Module, name: str | None = None) -> FocusAdapter:
     adapter = adapter_of(state, name)
     with on_device(adapter.routers.values()):
         refuse_unreadable(adapter.routers.values())
-        tensors = {key: _whole(tensor) for key, tensor in state_of(adapter.routers).items()}
+        tensors = {key: gathered(tensor).detach().cpu().clone(memory_format=torch.contiguous_format)
+                   for key, tensor in state_of(adapter.routers).items()}  # fmt: skip
     hashes, reason = fingerprint(inner)
     base = {
         "base_model_name_or_path": inner.name_or_path or None,
@@ -167,12 +167,6 @@ def delete_adapter(model: AnyModel, name: str) -> AnyModel:
         )
     del state.adapters[name]
     return model
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    gather = getattr(tensor, "full_tensor", None)
-    whole: Tensor = tensor if gather is None else gather()
-    return whole.detach().cpu().contiguous().clone()
 
 
 def _sizes(model: PreTrainedModel, layers: list[AttentionLayer]) -> dict[str, Any]:

@@ -44,15 +44,8 @@ class AttentionLayer:
 
 
 def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
-    """The model's self-attention layers, in order; of a multimodal model, its language model's.
-
-    Raises:
-        ValueError: Focus cannot attach to it; the message says why.
-    """
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(
-            f"model: a transformers PreTrainedModel is needed, got {type(model).__name__}"
-        )
+    """The self-attention layers, in order, of a model that Focus can attach to; others are refused.
+    Of a multimodal model, its language model's."""
     config = model.config.get_text_config(decoder=True)
     _refuse_by_config(model, config)
     every = model.get_decoder().modules()
@@ -151,14 +144,7 @@ def _layer(module: nn.Module, config: Any, local: bool) -> AttentionLayer:
     query_heads = query_heads or config.num_attention_heads
     key_heads = _heads(module, "k_proj", ("num_key_value_heads",))
     key_heads = key_heads or getattr(config, "num_key_value_heads", None) or query_heads
-    return AttentionLayer(
-        index=_index(module),
-        module=module,
-        hidden_size=config.hidden_size,
-        query_heads=query_heads,
-        key_heads=key_heads,
-        local=local,
-    )
+    return AttentionLayer(_index(module), module, config.hidden_size, query_heads, key_heads, local)
 
 
 def _heads(module: nn.Module, projection: str, names: tuple[str, ...]) -> int | None:
@@ -176,11 +162,8 @@ def probe(model: PreTrainedModel, layers: list[AttentionLayer]) -> None:
 
     Each of its :func:`attention_layers` must call the interface once, with query (B, H, T, D) and
     key and value (B, Hk, T, D) of the head counts found, and pass on a keyword that it knows
-    nothing of. The model and the random state are left as they were; one on the meta device is not
-    run.
-
-    Raises:
-        ValueError: a module does otherwise.
+    nothing of; others are refused. The model and the random state are left as they were; one on the
+    meta device is not run.
     """
     if without_weights(model):
         return

@@ -39,10 +39,7 @@ class FocusCache(DynamicCache):
 
 def adopt(cache: Any, index: int) -> FocusCacheLayer:
     """The cache's layer ``index``; a :class:`FocusCacheLayer` takes the place of an empty one.
-
-    Raises:
-        ValueError: the cache is of another kind, or was filled without Focus's groups.
-    """
+    Caches of another kind, or filled without Focus's groups, are refused."""
     layers = getattr(cache, "layers", None)
     if layers is None:
         raise ValueError(_unsupported(type(cache).__name__))
@@ -70,15 +67,9 @@ def adopt(cache: Any, index: int) -> FocusCacheLayer:
 
 
 def release(cache: Any, index: int, mode: str) -> None:
-    """Puts the cache's own layer back where a :class:`FocusCacheLayer` is still empty, and notes
-    what soft mode fills.
-
-    Args:
-        mode: ``soft`` or ``full``.
-
-    Raises:
-        ValueError: it is not, or full mode is to continue what soft mode has filled.
-    """
+    """For ``soft`` and ``full`` mode puts the cache's own layer back where a
+    :class:`FocusCacheLayer` is still empty, and notes what soft mode fills; refuses to continue
+    what hard mode has filled, or in full mode what soft mode has."""
     layers = getattr(cache, "layers", None)
     if layers is None:
         return

@@ -74,12 +74,8 @@ class FocusCacheLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any,
                **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Returns the new keys and values alone.
-
-        Raises:
-            ValueError: something else than an attached model in hard mode continues the cache.
-        """
-        call = running()
+        """The new keys and values alone; refuses all but an attached model in hard mode."""
+        call = running.get()
         if call is None or call.settings.mode != "hard":
             raise ValueError(
                 "past_key_values: this cache was filled in Focus's hard mode and only an attached "
@@ -113,11 +109,7 @@ class FocusCacheLayer(CacheLayerMixin):
 
     def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
                key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
-        """Appends tokens and attends from them: see :func:`decode_attention`.
-
-        Raises:
-            ValueError: the keys so far were filed otherwise than ``rule`` says, too.
-        """
+        """Appends tokens and attends from them: see :func:`decode_attention`."""
         past = self._continued(rule)
         return decode_attention(query, key, value, query_groups, key_groups, past, **options)
 
@@ -131,11 +123,7 @@ class FocusCacheLayer(CacheLayerMixin):
         return self.past
 
     def check(self, rule: Rule) -> None:
-        """Refuses to go on where the keys so far were filed otherwise than ``rule`` says.
-
-        Raises:
-            ValueError: they were.
-        """
+        """Refuses to go on where the keys so far were filed otherwise than ``rule`` says."""
         past = self.past
         if past is None or not past.seen or past.rule == rule or past.rule.files_as(rule):
             return
@@ -149,11 +137,7 @@ class FocusCacheLayer(CacheLayerMixin):
         )
 
     def check_batch(self, batch: int) -> None:
-        """Refuses a call of another number of sequences.
-
-        Raises:
-            ValueError: it has one.
-        """
+        """Refuses a call of another number of sequences."""
         if self.batch != batch:
             raise ValueError(
                 f"past_key_values: holds {self.batch} sequences, and the call has {batch}; "
@@ -162,12 +146,8 @@ class FocusCacheLayer(CacheLayerMixin):
             )
 
     def new_real(self, real_BT: Tensor | None) -> Tensor | None:
-        """Which of the new tokens are real, (B, M) bool or None, from the mask over all. To be
-        asked of one layer a forward pass: the host waits for a device.
-
-        Raises:
-            ValueError: the mask says something else of the past than it did before.
-        """
+        """Which new tokens are real, (B, M) bool or None, from the mask over all, which must say of
+        the past what it said before. To be asked of one layer a forward pass: the host waits."""
         before = None if self.past is None else self.past.real
         if self.seen == 0 or (real_BT is None and before is None):
             return real_BT

@@ -5,8 +5,7 @@ arguments carry to its attention modules. Nothing about a pass is kept on the mo
 threads, nested modes, exceptions half-way and the second forward pass of gradient checkpointing
 cannot mix two passes up.
 
-Shape suffixes: B batch, T tokens, E model dimension, M new tokens, N further keys, D head
-dimension.
+Shape suffixes: B batch, T tokens, M new tokens, N further keys.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Settings:
 
     mode: str
     config: FocusConfig
-    backend: str = "auto"
-    tap: Tap | None = None
+    backend: str
+    tap: Tap | None
 
 
 @dataclass
@@ -88,18 +87,15 @@ class Record:
 class Terms(NamedTuple):
     """What an attention call is asked beside queries, keys and values.
 
-    mask, asked: what the rest was read from; batch: B; head_dim: D; seen: tokens before the new
-    ones, in the cache; real: (B, T) bool of all tokens so far, or None; new_real: (B, M) of the new
+    mask, asked: what the rest was read from; seen: tokens before the new ones, in the cache;
+    real: (B, T) bool of all tokens so far, or None; new_real: (B, M) of the new
     ones, or None; own_window: tokens of the model's own sliding window, or None; limit: the same
     where it removes a pair; whole: the window holds every pair, and torch's own attention knows all
-    there is to it; one_more: so it is for a single token that follows others; autocast: whether it
-    is on.
+    there is to it; autocast: whether it is on.
     """
 
     mask: Tensor | None
     asked: tuple[Any, ...]
-    batch: int
-    head_dim: int
     seen: int
     real: Tensor | None
     new_real: Tensor | None
@@ -108,18 +104,10 @@ class Terms(NamedTuple):
     softcap: float | None
     dropout: float
     whole: bool
-    one_more: bool
     autocast: bool
 
 
-@dataclass
-class Shared:
-    """What layers of a forward pass are asked alike, as the last of them has read it."""
-
-    terms: Terms | None = None
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Call:
     """One forward pass of the model: its settings, token ids (B, M) or None, and its record."""
 
@@ -131,30 +119,21 @@ class Call:
     module: object = None  # at whose forward
     outer: Call | None = None  # the pass within which this one runs
     record: Record = field(default_factory=Record)
-    shared: Shared = field(default_factory=Shared)
+    terms: Terms | None = None  # as the last of its layers has read them
 
 
-_running: ContextVar[Call | None] = ContextVar("focus_running", default=None)
-
-
-def running() -> Call | None:
-    """The forward pass that is under way in this thread, for what gets no keyword arguments: the
-    mask function, and the cache."""
-    return _running.get()
+# The forward pass that is under way in this thread, for what gets no keyword arguments: the mask
+# function, and the cache.
+running: ContextVar[Call | None] = ContextVar("focus_running", default=None)
 
 
 def alive() -> Call | None:
     """The same, without passes that a KeyboardInterrupt has ended, after which torch runs no
     hook."""
-    call = running()
+    call = running.get()
     while call is not None and not _executing(call.module):
         call = call.outer
     return call
-
-
-def set_running(call: Call | None) -> None:
-    """Begins a forward pass in this thread, or ends it."""
-    _running.set(call)
 
 
 def _executing(module: object) -> bool:

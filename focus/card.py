@@ -46,10 +46,8 @@ def model_card(config: FocusConfig, base: Mapping[str, Any], parameters: int,
         config: the adapter's.
         base: facts of the base model, ``base_model_name_or_path`` among them.
         parameters: values that the adapter holds.
-        run: facts of the training run, or the path of a JSON file that holds them (``run.json``).
-
-    Raises:
-        ValueError: the file is not there or is not JSON.
+        run: facts of the training run, or the path of a JSON file (``run.json``) that must hold
+            them.
     """
     name = base.get("base_model_name_or_path")
     front = ["library_name: focus-attention", "tags: [focus, sparse-attention]"]

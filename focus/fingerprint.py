@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 VALUES = 64  # of each weight
@@ -71,10 +72,14 @@ def same(one: dict[str, str], other: dict[str, str]) -> bool:
     return any(one.get(name) == other.get(name) is not None for name in FORMATS)
 
 
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that may be spread over processes, each of which must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def _sampled(weight: Tensor) -> Tensor:
     """At most 64 evenly spaced values of a weight, float32 on the CPU."""
-    gather = getattr(weight, "full_tensor", None)
-    flat = (weight if gather is None else gather()).detach().reshape(-1)
+    flat = gathered(weight).detach().reshape(-1)
     return flat[:: max(1, flat.numel() // VALUES)][:VALUES].float().cpu()
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from focus.attention import focus_attention
 from focus.attention.dtypes import as_autocast
 from focus.attention.train.operator import gated_attention_op
-from focus.config import GATES as GATES
 from focus.groups import Assignments, top_k_groups
 
 MOST = 1 - 2**-20  # of an assignment: the logarithm of what is left of it stays finite
@@ -87,11 +86,8 @@ def gated_assignments(assignments: Assignments, *, probes: int, hard_keys: bool,
                       ) -> Assignments:  # fmt: skip
     """Assignments (float32 or wider) as gates count them: a query's share of a group as the chance
     that one of ``probes`` draws hits it; keys, where ``hard_keys``, in their ``key_top_k`` largest
-    groups alone, with the gradient of their soft ones. Rows need not sum to one any more.
-
-    Raises:
-        ValueError: several probes of hard keys that join several groups.
-    """
+    groups alone, with the gradient of their soft ones. Rows need not sum to one any more. Several
+    probes of hard keys that join several groups are refused."""
     query, key = assignments
     if probes > 1:
         query = -torch.expm1(probes * torch.log1p(-query.clamp(max=MOST)))

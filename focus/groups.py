@@ -58,11 +58,8 @@ def with_heavy(query: Tensor, key: Tensor, heavy_BHrT: Tensor) -> tuple[Tensor, 
 
 def memberships_of(logits_BSHrTK: Tensor, config: FocusConfig,
                    taken_at_HqK: Tensor | None = None) -> Memberships:  # fmt: skip
-    """Hard memberships from a router's logits: ``top_k`` groups a query, ``key_top_k`` a key.
-
-    Args:
-        taken_at_HqK: of the router, where queries have ``top_k`` groups on average alone.
-    """
+    """Hard memberships from a router's logits: ``top_k`` groups a query (by the router's
+    ``taken_at`` on average alone), ``key_top_k`` a key."""
     top_k: int | Tensor = config.top_k
     if taken_at_HqK is not None:
         top_k = (taken_at_HqK <= config.top_k).sum(-1, keepdim=True)  # (Hq, 1), for all tokens

@@ -115,11 +115,6 @@ def _observed(model: nn.Module,
     return seen
 
 
-def zeros(*size: int) -> Tensor:
-    """float32 on the CPU, whatever torch's defaults are."""
-    return torch.zeros(size, dtype=torch.float32, device="cpu")
-
-
 def received(query_HTD: Tensor, key_HkTD: Tensor, window: int, reach: int | None = None) -> Tensor:
     """Weight that a key gets from the queries beyond its window, over what it would get if they
     weighed all their keys alike: (Hk, T) float32, the mean over the query heads of a key head.
@@ -128,7 +123,9 @@ def received(query_HTD: Tensor, key_HkTD: Tensor, window: int, reach: int | None
         reach: tokens of the model's own sliding window, or None.
     """
     tokens = query_HTD.shape[1]
-    found, even = zeros(len(key_HkTD), tokens), zeros(tokens)
+    # Whatever torch's defaults are.
+    found = torch.zeros(len(key_HkTD), tokens, dtype=torch.float32, device="cpu")
+    even = torch.zeros_like(found[0])
     most = tokens if reach is None else reach
     for rows, later, weights in weights_of(query_HTD, key_HkTD, reach):
         end, distant = later.shape[1], (later >= window) & (later < most)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,14 +17,22 @@ from torch import Tensor, nn
 
 from focus.cache import adopt, release
 from focus.cache_layer import FocusCacheLayer
-from focus.call import KEYWORD, Call, alive, running, set_running
+from focus.call import KEYWORD, Call, alive, running
 from focus.masks import refuse_keywords, refuse_one_row
-from focus.positions import refuse_behind, refuse_packed
+from focus.positions import refuse_positions
 from focus.routing import Router
 from focus.state import FocusState
 
 # What models and attention modules call it: from transformers 5.24 on, before, and in GPT-NeoX.
 CACHE = ("cache", "past_key_values", "layer_past")
+NO_GRADIENT = {  # by mode
+    "hard": "loss: comes from hard mode, which has no gradient for the routers, and nothing else "
+            'requires grad; train inside `with focus.mode(model, "soft"):`, or give Trainer '
+            "callbacks=[FocusCallback()] (from focus.trainer)",
+    "soft": "loss: no gradient leads from it to the routers: layers above them pass none on "
+            "(weights quantised for inference, say); load the model in another format to train "
+            "them",
+}  # fmt: skip
 
 
 def cache_of(kwargs: dict[str, Any]) -> Any:
@@ -107,8 +116,7 @@ class ModelHook:
             refuse_one_row(kwargs.get("attention_mask"), given.shape[1])
         cache = cache_of(kwargs)
         seen = 0 if cache is None else cache.get_seq_length()
-        refuse_packed(kwargs, seen)
-        refuse_behind(kwargs, seen)
+        refuse_positions(kwargs, seen)
         refuse_keywords({"output_attentions": getattr(module.config, "output_attentions", False)})
 
     def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -119,14 +127,14 @@ class ModelHook:
         ids = args[0] if args else kwargs.get("input_ids")
         settings = state.settings_of(module)
         call = Call(settings, ids, state.implementation, state.interleaved, self, module, outer)
-        set_running(call)
+        running.set(call)
         return call
 
     def end(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forward hook, also after an error."""
-        call = running()
+        call = running.get()
         if call is not None and call.hook is self and call.module is module:
-            set_running(call.outer)
+            running.set(call.outer)
             if output is not None:  # a pass that failed has counted some of its layers alone
                 self.state.last = call.record
 
@@ -157,33 +165,12 @@ class LossHook:
         if torch.compiler.is_compiling():  # it would have to know the backward pass ahead
             return
         mode = self.state.settings_of(module).mode
-        if told := {"hard": refuse_hard, "soft": refuse_cut_off}.get(mode):
-            loss.requires_grad_().register_hook(told)
+        if told := NO_GRADIENT.get(mode):
+            loss.requires_grad_().register_hook(partial(_refuse_gradient, told))
 
 
-def refuse_cut_off(gradient: Tensor) -> None:
-    """Hook of a tensor.
-
-    Raises:
-        RuntimeError: always.
-    """
-    raise RuntimeError(
-        "loss: no gradient leads from it to the routers: layers above them pass none on (weights "
-        "quantised for inference, say); load the model in another format to train them"
-    )
-
-
-def refuse_hard(gradient: Tensor) -> None:
-    """Hook of a tensor.
-
-    Raises:
-        RuntimeError: always.
-    """
-    raise RuntimeError(
-        "loss: comes from hard mode, which has no gradient for the routers, and nothing else "
-        'requires grad; train inside `with focus.mode(model, "soft"):`, or give Trainer '
-        "callbacks=[FocusCallback()] (from focus.trainer)"
-    )
+def _refuse_gradient(told: str, gradient: Tensor) -> None:
+    raise RuntimeError(told)
 
 
 class LayerHook:

@@ -67,10 +67,11 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         """
         push.pop("config", None)  # huggingface_hub hands one over, of which ours is the truth
         card = (model_card_kwargs or {}).get("card", card)
-        folder = self.write(save_directory, card)
+        self.write(save_directory, card)
         if not push_to_hub:
             return None
-        return self.push_to_hub(repo_id or folder.name, model_card_kwargs={"card": card}, **push)
+        repo_id = repo_id or Path(save_directory).name
+        return self.push_to_hub(repo_id, model_card_kwargs={"card": card}, **push)
 
     def write(self, folder: str | Path, card: Any = None) -> Path:
         """Writes the adapter to a folder, and a model card where it has none.
@@ -165,7 +166,13 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         for place in (own_folder(folder), folder, folder / SUBFOLDER):
             if (place / CONFIG_FILE).is_file() and _is_ours(place / CONFIG_FILE):
                 return cls._read(place)
-        _refuse_former(folder)
+        found = _model_config(folder)
+        if "focus" in found:
+            raise ValueError(
+                f"{folder / MODEL_CONFIG_FILE}: an adapter of format {found.get('format')!r}, "
+                "which this version of Focus cannot read; train it again, or save it again with "
+                "one that can"
+            )
         raise ValueError(
             f"{folder}: no {CONFIG_FILE} of Focus; give a folder written by focus.save_adapter"
         )
@@ -197,15 +204,6 @@ def _model_config(folder: Path) -> dict[str, Any]:
     with suppress(ValueError):
         return _read_json(path) if path.is_file() else {}
     return {}
-
-
-def _refuse_former(folder: Path) -> None:
-    found = _model_config(folder)
-    if "focus" in found:
-        raise ValueError(
-            f"{folder / MODEL_CONFIG_FILE}: an adapter of format {found.get('format')!r}, which "
-            "this version of Focus cannot read; train it again, or save it again with one that can"
-        )
 
 
 def _forget(folder: Path) -> None:

@@ -17,17 +17,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from focus import masks
 from focus.attention import checks
 from focus.attention.api import attention_of
-from focus.attention.checks import check_arguments, refuse_not_finite
+from focus.attention.checks import check_arguments, learns, refuse_not_finite
 from focus.attention.decode import decode_attention
 from focus.attention.dtypes import as_one_dtype
 from focus.attention.extra import settle
-from focus.attention.operator import traced
+from focus.attention.operator import causal, traced
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.attention.train.operator import masked_attention
@@ -80,7 +79,7 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     terms = terms_of(layer.call, layer.cache, query, key, attention_mask, dropout, kwargs)
-    usual = terms.head_dim**-0.5
+    usual = query.shape[-1] ** -0.5
     scale = usual if scaling is None else scaling
     if settings.tap is not None:
         scaled = query if scale == usual else query * (scale / usual)
@@ -109,7 +108,7 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             "or generate in hard or full mode (peft's prefix tuning puts keys there: use LoRA)"
         )
     if x.query.is_cpu:  # elsewhere the host would wait for the device
-        refuse_not_finite(x.query, x.key, x.value, terms.real)
+        refuse_not_finite(*x[:3], terms.real)
     balance = config.balance
     learn = router.training and torch.is_grad_enabled() and balance != "softmax"
     learn = learn and layer.index not in record.learned
@@ -154,7 +153,7 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             f"backend: {settings.backend!r} knows no sliding window or soft-cap of the model's "
             "own; use 'auto' or 'dense'"
         )
-    if of_model and not terms.dropout and _no_gradient(x) and settings.backend != "dense":
+    if of_model and not terms.dropout and not learns(*x[:3]) and settings.backend != "dense":
         attend = partial(decode_attention, past=Past(_rule(x, config, router)))
         if layer.cache is not None:
             attend = partial(layer.cache.attend, _rule(x, config, router))
@@ -187,15 +186,13 @@ def _settled(x: checks.Inputs, record: Record) -> checks.Inputs:
 def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """:func:`hard` where the window holds every pair: there is nothing to route, unless more tokens
     follow."""
-    cache, tokens = layer.cache, x.query.shape[2]
+    cache, (batch, _, tokens, _) = layer.cache, x.query.shape
     if cache is not None:
         _further_keys(x, layer, None)
         config = layer.call.settings.config
         cache.begin(_rule(x, config, router), x.key, x.value, None, None, layer.hidden, config)
-    _record_whole(layer, router, x.terms.batch * tokens * (tokens + 1) // 2)
-    return scaled_dot_product_attention(
-        x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
-    )
+    _record_whole(layer, router, batch * tokens * (tokens + 1) // 2)
+    return causal(*x[:3], x.scale)
 
 
 def _record_whole(layer: LayerCall, router: Router, pairs: int) -> None:
@@ -216,7 +213,8 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     past = None if cache is None else cache.past
     if cache is None or past is None:
         raise RuntimeError("there is no cache to continue from")
-    if x.terms.one_more and past.hidden and cache.goes_on(config, x.key) and _no_gradient(x):
+    one_more = x.terms.whole and x.query.shape[2] == 1
+    if one_more and past.hidden and cache.goes_on(config, x.key) and not learns(*x[:3]):
         return _one_more(x, layer, router, past)
     _refuse_to_continue(x, layer)
     rule = _rule(x, config, router)
@@ -240,7 +238,7 @@ def _one_more(x: Inputs, layer: LayerCall, router: Router, past: Past) -> Tensor
     """:func:`cached` where the window holds the one new token and all before it."""
     if layer.call.record.further is None:
         _further_keys(x, layer, None)
-    _record_whole(layer, router, x.terms.batch * (past.seen + 1))
+    _record_whole(layer, router, len(x.query) * (past.seen + 1))
     return past.extend(x.query, layer.hidden, x.key, x.value, x.scale)
 
 
@@ -280,10 +278,6 @@ def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
     (named, learnt), keys = router.name, (config.all_groups, most, config.key_top_k)
     return Rule(config.window, config.sinks, x.terms.own_window, *keys, config.balance,
                 config.ngram > 0, named, None if fewest == most else fewest, learnt)  # fmt: skip
-
-
-def _no_gradient(x: Inputs) -> bool:
-    return not (torch.is_grad_enabled() and any(t.requires_grad for t in (x.query, x.key, x.value)))
 
 
 def _refuse_to_continue(x: Inputs, layer: LayerCall) -> None:

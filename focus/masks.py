@@ -41,10 +41,8 @@ def focus_mask(**asked: Any) -> Tensor | None:
         own: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[own_name](**asked)
         return own
     if mask_function is causal_mask_function or sliding:
-        real = asked.get("attention_mask")
-        if real is not None:
-            _check_padding(real, asked.get("batch_size", len(real)))
-        return _padding(real, asked["kv_length"], asked.get("kv_offset", 0))
+        real, batch = asked.get("attention_mask"), asked.get("batch_size")
+        return _padding(real, batch, asked["kv_length"], asked.get("kv_offset", 0))
     return sdpa_mask(
         **{**asked, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     )
@@ -90,17 +88,16 @@ def _maker(function: Any) -> str:
     return function.__qualname__.partition(".")[0] if isinstance(function, FunctionType) else ""
 
 
-def _check_padding(attention_mask: Tensor, batch: int) -> None:
-    if attention_mask.dim() != 2 or len(attention_mask) != batch:
+def _padding(attention_mask: Tensor | None, batch: int | None, kv_length: int,
+             kv_offset: int) -> Tensor | None:  # fmt: skip
+    if attention_mask is None:
+        return None
+    other = batch is not None and len(attention_mask) != batch
+    if attention_mask.dim() != 2 or other:
         raise ValueError(
             f"attention_mask: has shape {tuple(attention_mask.shape)} for {batch} sequences; give "
             "(batch, tokens), a row each"
         )
-
-
-def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Tensor | None:
-    if attention_mask is None:
-        return None
     real = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
     if real.shape[-1] < kv_length:
         raise ValueError(
@@ -142,11 +139,8 @@ def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | No
 
 
 def refuse_four_dimensions(mask: Tensor | None, implementation: str) -> None:
-    """Before the model's own attention under FlashAttention, which would misread such a mask.
-
-    Raises:
-        ValueError: the mask has four dimensions, as ``generate`` builds one for a static cache.
-    """
+    """Refuses, before the model's own attention, what FlashAttention would misread: a mask of four
+    dimensions, as ``generate`` builds one for a static cache."""
     if "flash" in implementation and mask is not None and mask.dim() == 4:
         raise ValueError(
             "attention_mask: FlashAttention takes no mask of four dimensions, which comes with a "
@@ -162,9 +156,6 @@ def refuse_other_window(mask: Tensor | None, real: Tensor | None, band: int | No
     Args:
         real, band: what :func:`read_mask` says of the mask; own: tokens of the layer's window, or
             None.
-
-    Raises:
-        ValueError: they differ, where either removes a pair.
     """
     if mask is None or mask.shape[-2] == 1 or band == own:
         return
@@ -187,11 +178,8 @@ def _span(real_BT: Tensor | None, tokens: int) -> int:
 
 
 def refuse_other_length(mask: Tensor | None, tokens: int) -> None:
-    """Where no cache is: transformers then takes the number of keys from the mask.
-
-    Raises:
-        ValueError: the mask is of another number.
-    """
+    """Refuses a mask over another number of keys where no cache is: transformers takes theirs from
+    the mask then."""
     if mask is not None and mask.shape[-1] != tokens:
         raise ValueError(
             f"attention_mask: covers {mask.shape[-1]} tokens where the input holds {tokens}; pass "
@@ -200,12 +188,8 @@ def refuse_other_length(mask: Tensor | None, tokens: int) -> None:
 
 
 def refuse_one_row(mask: Any, tokens: int) -> None:
-    """Before a forward pass: a mask of four dimensions with one row for all queries lets tokens see
-    later ones, which Focus never does.
-
-    Raises:
-        ValueError: this is one.
-    """
+    """Refuses, before a forward pass, a mask of four dimensions with one row for all queries, which
+    lets tokens see later ones."""
     masks = mask.values() if isinstance(mask, Mapping) else [mask]
     if tokens > 1 and any(isinstance(m, Tensor) and m.dim() == 4 and m.shape[-2] == 1
                           for m in masks):  # fmt: skip

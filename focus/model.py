@@ -91,7 +91,7 @@ def _install(state: FocusState, inner: PreTrainedModel) -> None:
         handle = layer.module.register_forward_pre_hook(LayerHook(index), with_kwargs=True)
         state.handles.append(handle)
     activate(state, DEFAULT)
-    state.note_made()
+    state.made = state.first_router()
     decoder = inner.get_decoder()
     hook = ModelHook(state, decoder)
     for module in [decoder, *_around(inner, decoder)]:

@@ -64,28 +64,27 @@ class mode:  # noqa: N801 - reads as a verb: `with focus.mode(model, "soft"):`
         for each in changes:
             if each in FIXED:
                 raise ValueError(f"{each}: belongs to the routers and cannot be changed by a mode")
-        self.name, self.backend, self.tap = name, backend, tap
-        self.changes = {field: value for field, value in changes.items() if value is not None}
-        self.state.config.replace(**self.changes)  # refuses what is no setting
+        changes = {field: value for field, value in changes.items() if value is not None}
+        self.state.config.replace(**changes)  # refuses what is no setting
+        self.own = Mode(name, backend or "auto", tap, changes)
         self.unused = True
 
     def __enter__(self) -> nn.Module:
         self.unused = False
-        inner = Mode(self.name, self.backend or "auto", self.tap, self.changes, owner=self)
-        now, own = modes.get({}), id(self.state)
-        modes.set({**now, own: (*now.get(own, ()), inner)})
+        now, key = modes.get({}), id(self.state)
+        modes.set({**now, key: (*now.get(key, ()), self.own)})
         self.state.threads.append((self, threading.get_ident()))
         return self.model
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
         # Generators may leave in any order, and in another context than they entered in.
-        now, own = dict(modes.get({})), id(self.state)
-        stack = list(now.pop(own, ()))
-        last = next((i for i in reversed(range(len(stack))) if stack[i].owner is self), None)
+        now, key = dict(modes.get({})), id(self.state)
+        stack = list(now.pop(key, ()))
+        last = next((i for i in reversed(range(len(stack))) if stack[i] is self.own), None)
         if last is not None:
             del stack[last]
-        modes.set({**now, own: tuple(stack)} if stack else now)
+        modes.set({**now, key: tuple(stack)} if stack else now)
         here = (self, threading.get_ident())
         mine = [each for each in self.state.threads if each[0] is self]
         if mine:

@@ -60,11 +60,8 @@ def routers_of(config: FocusConfig, layers: Iterable[AttentionLayer],
 
 @torch.no_grad()
 def take(state: FocusState, tensors: Mapping[str, Tensor]) -> None:
-    """Copies saved tensors into the routers that are there.
-
-    Raises:
-        ValueError: as :func:`routers_of`; nothing has changed then.
-    """
+    """Copies saved tensors into the routers that are there, or, where :func:`routers_of` would
+    refuse them, none."""
     refuse_unreadable(state.routers.values())
     own = state_of(state.routers)
     _check_tensors(own, tensors)
@@ -105,11 +102,8 @@ def _check_tensors(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) 
 
 
 def activate(state: FocusState, name: str) -> None:
-    """Puts an adapter's routers into the attention modules in place of those that are there.
-
-    Raises:
-        ValueError: the model is sharded; nothing has changed then.
-    """
+    """Puts an adapter's routers into the attention modules in place of those that are there; leaves
+    a sharded model, which it refuses, as it was."""
     adapter = state.adapters[name]
     refuse_sharded(state.layers.values())
     for index, layer in state.layers.items():
@@ -168,11 +162,7 @@ def refuse_unreadable(routers: Iterable[Router]) -> None:
 
 
 def adapter_of(state: FocusState, name: str | None = None) -> Adapter:
-    """The model's adapter of this name; None: the active one.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """The model's adapter of this name, which it must have; None: the active one."""
     name = state.active if name is None else name
     if name not in state.adapters:
         known = ", ".join(repr(each) for each in state.adapters)

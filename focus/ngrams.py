@@ -54,11 +54,8 @@ def _keys_after_ngrams(ids_BT: Tensor, longest: int, count: int, window: int, qu
     return _first_different(found, count)
 
 
-@torch.library.custom_op("focus::keys_after_ngrams", mutates_args=())
-def _as_one(ids_BT: Tensor, longest: int, count: int, window: int, queries: int,
-            real_BT: Tensor | None) -> Tensor:  # fmt: skip
-    # Sizes within depend on ids, at each of which torch.compile would break its graph.
-    return _keys_after_ngrams(ids_BT, longest, count, window, queries, real_BT)
+# Sizes within depend on ids, at each of which torch.compile would break its graph.
+_as_one = torch.library.custom_op("focus::keys_after_ngrams", _keys_after_ngrams, mutates_args=())
 
 
 @_as_one.register_fake

@@ -26,11 +26,8 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
     """Runs texts through the model under full attention and shows ``tap`` every routed layer.
 
     Args:
-        texts: token ids (B, T) without padding, T at least window + sinks + 512.
-
-    Raises:
-        ValueError: there are none, or one is no such tensor, too short or padded; or layers were
-            taken out of the model.
+        texts: token ids (B, T) without padding, T at least window + sinks + 512; others are
+            refused, and if there are none.
     """
     state = attached_whole(model)
     config, seen = state.config, False
@@ -58,8 +55,8 @@ def observe(model: nn.Module, texts: Iterable[Tensor], tap: Tap) -> None:
 
 def _check(ids: object, least: int, padding: int | None) -> None:
     """Refuses what is no batch of texts, each of so many tokens, as far as ids alone can tell."""
-    fits = isinstance(ids, Tensor) and ids.dim() == 2 and ids.dtype in TOKENS
-    if not isinstance(ids, Tensor) or not fits or ids.shape[1] < least:
+    if not (isinstance(ids, Tensor) and ids.dim() == 2 and ids.dtype in TOKENS
+            and ids.shape[1] >= least):  # fmt: skip
         got = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"texts: must be a list of token ids, each (batch, tokens) of at least "
                          f"{least} tokens, got {got}")  # fmt: skip

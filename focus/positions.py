@@ -6,46 +6,42 @@ Shape suffixes: B batch, T tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from torch import Tensor
 
 
-def refuse_packed(kwargs: Mapping[str, Any], seen: int) -> None:
+def refuse_positions(kwargs: Mapping[str, Any], seen: int) -> None:
     """Before a forward pass with these arguments over a cache of ``seen`` tokens. Whether
     transformers keeps texts in one row apart depends on the cache, the mask and the attention
-    implementation; Focus never does.
+    implementation; Focus never does. Generation from a filled cache begins in some versions of
+    transformers with the whole prompt again.
 
     Raises:
         ValueError: positions do not rise from one real token to the next, or leave gaps where there
             is no mask, or bounds of several texts are given; or any are, and there is padding
-            within a text.
+            within a text; or a real token has a position that the cache's tokens have.
     """
-    positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
-    bounds = kwargs.get("cu_seq_lens_q")
-    if (bounds is not None and len(bounds) > 2) or _start_anew(positions, mask, seen):
+    positions: Any = kwargs.get("position_ids")
+    mask: Any = kwargs.get("attention_mask")
+    bounds, given = kwargs.get("cu_seq_lens_q"), _two_dimensional(positions)
+    anew = given and _start_anew(positions, mask, seen)
+    if anew or (bounds is not None and len(bounds) > 2):
         raise ValueError(
             "position_ids: start anew or leave gaps (or cu_seq_lens_q is given), so there are "
             "several texts in one row, which Focus does not tell apart; pad them into a batch "
             "(TRL: packing=False)"
         )
-    if _two_dimensional(positions) and _two_dimensional(mask) and _padding_within(mask):
+    if given and _two_dimensional(mask) and _padding_within(mask):
         raise ValueError(
             "attention_mask: has padding between real tokens, which the window would count and "
             "position_ids may not; put all padding of a row before or after its text"
         )
+    if given and seen:
+        _refuse_behind(positions, mask, seen)
 
 
-def refuse_behind(kwargs: Mapping[str, Any], seen: int) -> None:
-    """Before a forward pass with these arguments over a cache of ``seen`` tokens. Generation from a
-    filled cache begins so in some versions of transformers: with the whole prompt again.
-
-    Raises:
-        ValueError: a real token has a position that the cache's tokens have.
-    """
-    positions, mask = kwargs.get("position_ids"), kwargs.get("attention_mask")
-    if not seen or not _two_dimensional(positions):
-        return
+def _refuse_behind(positions: Tensor, mask: Any, seen: int) -> None:
     before: Tensor | int = seen
     first = positions
     if (real := _real(positions, mask, seen)) is not None:
@@ -66,9 +62,7 @@ def _real(positions: Tensor, mask: Any, seen: int) -> Tensor | None:
     return mask[:, :every].to(positions.device).bool() if mask.shape[1] >= every else None
 
 
-def _start_anew(positions: Any, mask: Any, seen: int) -> bool:
-    if not _two_dimensional(positions):
-        return False
+def _start_anew(positions: Tensor, mask: Any, seen: int) -> bool:
     if mask is None:  # transformers takes a gap for another text, too
         return bool((positions.diff(dim=1) != 1).any())
     real = _real(positions, mask, seen)
@@ -79,7 +73,7 @@ def _start_anew(positions: Any, mask: Any, seen: int) -> bool:
     return bool((real[:, 1:] & (positions[:, 1:] <= positions.cummax(-1).values[:, :-1])).any())
 
 
-def _two_dimensional(given: Any) -> TypeGuard[Tensor]:
+def _two_dimensional(given: Any) -> bool:
     # A step of one token is not looked at: on a device the host would wait for it.
     return isinstance(given, Tensor) and given.dim() == 2 and given.shape[1] > 1
 

@@ -30,16 +30,12 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Mode:
-    """What the innermost ``with focus.mode(...)`` around a call says: see :class:`focus.mode`.
-
-    owner: the object whose ``with`` it is.
-    """
+    """What the innermost ``with focus.mode(...)`` around a call says: see :class:`focus.mode`."""
 
     name: str = "hard"
     backend: str = "auto"
     tap: Tap | None = None
     changes: dict[str, Any] = field(default_factory=dict)
-    owner: object = field(default=None, compare=False)
 
 
 # By model, the outermost first; of this thread (or task) alone.
@@ -74,7 +70,7 @@ class FocusState:
         self.last: Record | None = None
         self.threads: list[tuple[object, int]] = []
         self.told: set[str] = set()  # what it has warned of
-        self.made: tuple[int, int] | None = None  # the first router as attach made it, see below
+        self.made: tuple[int, int] | None = None  # the first router as attach made it
 
     def __getstate__(self) -> dict[str, Any]:
         # what a pass has left, and a training under way, are of this process
@@ -85,19 +81,11 @@ class FocusState:
         """Whether this thread has entered a mode of the model."""
         return bool(modes.get({}).get(id(self)))
 
-    @property
-    def settings(self) -> Settings:
-        """How a forward pass runs in the mode that this thread has entered last."""
-        return self._settings(self.mode)
-
     def settings_of(self, module: nn.Module) -> Settings:
         """How a forward pass of the decoder, or of a model around it, runs in this thread now."""
-        trained = self.trained
-        if trained is None or self.entered or not module.training or not torch.is_grad_enabled():
-            return self.settings
-        return self._settings(trained)
-
-    def _settings(self, now: Mode) -> Settings:
+        now, training = self.mode, module.training and torch.is_grad_enabled()
+        if self.trained is not None and training and not self.entered:
+            now = self.trained
         config = self.config.replace(**now.changes) if now.changes else self.config
         return Settings(now.name, config, now.backend, now.tap)
 
@@ -125,11 +113,7 @@ class FocusState:
         self.told.discard("stale")
 
     def check(self, decoder: nn.Module) -> None:
-        """Before a forward pass.
-
-        Raises:
-            ValueError: something has set another attention implementation since ``attach``.
-        """
+        """Refuses a forward pass under another attention implementation, set since ``attach``."""
         name = decoder.config._attn_implementation  # type: ignore[union-attr]
         if name != IMPLEMENTATION:
             raise ValueError(
@@ -138,11 +122,8 @@ class FocusState:
             )
 
     def check_trainable(self, config: FocusConfig) -> None:
-        """Before a forward pass in soft mode with gradients, under this config.
-
-        Raises:
-            ValueError: the routers would not learn.
-        """
+        """Before a forward pass in soft mode with gradients: refuses routers that would not learn,
+        and warns of what is learnt in vain."""
         self.made = None  # from now on they may learn: fused optimisers leave no count of writes
         routers = self.routers.values()
         if not any(p.requires_grad for router in routers for p in router.parameters()):
@@ -173,11 +154,7 @@ class FocusState:
         self.told.add(what)
         return first
 
-    def note_made(self) -> None:
-        """Notes that the routers are random now."""
-        self.made = self._first_router()
-
-    def _first_router(self) -> tuple[int, int] | None:
+    def first_router(self) -> tuple[int, int] | None:
         """Which it is, and how often its centroids were written to."""
         router = next(iter(self.routers.values()), None)
         centroids = None if router is None else router._parameters.get("centroids")
@@ -189,7 +166,7 @@ class FocusState:
         """Warns, once a model, of a text beyond the window under routers that are still random."""
         if self.made is None or tokens <= window or torch.compiler.is_compiling():
             return
-        untouched, self.made = self._first_router() == self.made, None
+        untouched, self.made = self.first_router() == self.made, None
         if untouched:
             warnings.warn(
                 "the routers are as focus.attach made them, at random, so hard mode drops distant "
@@ -240,11 +217,8 @@ def plain(name: str) -> str:
 
 
 def transformers_model(model: nn.Module) -> PreTrainedModel:
-    """The transformers model, also inside wrappers (peft, DistributedDataParallel, torch.compile).
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The transformers model, also inside wrappers (peft, DistributedDataParallel, torch.compile);
+    refuses what has none."""
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"model: must be a transformers model, got {model!r}; load it first, with "
@@ -259,19 +233,14 @@ def transformers_model(model: nn.Module) -> PreTrainedModel:
 
 
 def refuse_routers(inner: PreTrainedModel) -> None:
-    """Raises ValueError where Focus is on a part of a model that it is not attached to itself, or
-    on a model around it."""
+    """Refuses a model that Focus is on a part of, or that is a part of such a one."""
     if any("focus_router" in module._modules for module in inner.modules()):
         raise ValueError("model: Focus is attached to a part of this model, or to a model around "
                          "it; use that one, or call focus.detach on it first")  # fmt: skip
 
 
 def attached(model: nn.Module) -> FocusState:
-    """The model's Focus state.
-
-    Raises:
-        ValueError: Focus is not attached.
-    """
+    """The model's Focus state; refuses a model that Focus is not attached to."""
     inner = transformers_model(model)
     state = inner.__dict__.get("focus_state")
     if not isinstance(state, FocusState):
@@ -281,11 +250,7 @@ def attached(model: nn.Module) -> FocusState:
 
 
 def attached_whole(model: nn.Module) -> FocusState:
-    """The same, of a model that still has every layer it was attached to.
-
-    Raises:
-        ValueError: Focus is not attached, or layers were taken out since.
-    """
+    """The same; refuses a model that layers were taken out of since."""
     state, inner = attached(model), transformers_model(model)
     here = {id(module) for module in inner.modules()}
     count = inner.config.get_text_config(decoder=True).num_hidden_layers  # so many are run

@@ -7,38 +7,36 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from focus import masks
+from focus.attention.dtypes import autocast_on
 from focus.cache_layer import FocusCacheLayer
 from focus.call import Call, Terms
 
 
 def terms_of(call: Call, cache: FocusCacheLayer | None, query: Tensor, key: Tensor,
              mask: Tensor | None, dropout: float, kwargs: dict[str, Any]) -> Terms:  # fmt: skip
-    """Those of a layer's call, read anew only where the layer before it was asked otherwise.
+    """Those of a layer's call, read anew only where the one before was asked otherwise; what Focus
+    does not compute is refused.
 
     Args:
         cache: the layer's; query: (B, H, M, D); key: (B, Hk, M, D); mask, dropout, kwargs: as
             transformers gives them to an attention function.
-
-    Raises:
-        ValueError: Focus does not compute what is asked.
     """
     seen = 0 if cache is None else cache.seen
     own_window, softcap = kwargs.get("sliding_window"), kwargs.get("softcap")
-    batch, _, new, dim = query.shape
-    asked = (batch, new, dim, key.shape[2], seen, own_window, softcap, dropout, query.device)
-    known = call.shared.terms
+    batch, _, new, _ = query.shape
+    asked = (batch, new, key.shape[2], seen, own_window, softcap, dropout, query.device)
+    known = call.terms
     if known is None or known.mask is not mask or known.asked != asked:
-        known = call.shared.terms = _read(call, cache, asked, mask, kwargs)
+        known = call.terms = _read(call, cache, asked, mask, kwargs)
     return known
 
 
 def _read(call: Call, cache: FocusCacheLayer | None, asked: tuple[Any, ...], mask: Tensor | None,
           kwargs: dict[str, Any]) -> Terms:  # fmt: skip
-    batch, new, dim, keys, seen, own_window, softcap, dropout, device = asked
+    batch, new, keys, seen, own_window, softcap, dropout, device = asked
     masks.refuse_keywords(kwargs)
     tokens = keys + seen
     if cache is None:
@@ -55,10 +53,5 @@ def _read(call: Call, cache: FocusCacheLayer | None, asked: tuple[Any, ...], mas
     near = tokens <= min(settings.config.window, limit or tokens)
     of_torch = settings.backend == "auto" and softcap is None and not dropout
     whole = near and of_torch and real is None
-    return Terms(mask, asked, batch, dim, seen, real, new_real, own_window, limit, softcap, dropout,
-                 whole, whole and new == 1 and seen > 0, _autocast(device))  # fmt: skip
-
-
-def _autocast(device: torch.device) -> bool:
-    known = device.type == "cpu" or torch.amp.is_autocast_available(device.type)
-    return known and torch.is_autocast_enabled(device.type)
+    return Terms(mask, asked, seen, real, new_real, own_window, limit, softcap, dropout, whole,
+                 autocast_on(device.type))  # fmt: skip

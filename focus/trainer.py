@@ -33,11 +33,8 @@ def checkpoint(args: Any, step: int) -> Path:
 
 
 def restore(model: nn.Module, folder: Path) -> None:
-    """Gives the routers of a peft model, which an optimiser may know, the values of a checkpoint.
-
-    Raises:
-        ValueError: it has none, or of another config, or is not the one that peft's weights are of.
-    """
+    """Gives the routers of a peft model, which an optimiser may know, the values of a checkpoint;
+    refuses one without any, of another config, or with other weights of peft's."""
     state = attached(model)
     own = folder / FOLDER / state.active
     cure = ("copy the checkpoint into output_dir, focus folder and all, or start anew after "
@@ -109,12 +106,8 @@ class FocusCallback(TrainerCallback):
         self.changes = changes
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training starts, or goes on from a checkpoint.
-
-        Raises:
-            ValueError: Focus is not attached, the schedule has fields that the config cannot have,
-                or the checkpoint has no routers.
-        """
+        """Training starts, or goes on from a checkpoint: refuses a schedule with fields that the
+        config cannot have, and a checkpoint without routers."""
         model = kwargs["model"]
         if attached(model).entered:
             raise ValueError("focus.mode: is entered around Trainer.train(), where it would go "

@@ -87,6 +87,17 @@ def test_a_model_in_the_folder_stays_as_it_is_and_loads(tmp_path: Path) -> None:
     assert torch.equal(logits(focus.load_adapter(base, tmp_path)), logits(model))
 
 
+def test_a_process_that_does_not_write_is_told_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = trained()
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    assert focus.save_adapter(model, tmp_path) == tmp_path / "focus"
+    assert not (tmp_path / "focus").exists()
+
+
 def test_a_lora_in_the_folder_stays_as_it_is(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     lora = peft.get_peft_model(build("llama"), peft.LoraConfig(target_modules=["q_proj"]))

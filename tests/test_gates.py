@@ -11,7 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from focus import dense_attention
 from focus.attention.dense import attend, pairs_kept
-from focus.gates import GATES, gated_assignments, gated_attention
+from focus.config import GATES
+from focus.gates import gated_assignments, gated_attention
 from focus.groups import Assignments, top_k_groups
 
 SHAPE, KEY_SHAPE = (2, 4, 75, 16), (2, 2, 75, 16)

@@ -62,6 +62,16 @@ def test_push_uploads_the_three_files(
     assert "| steps | 5 |" in upload["card"]
 
 
+def test_a_push_beside_a_model_is_named_by_the_models_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[str] = []
+    monkeypatch.setattr(FocusAdapter, "push_to_hub", lambda self, name, **_: pushed.append(name))
+    build("llama").save_pretrained(tmp_path / "mine")
+    describe(trained()).save_pretrained(tmp_path / "mine", push_to_hub=True)
+    assert pushed == ["mine"]
+
+
 def test_an_id_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained()
     focus.save_adapter(model, tmp_path)

@@ -283,7 +283,7 @@ class TestErrors:
                 focus.mode(model, "soft", **kwargs)
         with pytest.raises(ValueError, match="mode: must be one of"):
             focus.mode(model, "fast")
-        assert model.focus_state.settings.mode == "hard"
+        assert model.focus_state.mode.name == "hard"
 
     def test_training_without_the_gate_is_warned_of_once(self) -> None:
         model = focus.attach(tiny("tiny-llama"), CONFIG).train()

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -38,20 +39,20 @@ def test_a_training_step_in_evaluation_mode_is_told() -> None:
 
 def test_mode_is_restored_also_after_an_error() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
-    state = model.focus_state
+    now = partial(model.focus_state.settings_of, model)
     with pytest.raises(KeyError), focus.mode(model, "soft", balance="sinkhorn", top_k=2):
         raise KeyError
-    assert (state.settings.mode, state.settings.config) == ("hard", CONFIG)
+    assert (now().mode, now().config) == ("hard", CONFIG)
     with focus.mode(model, "full"), focus.mode(model, "soft", top_k=2):
         with focus.mode(model, "hard", window=4):  # the innermost holds, and takes nothing over
-            assert (state.settings.mode, state.settings.config.top_k) == ("hard", CONFIG.top_k)
-        assert (state.settings.mode, state.settings.config.top_k) == ("soft", 2)
+            assert (now().mode, now().config.top_k) == ("hard", CONFIG.top_k)
+        assert (now().mode, now().config.top_k) == ("soft", 2)
     allocated = CONFIG.replace(probe="multi_probe", allocated=True)
     other = focus.attach(tiny("tiny-llama"), allocated, seed=0)
     with focus.mode(other, "hard", probe="symmetric", top_k=1):
         focus.mode(other, "hard", top_k=4).unused = False  # which symmetric keys could not have
     with focus.mode(model, "hard", backend="dense", tap=print), focus.mode(model, "hard"):
-        assert (state.settings.backend, state.settings.tap) == ("auto", None)
+        assert (now().backend, now().tap) == ("auto", None)
     assert model.config._attn_implementation == "focus"
 
 
@@ -59,7 +60,7 @@ def test_a_mode_that_is_not_entered_is_told() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
     with pytest.warns(UserWarning, match="write `with"):
         focus.mode(model, "full")
-    assert model.focus_state.settings.mode == "hard"
+    assert model.focus_state.mode.name == "hard"
 
 
 def test_what_belongs_to_the_routers_is_no_matter_of_the_mode() -> None:
@@ -106,12 +107,12 @@ def test_a_mode_may_be_left_in_another_context_than_it_was_entered_in() -> None:
 
     def steps() -> Iterator[str]:
         with focus.mode(model, "full"):
-            yield model.focus_state.settings.mode
+            yield model.focus_state.mode.name
 
     generator = steps()
     assert contextvars.copy_context().run(next, generator) == "full"
     assert next(generator, "over") == "over"
-    assert model.focus_state.settings.mode == "hard"
+    assert model.focus_state.mode.name == "hard"
 
 
 def test_modes_that_overlap_are_left_one_by_one() -> None:
@@ -126,9 +127,9 @@ def test_modes_that_overlap_are_left_one_by_one() -> None:
     next(one)
     next(other)
     one.close()
-    assert model.focus_state.settings.mode == "full"
+    assert model.focus_state.mode.name == "full"
     other.close()
-    assert model.focus_state.settings.mode == "hard"
+    assert model.focus_state.mode.name == "hard"
     assert not model.focus_state.entered
 
 

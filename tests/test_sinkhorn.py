@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from focus import sinkhorn
+from focus import balance
 from focus.balance import sinkhorn_potentials
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -15,7 +15,7 @@ SIZES = [(1, 1, 1, 40, 4), (2, 2, 1, 37, 18), (1, 1, 1, 2, 2), (1, 1, 2, 9, 1)]
 
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinkhorn, "ELEMENTS", 128)
+    monkeypatch.setattr(balance, "ELEMENTS", 128)
 
 
 def both(scores: Tensor, temperature: float, iterations: int, real: Tensor | None,
@@ -23,7 +23,7 @@ def both(scores: Tensor, temperature: float, iterations: int, real: Tensor | Non
     """Potentials and their gradients, by the kernels and by the definition in float64."""
     found = []
     for dtype, kernels in ((torch.float32, True), (torch.float64, False)):
-        monkeypatch.setattr(sinkhorn, "computes", lambda scores, on=kernels: on)
+        monkeypatch.setattr(balance, "kernels_compute", lambda scores, on=kernels: on)
         own = scores.detach().to(dtype).requires_grad_()
         result = sinkhorn_potentials(own, temperature, iterations, real)
         weight = torch.linspace(-1, 2, result.numel(), dtype=dtype).view(result.shape)
@@ -47,14 +47,14 @@ def test_potentials_and_gradients(
 def test_a_slice_and_a_mask_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys' scores are a slice of all; one mask may stand for every sequence."""
     torch.manual_seed(0)
-    monkeypatch.setattr(sinkhorn, "computes", lambda scores: True)
+    monkeypatch.setattr(balance, "kernels_compute", lambda scores: True)
     scores, real = torch.randn(3, 2, 1, 20, 4), torch.ones(1, 20, dtype=torch.bool)
     real[:, 13:] = False
     found = sinkhorn_potentials(scores[:, -1:], 0.5, 2, real)
     assert torch.equal(
         found, sinkhorn_potentials(scores[:, -1:].clone(), 0.5, 2, real.repeat(3, 1))
     )
-    monkeypatch.setattr(sinkhorn, "computes", lambda scores: False)
+    monkeypatch.setattr(balance, "kernels_compute", lambda scores: False)
     assert torch.allclose(found, sinkhorn_potentials(scores[:, -1:], 0.5, 2, real), atol=1e-5)
 
 
@@ -80,17 +80,17 @@ def test_scores_that_overflow_exp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_not_for_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not sinkhorn.computes(torch.zeros(1, 1, 1, 8, 4))  # on CPU
+    assert not balance.kernels_compute(torch.zeros(1, 1, 1, 8, 4))  # on CPU
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda x: True))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert sinkhorn.computes(torch.zeros(1, 1, 1, 8, 4))
-    assert sinkhorn.computes(torch.zeros(1, 1, 1, 2048, 18))
+    assert balance.kernels_compute(torch.zeros(1, 1, 1, 8, 4))
+    assert balance.kernels_compute(torch.zeros(1, 1, 1, 2048, 18))
     for other in (torch.zeros(1, 1, 1, 8, 63), torch.zeros(1, 1, 1, 8, 4).double(),
                   torch.zeros(0, 1, 1, 8, 4), torch.zeros(1, 1, 1, 2049, 18)):  # fmt: skip
-        assert not sinkhorn.computes(other)
+        assert not balance.kernels_compute(other)
     for module, name, value in ((torch.compiler, "is_compiling", lambda: True),
                                 (torch.cuda, "get_device_capability", lambda device: (7, 5)),
                                 (torch.version, "hip", "6.0")):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)
-            assert not sinkhorn.computes(torch.zeros(1, 1, 1, 8, 4))
+            assert not balance.kernels_compute(torch.zeros(1, 1, 1, 8, 4))

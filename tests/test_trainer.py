@@ -213,7 +213,7 @@ def test_an_error_in_a_step_leaves_no_mode(tmp_path: Path) -> None:
     head, model.lm_head = model.lm_head, None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         trainer.train()
-    assert attached(model).settings.mode == "hard"
+    assert attached(model).mode.name == "hard"
     model.lm_head = head
     watch = Watch(model)
     trainer.evaluate()
@@ -245,7 +245,7 @@ def test_a_training_that_failed_leaves_nothing_to_the_next(
     watch = Watch(model.train())
     for name in ("full", "hard"):
         with focus.mode(model, name):
-            assert attached(model).settings.config == config
+            assert attached(model).settings_of(model).config == config
             model(token_ids(1, 24))
     assert [seen[0] for seen in watch.seen] == ["full", "hard"]
     assert watch.training == [config, config]

@@ -79,5 +79,5 @@ def attention_of(x: Inputs, backend: str) -> Tensor:
     if why is not None:
         raise ValueError(why)
     if backend == "auto" and not x.on_cpu and x.real is None and keeps_all(x):
-        return causal(x)
+        return causal(x.query, x.key, x.value, x.scale)
     return attention(x, backend)

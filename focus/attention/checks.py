@@ -69,13 +69,9 @@ def check_arguments(
     key_membership: Tensor | None = None,
     extra_keys: Tensor | None = None,
 ) -> Inputs:
-    """Checks what of an attention call can be told without looking at values; arguments as of
+    """Refuses what of an attention call can be told without looking at values; arguments as of
     :func:`focus.focus_attention`. Under autocast query, key and value are cast as torch casts those
-    of its own attention.
-
-    Raises:
-        ValueError: what is wrong with which argument, and what to do.
-    """
+    of its own attention."""
     _check_kinds(Tensor, query=query, key=key, value=value, membership=membership)
     _check_kinds((Tensor, type(None)), key_padding_mask=key_padding_mask,
                  key_membership=key_membership, extra_keys=extra_keys)  # fmt: skip
@@ -104,11 +100,7 @@ def check_arguments(
 
 
 def check_contents(x: Inputs) -> Inputs:
-    """Memberships as :class:`Inputs` describes them; on CPU a group for every real token.
-
-    Raises:
-        ValueError: what is wrong with which argument, and what to do.
-    """
+    """Memberships as :class:`Inputs` has them; on CPU refuses a real token without a group."""
     query_groups, fewest = _count_groups("membership", x.membership, x)
     if not x.separate_keys:
         return replace(x, membership=query_groups, key_membership=query_groups, fewest=2 * fewest)
@@ -120,12 +112,13 @@ def check_contents(x: Inputs) -> Inputs:
                    fewest=fewest + fewest_keys)  # fmt: skip
 
 
-def check_finite(x: Inputs) -> None:
-    """On CPU, that no real token holds NaN or infinity.
+def learns(*tensors: Tensor) -> bool:
+    """Whether a gradient in one of them is asked for."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
-    Raises:
-        ValueError: which tensor does.
-    """
+
+def check_finite(x: Inputs) -> None:
+    """On CPU refuses NaN or infinity at a real token."""
     if x.on_cpu:
         refuse_not_finite(x.query, x.key, x.value, x.real)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from focus.attention.checks import is_finite
+from focus.attention.checks import is_finite, learns
 from focus.attention.masked import masked
 from focus.attention.native import step
 from focus.attention.past import Past
@@ -127,9 +127,7 @@ def _check(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_
             f"heads and {heads} query heads; give 1 or {key_heads} of both, or {heads} of queries "
             f"and {key_heads} of keys"
         )
-    if torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    ):
+    if learns(query, key, value):
         raise ValueError(
             "past_key_values: no gradient flows through a key/value cache of Focus; continue "
             "from it under torch.no_grad(), or pass the whole sequence with use_cache=False"

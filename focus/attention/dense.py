@@ -5,8 +5,6 @@ Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -87,7 +85,7 @@ def dense_attention(
         (B, H, T, D); rows of padding queries are zero.
 
     Raises:
-        ValueError: see :func:`validate`.
+        ValueError: what is wrong with which argument (values on CPU only), and what to do.
     """
     x = check_arguments(
         query, key, value, membership, window, sinks, scale, key_padding_mask, key_membership,
@@ -98,22 +96,13 @@ def dense_attention(
 
 def dense_of(x: Inputs, softcap: float | None = None) -> Tensor:
     """:func:`dense_attention` of checked arguments."""
-    x = _checked(x)
+    x = checked(x)
     kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real, x.extra)
     return attend(x.query, x.key, x.value, x.scale, kept=kept, softcap=softcap)
 
 
-def validate(*arguments: Any, **named: Any) -> Inputs:
-    """Checks every argument of :func:`check_arguments` (values on CPU only) and brings memberships
-    to (B, Hm, T, K).
-
-    Raises:
-        ValueError: what is wrong with which argument, and what to do.
-    """
-    return _checked(check_arguments(*arguments, **named))
-
-
-def _checked(x: Inputs) -> Inputs:
+def checked(x: Inputs) -> Inputs:
+    """With values looked at, on CPU, and memberships brought to (B, Hm, T, K)."""
     x = settle(x)
     check_finite(x)
     return check_contents(x)

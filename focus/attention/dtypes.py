@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 
+def autocast_on(device: str) -> bool:
+    """Whether autocast is on for a type of device."""
+    known = device == "cpu" or torch.amp.is_autocast_available(device)
+    return known and torch.is_autocast_enabled(device)
+
+
 def as_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As ``scaled_dot_product_attention`` takes them under autocast: all but float64 narrowed."""
-    device = "cpu" if query.is_cpu else query.device.type  # which costs more than a step may
-    known = query.is_cpu or torch.amp.is_autocast_available(device)
-    if not (known and torch.is_autocast_enabled(device)):
+    device = query.device.type
+    if not autocast_on(device):
         return query, key, value
     dtype = torch.get_autocast_dtype(device)
     cast = (torch.float16, torch.bfloat16, torch.float32)

@@ -22,11 +22,8 @@ ROWS = 1 << 22  # numbers of gathered keys, for each query head, held at once
 
 
 def settle(x: Inputs) -> Inputs:
-    """Which tokens are real, and which further keys count.
-
-    Raises:
-        ValueError: on CPU, a further key that is none of the query's earlier tokens.
-    """
+    """Which tokens are real, and which further keys count; on CPU refuses one that is none of the
+    query's earlier tokens."""
     real, extra = x.real, x.extra
     if real is None and extra is None:
         return x

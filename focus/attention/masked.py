@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from focus.attention.bits import unpack
-from focus.attention.checks import named_keys
+from focus.attention.checks import for_query_heads, named_keys
 from focus.attention.past import Past
 
 MASK_ENTRIES = 2**24  # of one masked call
@@ -34,7 +34,7 @@ def masked(query: Tensor, groups: Tensor, extra: Tensor | None, past: Past, scal
         kept = _pairs(groups, extra, past, own)
         total = total + kept.sum()
         if kept.shape[1] > 1:
-            kept = kept.repeat_interleave(heads // kept.shape[1], 1)
+            kept = for_query_heads(kept, heads)
         outs.append(_attend(query[:, :, own], key, value, kept, scale, softcap))
     return torch.cat(outs, 2), total
 
@@ -45,8 +45,7 @@ def _pairs(groups: Tensor, extra: Tensor | None, past: Past, own: slice) -> Tens
     position = torch.arange(past.first, past.seen, device=groups.device)
     query = position[-groups.shape[2] :][own].unsqueeze(1)
     key_groups = unpack(bits[:, :, : len(position)], groups.shape[3])
-    if groups.shape[1] > key_groups.shape[1]:
-        key_groups = key_groups.repeat_interleave(groups.shape[1] // key_groups.shape[1], 1)
+    key_groups = for_query_heads(key_groups, groups.shape[1])
     kept = groups[:, :, own].float() @ key_groups.float().transpose(-1, -2) > 0
     is_sink = (position == sinks.unsqueeze(-1)).any(1)[:, None, None]
     kept = kept | (position > query - past.rule.reach) | is_sink

@@ -20,7 +20,8 @@ from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
 from focus.attention import stripes, varlen
-from focus.attention.checks import Inputs, check_contents, check_finite
+from focus.attention.checks import Inputs, check_contents, check_finite, learns
+from focus.attention.dtypes import autocast_on
 from focus.attention.extra import settle
 from focus.attention.native import call as native
 from focus.attention.train import cuda
@@ -32,11 +33,7 @@ ON_GPU = {"triton": triton.refusal, "varlen": varlen.refusal}  # the first that 
 
 
 def attention(x: Inputs, backend: str) -> Tensor:
-    """Output (B, H, T, D) of checked arguments, differentiable once in query, key and value.
-
-    Raises:
-        ValueError: see :func:`focus.attention.focus_attention`.
-    """
+    """:func:`focus.focus_attention` of checked arguments, by any path but ``dense``."""
     out: Tensor
     tensors = (x.query, x.key, x.value)
     if not traced(tensors):  # the dispatcher would take half as long as a short call
@@ -45,8 +42,8 @@ def attention(x: Inputs, backend: str) -> Tensor:
             checked = check_contents(settle(x))
             if keeps_all(checked):
                 check_finite(checked)
-                return causal(checked)
-        if not (torch.is_grad_enabled() and any(each.requires_grad for each in tensors)):
+                return causal(*tensors, x.scale)
+        if not learns(*tensors):
             return _forward(x, backend)[0]
     keys = x.key_membership if x.separate_keys else None
     out, _ = _attention(*tensors, x.membership, keys, x.real, x.extra,
@@ -55,10 +52,10 @@ def attention(x: Inputs, backend: str) -> Tensor:
     return out
 
 
-def causal(x: Inputs) -> Tensor:
+def causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """Every causal pair, by the call that the pretrained model makes: the same bits."""
     return scaled_dot_product_attention(
-        x.query, x.key, x.value, is_causal=True, scale=x.scale, enable_gqa=True
+        query, key, value, is_causal=True, scale=scale, enable_gqa=True
     )
 
 
@@ -152,8 +149,7 @@ def _forward(x: Inputs, backend: str) -> tuple[Tensor, Tensor]:
 def _no_autocast(x: Inputs) -> AbstractContextManager[Any]:
     """What is computed here has its dtype already."""
     device = x.query.device.type
-    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if on else nullcontext()
+    return torch.autocast(device, enabled=False) if autocast_on(device) else nullcontext()
 
 
 def _backward(

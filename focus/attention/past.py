@@ -142,11 +142,7 @@ class Past:
         return start
 
     def filed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """rows, bits and sinks.
-
-        Raises:
-            RuntimeError: nothing was filed yet.
-        """
+        """rows, bits and sinks; something must have been filed."""
         if self.rows is None or self.bits is None or self.sinks is None:
             raise RuntimeError("nothing was filed yet")
         return self.rows, self.bits, self.sinks
@@ -240,12 +236,8 @@ class Past:
         return key, value
 
     def crop(self, count: int) -> None:
-        """Forgets the last ``count`` tokens.
-
-        Raises:
-            ValueError: tokens that would come back into the model's own sliding window were
-                dropped.
-        """
+        """Forgets the last ``count`` tokens; refuses where tokens that would come back into the
+        model's own sliding window were dropped."""
         left = max(0, self.seen - count)
         if left == 0:
             self.clear()

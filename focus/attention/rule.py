@@ -36,8 +36,8 @@ class Rule(NamedTuple):
     def files_as(self, other: Rule) -> bool:
         """Whether keys that one has filed are those that the other would have."""
         one, two = self.of_keys, other.of_keys
-        if one.learnt is None or two.learnt is None:
-            one, two = one._replace(learnt=None), two._replace(learnt=None)
+        if None in (one.learnt, two.learnt):
+            two = two._replace(learnt=one.learnt)
         return one == two
 
     @property

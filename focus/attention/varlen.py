@@ -25,9 +25,7 @@ from focus.attention.extra import add_extra, add_extra_grads
 from focus.attention.flash import Segments
 
 MERGE_ROWS = 1 << 16  # merged at once: in float32, whatever the length
-REPEATED = (
-    32.0  # lowers a logit whose pair another call counts with its full weight: exp(-32) of it
-)
+REPEATED = 32.0  # lowers a logit whose pair another call counts in full: to exp(-32) of its weight
 NO_KEY = 1024.0  # lowers a logit whose pair is counted nowhere
 
 
@@ -45,11 +43,8 @@ class Call:
 
     def operands(self, query: Tensor, key: Tensor, value: Tensor) -> Operands:
         """The call's rows, with codes."""
-        return (
-            self.take(query, self.query_codes),
-            self.take(key, self.key_codes),
-            self.take(value),
-        )
+        own = self.take(query, self.query_codes), self.take(key, self.key_codes)
+        return *own, self.take(value)
 
     def take(self, rows_XHD: Tensor, codes_NC: Tensor | None = None) -> Tensor:
         """The call's rows of a tensor, with codes or zeros up to its head dimension."""

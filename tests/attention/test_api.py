@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from focus.attention import dense_attention, focus_attention, operator
-from focus.attention.dense import validate
+from focus.attention.checks import check_arguments
+from focus.attention.dense import checked
 from tests import forked
 from tests.attention.cases import Case, attention_of, draw, with_gradients
 
@@ -148,7 +149,7 @@ def test_unknown_backend() -> None:
 )
 def test_when_every_pair_is_kept(case: Case, expected: bool) -> None:
     tensors, options = draw(case)
-    assert operator.keeps_all(validate(*tensors, scale=None, **options)) == expected
+    assert operator.keeps_all(checked(check_arguments(*tensors, **options))) == expected
 
 
 @pytest.mark.parametrize("backend", ["auto", "dense", "stripes"])

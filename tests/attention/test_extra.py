@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from focus.attention import dense_attention, focus_attention
-from focus.attention.dense import pairs_kept, validate
+from focus.attention.checks import check_arguments
+from focus.attention.dense import checked, pairs_kept
 from focus.attention.rule import Rule
 from focus.density import count_pairs
 from tests.attention.cases import (
@@ -70,7 +71,7 @@ def test_they_change_the_answer_and_count_once() -> None:
 def test_they_are_counted(padding: str | None) -> None:
     case = Case(100, 6, 2, 1, batch=2, sinks=2, padding=padding, routers="query_head", extra=3)
     tensors, options = draw(case)
-    x = validate(*tensors, scale=None, **options)
+    x = checked(check_arguments(*tensors, **options))
     counts = count_pairs(x.membership, x.key_membership, x.window, x.sinks, x.real,
                          options["extra_keys"])  # fmt: skip
     kept = pairs_kept(x.membership, x.key_membership, x.window, x.sinks, x.real,

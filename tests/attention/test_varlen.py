@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from focus.attention import flash, focus_attention, varlen
-from focus.attention.dense import validate
+from focus.attention.checks import check_arguments
+from focus.attention.dense import checked
 from tests.attention.cases import Case, check, draw
 
 CASES = [
@@ -42,7 +43,7 @@ def test_merging_costs_what_rows_have_groups(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(varlen, "_merge", counted)
     tensors, options = draw(Case(60, 8, 2, 1, kind="ragged", routers="query_head"))
-    x = validate(*tensors, scale=None, **options)
+    x = checked(check_arguments(*tensors, **options))
     varlen.forward(x)
     sizes = x.membership.sum(-1).flatten()
     assert merged == [int((sizes >= n).sum()) for n in range(1, int(sizes.max()) + 1)]
@@ -78,7 +79,7 @@ def test_what_the_kernels_cannot_take(
     dtype: torch.dtype, dim: int, groups: int, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors, options = draw(Case(10, groups, dim=dim, dtype=dtype))
-    x = validate(*tensors, scale=None, **options)
+    x = checked(check_arguments(*tensors, **options))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     refusal = varlen.refusal(x)
     assert (refusal is None) == (message is None)

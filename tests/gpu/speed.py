@@ -19,7 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from experiments.kernels import timing
 from experiments.kernels.timing import Method, Shape, Timed
 from focus.attention import flash, varlen
-from focus.attention.dense import validate
+from focus.attention.checks import check_arguments
+from focus.attention.dense import checked
 
 FLASH = SDPBackend.FLASH_ATTENTION
 OTHERS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
@@ -109,8 +110,9 @@ def parts(shape: Shape, seed: int) -> dict[str, Any]:
         return result
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return varlen.forward(validate(q, k, v, routed.membership, shape.window, 0, None, None,
-                                       routed.key_membership))[0]  # fmt: skip
+        x = check_arguments(q, k, v, routed.membership, shape.window, 0, None, None,
+                            routed.key_membership)  # fmt: skip
+        return varlen.forward(checked(x))[0]
 
     flash.forward = watched
     try:

@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.kernels import timing
 from experiments.kernels.synthetic import relative_error
-from focus import dense_attention, sinkhorn
+from focus import balance, dense_attention
 from focus.attention import operator
 from focus.attention.checks import check_arguments
 from focus.attention.decode import decode_attention
@@ -102,7 +102,7 @@ def time_balance(tokens: int, device: torch.device) -> dict[str, Any]:
     row: dict[str, Any] = {"step": "balance", "length": tokens}
     scores = _scores(tokens).to(device)
     for name, most in (("kernel", 32 * tokens), ("torch", 0)):
-        with patch.object(sinkhorn, "MOST", most):
+        with patch.object(balance, "MOST", most):
             taken = [timing.once(_balanced, [scores], True, device) for _ in range(13)]
         row[f"{name}_s"] = median(taken[3:])
     return row

@@ -124,7 +124,7 @@ def test_routers_are_trained_by_the_soft_gate() -> None:
     seen = []
     for step in range(5):
         with method.training(model.train(), step, regime):
-            now = model.focus_state.settings
+            now = model.focus_state.settings_of(model)
             seen.append((now.mode, round(now.config.temperature, 3), now.config.gate,
                          now.config.top_k))  # fmt: skip
             loss_of(model, words(1, 100)).backward()
