@@ -9,7 +9,6 @@ from pydantic import AfterValidator
 
 from experiments.settings.blocks import (
     Calibration,
-    Fetching,
     Intervals,
     Reading,
     Texts,
@@ -48,7 +47,6 @@ class Settings(Frozen):
     calibration: Calibration
     intervals: Intervals
     tolerances: Tolerances
-    fetch: Fetching
     exactness: Exactness
     speed: Speed
     decode: Decode
