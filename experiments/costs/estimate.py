@@ -23,11 +23,11 @@ from experiments.costs.tracing import Traced
 from experiments.methods.focus import FocusSettings
 from experiments.regimes.tensors import layers
 from experiments.settings import Centroids, Experiment, Settings, Training
+from experiments.sources import models
 from experiments.trained import before, in_parts
 
 MOST = 1024  # devices that a search for what fits goes up to
-DTYPES = {"auto": torch.bfloat16, "float32": torch.float32, "bfloat16": torch.bfloat16,
-          "float16": torch.float16}  # fmt: skip
+DTYPES = {"auto": torch.bfloat16, **models.DTYPES}
 
 Activations = Callable[[int], int]  # bytes that a step of so many windows makes
 
