@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import focus
-from experiments.readings.perplexity import conditions, entered
+from experiments.readings.perplexity import conditions
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Affinity
 from experiments.texts import links
@@ -36,7 +36,7 @@ def rows(subject: Subject, reading: Affinity, name: str, how: Condition) -> Rows
     every_window = [({**which, "part": part}, ids) for which, windows in subject.documents(name)
                     for part, ids in enumerate(windows)]  # fmt: skip
     for which, ids in every_window:
-        with entered(subject, how):
+        with subject.entered(how):
             subject.model(ids[None].to(subject.model.device), use_cache=False)
             layers = sorted(focus.memberships(subject.model).items())
         words = links.found(subject.tokenizer, ids.tolist())

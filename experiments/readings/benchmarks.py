@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from experiments.benchmarks import tasks
 from experiments.methods.base import Counting
-from experiments.readings.perplexity import conditions, entered
+from experiments.readings.perplexity import conditions
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Benchmarks
 
@@ -36,7 +36,7 @@ def parts(subject: Subject, reading: Benchmarks) -> Iterator[Part]:
 
 def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: Condition) -> Rows:
     """A row a question: whether it was answered, and what the right answer cost."""
-    with tempfile.TemporaryDirectory() as folder, entered(subject, how) as counting:
+    with tempfile.TemporaryDirectory() as folder, subject.entered(how) as counting:
         task = tasks.load(name, shots, Path(folder))
         chosen = spread(len(task.eval_docs), reading.questions)
         model = Checked(pretrained=subject.model, tokenizer=subject.tokenizer,

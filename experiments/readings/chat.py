@@ -16,7 +16,7 @@ from torch import Tensor
 
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
-from experiments.readings.perplexity import conditions, entered
+from experiments.readings.perplexity import conditions
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Chat
 
@@ -38,7 +38,7 @@ def rows(subject: Subject, reading: Chat, length: int, how: Condition) -> Rows:
         page = pages[number % len(pages)][1][0, :length]
         prompt = asking.prompt(subject.tokenizer, question, page)
         ids = asking.answered(*which, tuple(prompt[0].tolist()), reading.answer)
-        with entered(subject, how) as counting:
+        with subject.entered(how) as counting:
             own = compared(logits_of(first, ids, prompt.shape[1]),
                            logits_of(subject.model, ids, prompt.shape[1]))  # fmt: skip
             pairs = counting()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from experiments.readings.perplexity import conditions, entered
+from experiments.readings.perplexity import conditions
 from experiments.readings.scoring import score
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Copying
@@ -33,7 +33,7 @@ def rows(subject: Subject, reading: Copying, name: str, how: Condition) -> Rows:
     score_from = reading.context - reading.passage + reading.lead
     longer = reading.model_copy(update={"context": reading.context + reading.passage, "windows": 1})
     under = Condition("full") if how.name == "new" else how
-    with entered(subject, under) as counting:
+    with subject.entered(under) as counting:
         for which, (ids,) in subject.documents(name, longer):
             seen, new = windows(ids, reading)
             for place, distance in enumerate(reading.distances):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import focus
 from experiments.readings.copying import windows
-from experiments.readings.perplexity import conditions, entered
+from experiments.readings.perplexity import conditions
 from experiments.readings.scoring import token_nll
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Induction
@@ -115,7 +115,7 @@ def attended(model: Any, window: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
 def grouped(subject: Subject, window: Tensor, pairs: Pairs, how: Condition) -> Kept:
     """What the mask of a budget keeps of the pairs by its groups; keys word for word are apart."""
     ids = window[None].to(subject.model.device)
-    with entered(subject, how):
+    with subject.entered(how):
         losses = token_nll(subject.model(ids, use_cache=False).logits, ids, pairs.first)
         layers = sorted(focus.memberships(subject.model).items())
     state = attached(subject.model)

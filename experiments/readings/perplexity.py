@@ -4,13 +4,10 @@ attention, as it is."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 
-from experiments.methods.base import Counting
 from experiments.readings.scoring import score
 from experiments.readings.subject import SOFT, Condition, Part, Rows, Subject, every
 from experiments.settings import Perplexity
-from focus.density import PairCounts
 
 
 def parts(subject: Subject, reading: Perplexity) -> Iterator[Part]:
@@ -29,22 +26,8 @@ def conditions(subject: Subject, soft: bool = False) -> list[Condition]:
 def rows(subject: Subject, reading: Perplexity, name: str, how: Condition) -> Rows:
     """A row a document."""
     found = []
-    with entered(subject, how) as counting:
+    with subject.entered(how) as counting:
         for which, windows in subject.documents(name):
             own = score(subject.model, windows, reading.score_from, counting)
             found.append(subject.row(how, **which, **own.row))
     return found
-
-
-def entered(subject: Subject, how: Condition) -> AbstractContextManager[Counting]:
-    """The model under a condition."""
-    if how.name == "hard":
-        return subject.applied(how.budget)
-    return subject.full() if how.name == "full" else _gate(subject)
-
-
-@contextmanager
-def _gate(subject: Subject) -> Iterator[Counting]:
-    """The training gate masks nothing, so it counts nothing."""
-    with subject.method.soft(subject.model):
-        yield lambda: PairCounts(0, 0, 0, 0)

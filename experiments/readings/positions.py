@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import focus
-from experiments.readings.perplexity import conditions, entered
+from experiments.readings.perplexity import conditions
 from experiments.readings.scoring import token_nll
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.settings import Positions
@@ -29,7 +29,7 @@ def rows(subject: Subject, reading: Positions, name: str, how: Condition) -> Row
     routed ones the share of its largest group of keys, and how far its groups are from the first
     stretch's."""
     found = []
-    with entered(subject, how):
+    with subject.entered(how):
         for which, windows in subject.documents(name):
             found += [subject.row(how, **which, **own)
                       for own in stretches(subject, reading, windows, how)]  # fmt: skip

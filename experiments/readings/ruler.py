@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from experiments.readings.perplexity import conditions, entered
+from experiments.readings.perplexity import conditions
 from experiments.readings.subject import Condition, Part, Rows, Subject, every
 from experiments.ruler import tasks
 from experiments.ruler.prompts import Prompt
@@ -30,7 +30,7 @@ def answered(subject: Subject, reading: Ruler, task: str, length: int, how: Cond
     """A row a question: ``found``, the share of its answers that are; ``nll``, nats of all
     answers' tokens together."""
     rows = []
-    with entered(subject, how) as counting:
+    with subject.entered(how) as counting:
         for number in range(reading.questions):
             prompt = tasks.prompt(task, number, length, subject.tokenizer)
             losses, likeliest = scored(subject, prompt)

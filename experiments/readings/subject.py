@@ -1,14 +1,18 @@
-"""What is read: one cell's trained model, of one seed, built when the first part needs it."""
+"""What is read: one cell's trained model, of one seed, built when the first part needs it.
+
+Shapes: D windows, S sides, Hr routers a layer, T tokens, E model dimension, K groups.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -17,6 +21,8 @@ from experiments import texts, trained
 from experiments.methods.base import Counting, Method
 from experiments.settings import Budget, Experiment, Settings, Windows
 from focus.density import PairCounts
+from focus.routing import Router
+from focus.state import attached
 
 Rows = list[dict[str, Any]]
 Part = tuple[str, Callable[[], Rows]]  # a name that is the same in every run, and its rows
@@ -70,16 +76,40 @@ class Subject:
         """The cell's, or the method as its own settings have it."""
         return self.cell.budgets or (None,)
 
-    def applied(self, budget: Budget | None) -> AbstractContextManager[Counting]:
-        """The model under the method at a budget."""
-        return self.method.applied(self.model, self.cell.aim(budget))
+    def entered(self, how: Condition) -> AbstractContextManager[Counting]:
+        """The model under a condition."""
+        if how.name == "hard":
+            return self.method.applied(self.model, self.cell.aim(how.budget))
+        return self._unmasked(how)
 
     @contextmanager
-    def full(self) -> Iterator[Counting]:
-        """The model that the method was put on, with full attention."""
-        attached = hasattr(self.model, "focus_state")
-        with focus.mode(self.model, "full") if attached else nullcontext():
+    def _unmasked(self, how: Condition) -> Iterator[Counting]:
+        """What masks nothing counts nothing."""
+        under: AbstractContextManager[Any] = nullcontext()
+        if how.name == "soft":
+            under = self.method.soft(self.model)
+        elif hasattr(self.model, "focus_state"):
+            under = focus.mode(self.model, "full")
+        with under:
             yield lambda: PairCounts(0, 0, 0, 0)
+
+    @torch.no_grad()
+    def routed(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Every layer's balanced logits (D, S, Hr, T, K) under the training gate, and what its
+        router was shown, (D, T, E), of windows (D, T); float32, on the CPU."""
+        found: dict[Router, list[tuple[Tensor, Tensor]]] = {}
+
+        def keep(router: Router, args: tuple[Any, ...], logits: Tensor) -> None:
+            found.setdefault(router, []).append((logits.float().cpu(), args[0].float().cpu()))
+
+        with ExitStack() as stack:
+            stack.enter_context(self.entered(SOFT))
+            for router in attached(self.model).routers.values():
+                stack.enter_context(router.register_forward_hook(keep))
+            for row in ids:
+                self.model(row[None].to(self.model.device), use_cache=False)
+        return [(torch.cat([logits for logits, _ in own]), torch.cat([shown for _, shown in own]))
+                for own in found.values()]  # fmt: skip
 
     def documents(self, name: str, reading: Windows | None = None) -> Documents:
         """The documents of a kind of text that the reading takes, or another one: the columns that

@@ -10,6 +10,7 @@ import torch
 
 import focus
 from experiments.readings import ruler
+from experiments.readings.subject import Condition
 from experiments.ruler import tasks
 from experiments.settings import Ruler
 from experiments.sources.models import byte_tokenizer
@@ -28,13 +29,10 @@ class Letters(Known):
         self.tokenizer = byte_tokenizer()
 
     @contextmanager
-    def applied(self, budget: Any) -> Iterator[Any]:
-        with focus.mode(self.model, "hard"):
-            yield lambda: PairCounts.total(focus.pair_counts(self.model).values())
-
-    @contextmanager
-    def full(self) -> Iterator[Any]:
-        yield lambda: PairCounts(0, 0, 0, 0)
+    def entered(self, how: Condition) -> Iterator[Any]:
+        with super().entered(how):
+            hard = how.name == "hard"
+            yield lambda: PairCounts.total(focus.pair_counts(self.model).values() if hard else ())
 
 
 def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -> None:  # noqa: F811
@@ -43,7 +41,7 @@ def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -
     assert [row["texts"] for row in rows] == ["multivalue"] * 2 + ["squad"] * 2
     for row in rows:
         prompt = tasks.prompt(row["texts"], int(row["document"]), 700, subject.tokenizer)
-        with torch.no_grad(), subject.applied(None):
+        with torch.no_grad(), subject.entered(Condition("hard")):
             logits = subject.model(torch.tensor([prompt.ids]), use_cache=False).logits[0].double()
         nats, found = 0.0, []
         for start, end in prompt.answers:
