@@ -32,6 +32,7 @@ class MagicPigOfKeys(MagicPig):
     fewest tables find too many, as many of these are drawn, and count as much more."""
 
     name = "magicpig_keys"
+    takes = "nothing"
     Settings = Keys
 
     def calibrate(self, model: PreTrainedModel, windows: list[Tensor]) -> None:
@@ -74,7 +75,8 @@ class MagicPigOfKeys(MagicPig):
     @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """No share beside the number of keys."""
-        check_keys(cls.name, settings, budget, path)
+        cls.check_taken(budget, path)
+        check_keys(settings, path)
 
 
 def chance(layer: Layer) -> Tensor:

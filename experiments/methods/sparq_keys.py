@@ -26,6 +26,7 @@ class SparQOfKeys(SparQ):
     it has its number; a query with no more keys before it keeps all."""
 
     name = "sparq_keys"
+    takes = "nothing"
     Settings = Keys
 
     def kept(self, layer: Layer, budget: float | None) -> Tensor:
@@ -36,7 +37,8 @@ class SparQOfKeys(SparQ):
     @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """No share beside the number of keys."""
-        check_keys(cls.name, settings, budget, path)
+        cls.check_taken(budget, path)
+        check_keys(settings, path)
 
 
 METHOD = SparQOfKeys

@@ -6,9 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from experiments.methods.base import check_none
 from experiments.selection.layer import Layer
-from experiments.settings.experiment import Budget
 
 
 def room(layer: Layer, keys: int) -> Tensor:
@@ -18,9 +16,8 @@ def room(layer: Layer, keys: int) -> Tensor:
     return (keys - near).minimum(distant)
 
 
-def check_keys(name: str, settings: Any, budget: Budget | None, path: str) -> None:
-    """Raises ValueError where there is a share, too, or fewer keys than near ones."""
-    check_none(name, budget, path)
+def check_keys(settings: Any, path: str) -> None:
+    """Raises ValueError where there are no more keys than near ones."""
     near = settings.window + settings.sinks
     if settings.keys <= near:
         raise ValueError(f"{path.rpartition('.')[0] or path}.method.keys: {settings.keys} leaves "
