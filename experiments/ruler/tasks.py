@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import cycle, islice, pairwise
 from random import Random
 
@@ -30,27 +31,9 @@ def prompt(task: str, number: int, length: int, tokenizer: PreTrainedTokenizerBa
     return cut(TASKS[task](rng, length), tokenizer, length, rng)
 
 
-def single(rng: Random, length: int) -> Draft:
-    """One number is hidden."""
-    return _needles(rng, keys=1, values=1, asked=1)
-
-
-def multikey(rng: Random, length: int) -> Draft:
-    """Four numbers are hidden, each under a word of its own; one is asked for."""
-    return _needles(rng, keys=4, values=1, asked=1)
-
-
-def multivalue(rng: Random, length: int) -> Draft:
-    """Four numbers are hidden under one word; all are asked for."""
-    return _needles(rng, keys=1, values=4, asked=1)
-
-
-def multiquery(rng: Random, length: int) -> Draft:
-    """Four numbers are hidden, each under a word of its own; all are asked for."""
-    return _needles(rng, keys=4, values=1, asked=4)
-
-
-def _needles(rng: Random, keys: int, values: int, asked: int) -> Draft:
+def numbers(rng: Random, length: int, keys: int, values: int, asked: int) -> Draft:
+    """Numbers are hidden under so many words, so many a word; those of the first words are asked
+    for."""
     words = rng.sample(material.words(), keys)
     hidden = [(word, str(rng.randint(1000000, 9999999))) for word in words for _ in range(values)]
     wanted = [(word, value) for word, value in hidden if word in words[:asked]]
@@ -111,17 +94,9 @@ def frequent(rng: Random, length: int) -> Draft:
     )
 
 
-def squad(rng: Random, length: int) -> Draft:
-    """A question over one of many paragraphs."""
-    return _answered(rng, material.squad(), length)
-
-
-def hotpotqa(rng: Random, length: int) -> Draft:
-    """A question over two of many paragraphs."""
-    return _answered(rng, material.hotpotqa(), length)
-
-
-def _answered(rng: Random, known: Sequence[Asked], length: int) -> Draft:
+def answered(rng: Random, length: int, questions: Callable[[], Sequence[Asked]]) -> Draft:
+    """A question over some of many paragraphs."""
+    known = questions()
     longest = 2 * length  # characters of what it is answered from: half of a prompt, about
     order = rng.sample(known, len(known))
     fits = (each for each in order if sum(map(len, each.paragraphs)) <= longest)
@@ -152,7 +127,11 @@ def _times(at_4096: int, length: int) -> int:
 
 
 TASKS: dict[str, Callable[[Random, int], Draft]] = {
-    each.__name__: each
-    for each in (single, multikey, multivalue, multiquery, tracking, common, frequent, squad,
-                 hotpotqa)
+    "single": partial(numbers, keys=1, values=1, asked=1),
+    "multikey": partial(numbers, keys=4, values=1, asked=1),
+    "multivalue": partial(numbers, keys=1, values=4, asked=1),
+    "multiquery": partial(numbers, keys=4, values=1, asked=4),
+    "tracking": tracking, "common": common, "frequent": frequent,
+    "squad": partial(answered, questions=material.squad),
+    "hotpotqa": partial(answered, questions=material.hotpotqa),
 }  # fmt: skip

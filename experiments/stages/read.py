@@ -91,19 +91,14 @@ def rows(subject: Subject, name: str, marks: dict[str, str], run: Run) -> Iterab
     kind = registry.find("reading", subject.reading.kind)
     for part, made in track(list(kind.parts(subject, subject.reading)), label):
         path = folder / f"{hashlib.sha256(part.encode()).hexdigest()[:16]}.json"
-        if finished(path) is None:
-            with run.part() as took:
-                own = made()
-            write_json(path, {"part": part, "rows": own, "took": took})
+        found = record.read_json(path) or {}
+        if "rows" in found:
+            run.earlier(found.get("took"))
         else:
-            run.earlier(record.read_json(path).get("took"))
-        yield from finished(path) or []
-
-
-def finished(path: Path) -> list[dict[str, Any]] | None:
-    """Rows of a part that an earlier process finished; None: there are none that can be read."""
-    found: list[dict[str, Any]] | None = (record.read_json(path) or {}).get("rows")
-    return found
+            with run.part() as took:
+                found = {"part": part, "rows": made(), "took": took}
+            write_json(path, found)
+        yield from found["rows"]
 
 
 def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) -> dict[str, str]:
