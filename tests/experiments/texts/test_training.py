@@ -53,13 +53,6 @@ def test_processes_share_every_batch_in_its_order():
     assert share(6, 2, 0, 1) == list(range(6))
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(data, monkeypatch):
-    module = data()
-    monkeypatch.setattr(module, "_place", lambda: (0, 3))
-    with pytest.raises(ValueError, match=r"^experiments\.tiny\.regime\.batch_size: 2 windows"):
-        module.train_dataloader()
-
-
 def test_the_course_is_read_on_validation_documents(data):
     module = data()
     found = [row["input_ids"] for row in module.val_dataloader()]
