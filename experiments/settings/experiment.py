@@ -22,10 +22,10 @@ from experiments.settings.schema import (
     Frozen,
     Listed,
     ModelDtype,
+    Name,
     Share,
     Size,
     once,
-    plain_name,
 )
 from focus.config import BALANCES, PROBES
 
@@ -237,8 +237,8 @@ class Experiment(Frozen):
         core: part of `make reproduce`.
     """
 
-    name: str
-    block: str
+    name: Name
+    block: Name
     model: str
     dtype: ModelDtype = "auto"
     start: str | None = None
@@ -251,11 +251,6 @@ class Experiment(Frozen):
     readings: Distinct[str]
     against: Listed[str] = ()
     core: bool = False
-
-    @field_validator("name", "block")
-    @classmethod
-    def _plain_name(cls, name: str) -> str:
-        return plain_name(name)
 
     @field_validator("regime", mode="before")
     @classmethod
