@@ -124,5 +124,5 @@ def note(run: Run, regime: Regime, resumed: int | None) -> None:
     run.table(course, "train.csv")
     run.note("trained_parameters", regime.trained_parameters)
     run.note("frozen_sha256", regime.before)
-    run.note("train_seconds", round(regime.seconds, 3))
+    run.note("train_seconds", round(regime.timer.time_elapsed(), 3))
     run.note("resumed_from_step", resumed)

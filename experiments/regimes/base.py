@@ -6,13 +6,13 @@ Shapes: B batch, T tokens.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import Timer
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from transformers import PreTrainedModel
@@ -50,6 +50,7 @@ class Regime(pl.LightningModule):
         validation: mean loss on validation windows by the number of steps that were done.
         auxiliary: losses that are added to the next token's.
         after_step: called after every step of the optimiser.
+        timer: has the wall time of the training.
     """
 
     def __init__(self, cell: Experiment, seed: int, chosen: Settings) -> None:
@@ -64,7 +65,7 @@ class Regime(pl.LightningModule):
         self.auxiliary: list[Auxiliary] = []
         self.after_step: list[AfterStep] = []
         self.before = ""  # hash of the frozen weights
-        self._seconds, self._started = 0.0, None  # type: tuple[float, float | None]
+        self.timer = Timer()
         self._validated: list[float] = []
 
     # What a regime says.
@@ -108,6 +109,10 @@ class Regime(pl.LightningModule):
         call it."""
 
     # What Lightning calls.
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """The clock, which goes on from a checkpoint's."""
+        return [self.timer]
 
     def configure_model(self) -> None:
         """Builds the model; Lightning may call it more than once."""
@@ -217,29 +222,14 @@ class Regime(pl.LightningModule):
         """How many numbers are trained."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
-    @property
-    def seconds(self) -> float:
-        """Wall time of the training, with that before the checkpoint it went on from."""
-        return self._seconds + (time.monotonic() - self._started if self._started else 0.0)
-
-    def on_train_start(self) -> None:
-        """The clock runs from here."""
-        self._started = time.monotonic()
-
-    def on_train_end(self) -> None:
-        """The clock stops: what follows is no training."""
-        self._seconds, self._started = self.seconds, None
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the course so far and its wall time."""
-        checkpoint["course"] = {"losses": list(self.losses), "validation": dict(self.validation),
-                                "seconds": self.seconds}  # fmt: skip
+        """Adds the course so far."""
+        checkpoint["course"] = {"losses": list(self.losses), "validation": dict(self.validation)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes up the course where the checkpoint left it."""
         course = checkpoint["course"]
         self.losses, self.validation = list(course["losses"]), dict(course["validation"])
-        self._seconds = course["seconds"]
 
 
 def next_token_loss(model: nn.Module, input_ids: Tensor) -> Tensor:
