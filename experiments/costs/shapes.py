@@ -80,11 +80,6 @@ def routers(model: nn.Module) -> list[nn.Parameter]:
     return [p for name, p in model.named_parameters() if ROUTER in f".{name}"]
 
 
-def trained(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters that are trained: the routers', and where asked all others."""
-    return [p for p in model.parameters() if p.requires_grad]
-
-
 def count(tensors: Iterable[Tensor]) -> int:
     """How many numbers they hold."""
     return sum(each.numel() for each in tensors)

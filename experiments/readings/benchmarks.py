@@ -41,7 +41,9 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: 
         chosen = spread(len(task.eval_docs), reading.questions)
         model = Checked(pretrained=subject.model, tokenizer=subject.tokenizer,
                         batch_size=reading.batch_size)  # fmt: skip
-        model.counting = counting if by_keys(subject, how) else None
+        # Where every query has a number of keys, what was kept is to be told.
+        by_keys = how.name == "hard" and hasattr(subject.method.settings, "keys")
+        model.counting = counting if by_keys else None
         model.beginning = Beginning(subject.model) if goes_on(subject, how) else None
         found = lm_eval.simple_evaluate(model=model, tasks=[task], samples={name: chosen},
                                         task_manager=TaskManager(include_defaults=False),
@@ -55,11 +57,6 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: 
         rows.append(subject.row(how, **which, tokens=longest, exposure=exposed, **scores(sample),
                                 **model.kept))  # fmt: skip
     return rows
-
-
-def by_keys(subject: Subject, how: Condition) -> bool:
-    """Whether a method gives every query a number of keys, so that what it kept is to be told."""
-    return how.name == "hard" and hasattr(subject.method.settings, "keys")
 
 
 def goes_on(subject: Subject, how: Condition) -> bool:

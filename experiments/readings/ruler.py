@@ -34,9 +34,10 @@ def answered(subject: Subject, reading: Ruler, task: str, length: int, how: Cond
         for number in range(reading.questions):
             prompt = tasks.prompt(task, number, length, subject.tokenizer)
             losses, likeliest = scored(subject, prompt)
+            mark = hashlib.sha256(str(prompt.ids).encode()).hexdigest()[:12]
             pairs = counting()
             rows.append(subject.row(
-                how, texts=task, document=str(number), sha=mark(prompt),
+                how, texts=task, document=str(number), sha=mark,
                 length=length, prompt=len(prompt.ids), needle_distance=prompt.distance,
                 nll=sum(float(each.sum()) for each in losses),
                 tokens=sum(len(each) for each in losses),
@@ -58,8 +59,3 @@ def scored(subject: Subject, prompt: Prompt) -> tuple[list[Tensor], list[Tensor]
     first = prompt.answers[0][0]
     places = [slice(start - first, end - first) for start, end in prompt.answers]
     return [nats[place] for place in places], [right[place] for place in places]
-
-
-def mark(prompt: Prompt) -> str:
-    """Names a prompt's tokens."""
-    return hashlib.sha256(str(prompt.ids).encode()).hexdigest()[:12]
