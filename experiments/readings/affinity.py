@@ -7,25 +7,18 @@ Shapes: P pairs, H query heads, Hk key heads, T tokens, K groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 
 import focus
-from experiments.readings.perplexity import conditions
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Affinity
 from experiments.texts import links
 from focus.routing import Memberships
 from focus.state import attached
 
+AXES = ("texts", "conditions")
 DRAWS = 8  # random pairs beside each
-
-
-def parts(subject: Subject, reading: Affinity) -> Iterator[Part]:
-    """A part a kind of text and budget."""
-    return every(rows, subject, reading, reading.texts, conditions(subject))
 
 
 @torch.no_grad()

@@ -8,7 +8,6 @@ unchanged score says nothing.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,15 @@ from transformers import PreTrainedModel
 
 from experiments.benchmarks import tasks
 from experiments.methods.base import Counting
-from experiments.readings.perplexity import conditions
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Benchmarks
 
+AXES = ("tasks", "shots", "conditions")
 LEAST = 128  # tokens that two texts share, of which a shorter beginning saves little
 SEEDS = {f"{name}_seed": 0 for name in ("random", "numpy_random", "torch_random", "fewshot_random")}
 
 
-def parts(subject: Subject, reading: Benchmarks) -> Iterator[Part]:
-    """A part a task, number of worked examples and condition."""
-    return every(answered, subject, reading, reading.tasks, reading.shots, conditions(subject))
-
-
-def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: Condition) -> Rows:
+def rows(subject: Subject, reading: Benchmarks, name: str, shots: int, how: Condition) -> Rows:
     """A row a question: whether it was answered, and what the right answer cost."""
     with tempfile.TemporaryDirectory() as folder, subject.entered(how) as counting:
         task = tasks.load(name, shots, Path(folder))

@@ -9,21 +9,15 @@ Shapes: P tokens of the prompt, A of the answer, V of the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
-from experiments.readings.perplexity import conditions
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Chat
 
-
-def parts(subject: Subject, reading: Chat) -> Iterator[Part]:
-    """A part a length of the text before the question and condition."""
-    return every(rows, subject, reading, reading.before, conditions(subject))
+AXES = ("before", "conditions")
 
 
 def rows(subject: Subject, reading: Chat, length: int, how: Condition) -> Rows:

@@ -7,7 +7,6 @@ Shapes: D documents, T tokens, E model dimension, K groups.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,13 @@ from scipy.cluster.vq import kmeans2, vq
 from torch import Tensor
 
 from experiments import trained
-from experiments.readings.subject import SOFT, Part, Rows, Subject, every
+from experiments.readings.subject import SOFT, Rows, Subject
 from experiments.settings import Contents
 from experiments.texts import speech
 
+AXES = ("texts",)
 TOP = 6  # tokens that are named
 Layer = tuple[Tensor, Tensor]  # groups (D, T), hidden states (D, T, E)
-
-
-def parts(subject: Subject, reading: Contents) -> Iterator[Part]:
-    """A part a kind of text."""
-    return every(rows, subject, reading, reading.texts)
 
 
 def rows(subject: Subject, reading: Contents, name: str) -> Rows:

@@ -9,22 +9,20 @@ Shapes: N distances, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from experiments.readings.perplexity import conditions
 from experiments.readings.scoring import score
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Copying
 
+AXES = ("texts", "conditions")
 
-def parts(subject: Subject, reading: Copying) -> Iterator[Part]:
-    """A part a kind of text and condition."""
-    masked = [how for how in conditions(subject) if how.name == "hard"]
-    hows = [Condition("full"), Condition("new"), *masked]
-    return every(rows, subject, reading, reading.texts, hows)
+
+def conditions(subject: Subject, reading: Copying) -> list[Condition]:
+    """Full attention, with the passage seen before and new; and the masks."""
+    masked = subject.budgets if subject.cell.method.name != "full" else ()
+    return [Condition("full"), Condition("new"), *(Condition("hard", each) for each in masked)]
 
 
 def rows(subject: Subject, reading: Copying, name: str, how: Condition) -> Rows:

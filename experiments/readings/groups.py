@@ -3,18 +3,13 @@ Table 9)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import nn
 
-from experiments.readings.subject import SOFT, Part, Rows, Subject, every
+from experiments.readings.subject import SOFT, Rows, Subject
 from experiments.settings import Groups
 from focus.balance import balance_statistics
 
-
-def parts(subject: Subject, reading: Groups) -> Iterator[Part]:
-    """A part a kind of text."""
-    return every(rows, subject, reading, reading.texts)
+AXES = ("texts",)
 
 
 def rows(subject: Subject, reading: Groups, name: str) -> Rows:

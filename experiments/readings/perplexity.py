@@ -3,24 +3,11 @@ attention, as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.readings.scoring import score
-from experiments.readings.subject import SOFT, Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Perplexity
 
-
-def parts(subject: Subject, reading: Perplexity) -> Iterator[Part]:
-    """A part a kind of text and condition."""
-    return every(rows, subject, reading, reading.texts, conditions(subject, reading.soft))
-
-
-def conditions(subject: Subject, soft: bool = False) -> list[Condition]:
-    """What a model is read under; with its training gate, where that is asked for and there."""
-    if subject.cell.method.name == "full":
-        return [Condition("full")]
-    gate = [SOFT] if soft and subject.cell.method.name == "focus" else []
-    return [*gate, *(Condition("hard", budget) for budget in subject.budgets)]
+AXES = ("texts", "conditions")
 
 
 def rows(subject: Subject, reading: Perplexity, name: str, how: Condition) -> Rows:

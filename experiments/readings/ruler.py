@@ -8,25 +8,19 @@ freely and looks for the answer in what it wrote, so its scores are not these.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from experiments.readings.perplexity import conditions
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.ruler import tasks
 from experiments.ruler.prompts import Prompt
 from experiments.settings import Ruler
 
-
-def parts(subject: Subject, reading: Ruler) -> Iterator[Part]:
-    """A part a task, length and condition."""
-    axes = reading.tasks, reading.lengths, conditions(subject)
-    return every(answered, subject, reading, *axes)
+AXES = ("tasks", "lengths", "conditions")
 
 
-def answered(subject: Subject, reading: Ruler, task: str, length: int, how: Condition) -> Rows:
+def rows(subject: Subject, reading: Ruler, task: str, length: int, how: Condition) -> Rows:
     """A row a question: ``found``, the share of its answers that are; ``nll``, nats of all
     answers' tokens together."""
     rows = []

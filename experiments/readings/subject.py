@@ -5,11 +5,12 @@ Shapes: D windows, S sides, Hr routers a layer, T tokens, E model dimension, K g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -131,11 +132,22 @@ class Subject:
 DESCRIBED = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
 
 
-def every(rows: Callable[..., Rows], subject: Subject, reading: Any,
-          *axes: Iterable[Any]) -> Iterator[Part]:  # fmt: skip
-    """A part for each point of the axes, which the rows are of."""
+def parts(kind: ModuleType, subject: Subject, reading: Any) -> Iterator[Part]:
+    """A part for each point of the axes that a kind of reading names, which its rows are of: fields
+    of its settings, and ``conditions`` (the kind's own, where it has some)."""
+    under = getattr(kind, "conditions", conditions)
+    axes = [under(subject, reading) if name == "conditions" else getattr(reading, name)
+            for name in kind.AXES]  # fmt: skip
     for point in product(*axes):
-        yield ".".join(map(str, point)), partial(rows, subject, reading, *point)
+        yield ".".join(map(str, point)), partial(kind.rows, subject, reading, *point)
+
+
+def conditions(subject: Subject, reading: Any) -> list[Condition]:
+    """What a model is read under; with its training gate, where that is asked for and there."""
+    if subject.cell.method.name == "full":
+        return [Condition("full")]
+    gate = getattr(reading, "soft", False) and subject.cell.method.name == "focus"
+    return [*([SOFT] if gate else []), *(Condition("hard", budget) for budget in subject.budgets)]
 
 
 def label(budget: Budget | None) -> str:

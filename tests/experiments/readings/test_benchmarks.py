@@ -19,7 +19,7 @@ from experiments import registry
 from experiments.benchmarks import tasks
 from experiments.methods.base import built
 from experiments.readings import benchmarks
-from experiments.readings.subject import Condition
+from experiments.readings.subject import Condition, parts
 from experiments.settings import Benchmarks
 from experiments.settings.schema import parse
 from experiments.stages import read
@@ -67,7 +67,7 @@ class Known:
 
 
 def answers(subject: Known, reading: Benchmarks = READING) -> list[dict[str, Any]]:
-    return [row for _, part in benchmarks.parts(subject, reading) for row in part()]
+    return [row for _, part in parts(benchmarks, subject, reading) for row in part()]
 
 
 def by_hand(subject: Known, number: int, masked: bool) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import torch
 
 import focus
 from experiments.readings import ruler
-from experiments.readings.subject import Condition
+from experiments.readings.subject import Condition, parts
 from experiments.ruler import tasks
 from experiments.settings import Ruler
 from experiments.sources.models import byte_tokenizer
@@ -37,7 +37,7 @@ class Letters(Known):
 
 def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -> None:  # noqa: F811
     subject = Letters(masked=True)
-    rows = [row for _, part in ruler.parts(subject, READING) for row in part()]
+    rows = [row for _, part in parts(ruler, subject, READING) for row in part()]
     assert [row["texts"] for row in rows] == ["multivalue"] * 2 + ["squad"] * 2
     for row in rows:
         prompt = tasks.prompt(row["texts"], int(row["document"]), 700, subject.tokenizer)
@@ -58,7 +58,7 @@ def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -
 
 def test_a_full_model_is_read_once_and_finds_what_it_repeats(material_of_letters: None) -> None:  # noqa: F811
     subject = Letters(masked=False)
-    found = {name: part() for name, part in ruler.parts(subject, READING)}
+    found = {name: part() for name, part in parts(ruler, subject, READING)}
     assert list(found) == ["multivalue.700.full.None", "squad.700.full.None"]
     prompt = tasks.prompt("squad", 0, 700, subject.tokenizer)
     with torch.no_grad():

@@ -13,7 +13,6 @@ import torch
 
 import focus
 from experiments import texts, trained
-from experiments.readings import perplexity
 from experiments.readings.subject import Part, Subject
 from experiments.record import read_json
 from experiments.settings import Perplexity, Settings
@@ -70,19 +69,19 @@ class TestPerplexity:
         self, workspace: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         done: list[str] = []
-        parts = perplexity.parts
+        parts = stage.parts
 
-        def counted(subject: Subject, reading: Perplexity) -> list[Part]:
+        def counted(kind: Any, subject: Subject, reading: Perplexity) -> list[Part]:
             def noted(name, call):
                 done.append(name)
                 if len(done) == 3:
                     raise KeyboardInterrupt
                 return call()
 
-            made = parts(subject, reading)
+            made = parts(kind, subject, reading)
             return [(name, lambda n=name, c=call: noted(n, c)) for name, call in made]
 
-        monkeypatch.setattr(perplexity, "parts", counted)
+        monkeypatch.setattr(stage, "parts", counted)
         with pytest.raises(KeyboardInterrupt):
             stage.read("routed", workspace, "search")
         assert not (ROUTED / "search/run.json").exists()
