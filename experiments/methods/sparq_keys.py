@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from experiments.methods.sparq import Components, SparQ
-from experiments.selection.keys import check_keys, room
+from experiments.selection.choosing import OfKeys
 from experiments.selection.layer import Layer, heaviest
-from experiments.settings.experiment import Budget
 from experiments.settings.schema import Count
 
 
@@ -21,24 +18,17 @@ class Keys(Components):
     keys: Count = 32
 
 
-class SparQOfKeys(SparQ):
+class SparQOfKeys(OfKeys, SparQ):
     """Each query head keeps the near keys and the others of the highest approximate weight, until
     it has its number; a query with no more keys before it keeps all."""
 
     name = "sparq_keys"
-    takes = "nothing"
     Settings = Keys
 
     def kept(self, layer: Layer, budget: float | None) -> Tensor:
         """(B, H, M, T) bool."""
         self._last = self._weights(layer)
-        return heaviest(layer, self._last, room(layer, self.settings.keys))
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """No share beside the number of keys."""
-        cls.check_taken(budget, path)
-        check_keys(settings, path)
+        return heaviest(layer, self._last, layer.room(self.settings.keys))
 
 
 METHOD = SparQOfKeys

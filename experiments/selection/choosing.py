@@ -105,6 +105,22 @@ class Choosing(Method):
                              f"{settings.window} tokens, not {block}")  # fmt: skip
 
 
+class OfKeys(Choosing):
+    """As many keys for every query, whatever its place, in the place of a share of the pairs."""
+
+    takes = "nothing"
+
+    @classmethod
+    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
+        """No share beside the number of keys, which must be above that of near ones."""
+        cls.check_taken(budget, path)
+        near = settings.window + settings.sinks
+        if settings.keys <= near:
+            where = f"{path.rpartition('.')[0] or path}.method.keys"
+            raise ValueError(f"{where}: {settings.keys} leaves nothing to choose beside window + "
+                             f"sinks = {near}")  # fmt: skip
+
+
 @contextmanager
 def layer_by_layer(model: PreTrainedModel, what: str, near: Near,
                    output: Callable[[Layer], Tensor]) -> Iterator[None]:  # fmt: skip
