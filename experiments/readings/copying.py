@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from experiments.readings.scoring import score
+from experiments.readings.perplexity import score
 from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Copying
 
@@ -37,7 +37,7 @@ def rows(subject: Subject, reading: Copying, name: str, how: Condition) -> Rows:
             for place, distance in enumerate(reading.distances):
                 window = (new if how.name == "new" else seen)[place : place + 1]
                 own = score(subject.model, window, score_from, counting)
-                found.append(subject.row(how, **which, distance=distance, **own.row))
+                found.append(subject.row(how, **which, distance=distance, **own))
     return found
 
 

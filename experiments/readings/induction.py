@@ -19,7 +19,7 @@ from torch import Tensor
 
 import focus
 from experiments.readings.copying import windows
-from experiments.readings.scoring import token_nll
+from experiments.readings.perplexity import token_nll
 from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Induction
 from focus.routing import Memberships

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import focus
-from experiments.readings.scoring import token_nll
+from experiments.readings.perplexity import token_nll
 from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Positions
 from focus.state import attached
