@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.readings.subject import Condition, Rows, Subject
 from experiments.ruler import tasks
-from experiments.ruler.prompts import Prompt
+from experiments.ruler.tasks import Prompt
 from experiments.settings import Ruler
 
 AXES = ("tasks", "lengths", "conditions")
