@@ -7,12 +7,11 @@ those that are too long.
 from __future__ import annotations
 
 import torch
-from transformers import AutoConfig
 
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
 from experiments.settings import Chat, Reading, Ruler, Settings, Windows
-from experiments.sources import catalogue, models
+from experiments.sources import models
 
 
 def refuse_block(block: str, chosen: Settings) -> None:
@@ -57,11 +56,7 @@ def longest(reading: Reading, model: str) -> tuple[str, int, int]:
 
 def positions(model: str) -> int | None:
     """Tokens that a model reads at most; None where it was not fetched, or its config says none."""
-    if model in models.TINY:
-        kind, values = models.TINY[model]
-        config = kind(**values)
-    elif (folder := catalogue.ROOT / model).joinpath("config.json").is_file():
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    else:
+    try:
+        return getattr(models.config(model), "max_position_embeddings", None)
+    except ValueError:
         return None
-    return getattr(config, "max_position_embeddings", None)

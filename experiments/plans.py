@@ -86,7 +86,6 @@ def of_data(block: str, chosen: Settings) -> dict[str, Any]:
         "training": sorted(set(training)),
         "reading": sorted(set(reading)),
         "texts": texts([*training, *reading], chosen),
-        "allow_unpinned": chosen.fetch.allow_unpinned,
     }
 
 

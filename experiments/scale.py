@@ -40,28 +40,28 @@ def main(arguments: list[str] | None = None) -> None:
     print(Path() if here else copied(name))
 
 
-def copied(name: str, root: Path = Path()) -> Path:
+def copied(name: str) -> Path:
     """The folder of the copy: this tree's files, committed or not, params.yaml at that scale.
 
     Raises:
         ValueError: a file has been changed in the copy, which would be lost.
     """
-    copy = root / BUILD / name
+    copy = BUILD / name
     if not (copy / ".git").is_dir():
         copy.parent.mkdir(parents=True, exist_ok=True)
-        git("clone", "--quiet", "--no-checkout", str(root.resolve()), str(copy))
-    git("-C", str(copy), "fetch", "--quiet", str(root.resolve()), "HEAD")
+        git("clone", "--quiet", "--no-checkout", str(Path().resolve()), str(copy))
+    git("-C", str(copy), "fetch", "--quiet", str(Path().resolve()), "HEAD")
     git("-C", str(copy), "reset", "--quiet", "--mixed", "FETCH_HEAD")  # files stay as they are
-    wanted = {path: (root / path).read_bytes() for path in sorted(files(root))}
+    wanted = {path: Path(path).read_bytes() for path in sorted(files())}
     wanted[str(FILE)] = SCALE.sub(f"scale: {name}".encode(), wanted[str(FILE)], count=1)
     follow(copy, wanted)
     for path in wanted:
-        shutil.copymode(root / path, copy / path)
+        shutil.copymode(path, copy / path)
     link = copy / DOWNLOADS
     if not link.is_symlink():
-        (root / DOWNLOADS).mkdir(parents=True, exist_ok=True)
+        DOWNLOADS.mkdir(parents=True, exist_ok=True)
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to((root / DOWNLOADS).resolve())
+        link.symlink_to(DOWNLOADS.resolve())
     return copy
 
 
@@ -93,13 +93,13 @@ def follow(copy: Path, wanted: dict[str, bytes]) -> None:
     record.write_text(json.dumps(known), encoding="utf-8")
 
 
-def files(root: Path) -> set[str]:
+def files() -> set[str]:
     """Tracked files and those that git does not ignore, without what a pipeline writes."""
-    listed = git("-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     return {
         path for path in listed.split("\0")
         if path and not path.startswith("results/") and path != "dvc.lock"
-        and (root / path).is_file()
+        and Path(path).is_file()
     }  # fmt: skip
 
 

@@ -144,9 +144,9 @@ def tiny(name: str, **changes: object) -> PreTrainedModel:
     """A tiny model in float32 and evaluation mode; ``changes`` replace fields of its config."""
     if not changes:
         return load(name)[0]
-    kind, values = TINY[name]
     torch.manual_seed(0)
-    return hf.AutoModelForCausalLM.from_config(kind(**{**values, **changes})).eval()
+    config = hf.AutoConfig.for_model(**{**TINY[name], **changes})
+    return hf.AutoModelForCausalLM.from_config(config).eval()
 
 
 def token_ids(batch: int, tokens: int, seed: int = 0) -> torch.Tensor:

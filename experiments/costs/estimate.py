@@ -23,11 +23,11 @@ from experiments.costs.tracing import Traced
 from experiments.methods.focus import FocusSettings
 from experiments.regimes.tensors import layers
 from experiments.settings import Centroids, Experiment, Settings, Training
+from experiments.sources import models
 from experiments.trained import before, in_parts
 
 MOST = 1024  # devices that a search for what fits goes up to
-DTYPES = {"auto": torch.bfloat16, "float32": torch.float32, "bfloat16": torch.bfloat16,
-          "float16": torch.float16}  # fmt: skip
+DTYPES = {"auto": torch.bfloat16, **models.DTYPES}
 
 Activations = Callable[[int], int]  # bytes that a step of so many windows makes
 
@@ -93,7 +93,7 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
     """
     cell = chosen.cell(block)
     how = cell.regime
-    if not estimable(cell):
+    if not (isinstance(how, Centroids) or (isinstance(how, Training) and how.all_weights)):
         raise ValueError(f"experiments.{block}.regime: {how.name} trains neither routers nor all "
                          "weights")  # fmt: skip
     shape, dtype = shapes.config(name), DTYPES[cell.dtype]
@@ -119,12 +119,6 @@ def estimate(name: str, chosen: Settings, block: str, hardware: Hardware) -> dic
         "train_devices_needed": needed(sizes, activations, how, hardware),
         "infer_devices_needed": math.ceil(reading["infer_total"] / (hardware.gibibytes * 2**30)),
     }  # fmt: skip
-
-
-def estimable(cell: Experiment) -> bool:
-    """Whether :func:`estimate` knows how a cell is trained."""
-    how = cell.regime
-    return isinstance(how, Centroids) or (isinstance(how, Training) and how.all_weights)
 
 
 def routing(cell: Experiment) -> focus.FocusConfig | None:

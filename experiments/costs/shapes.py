@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 import focus
 from experiments.regimes.tensors import ROUTER
 from experiments.settings import read_yaml
-from experiments.sources import catalogue
-from experiments.sources.models import TINY
+from experiments.sources import catalogue, models
 
 FILE = Path(__file__).with_name("models.yaml")
 
@@ -24,7 +23,7 @@ def names() -> list[str]:
     """Models whose shape is known here: fetched ones, those of models.yaml, tiny ones."""
     sources = [name for name, each in catalogue.sources().items() if each.role == "model"]
     fetched = [name for name in sources if (catalogue.ROOT / name / "config.json").is_file()]
-    return list(dict.fromkeys([*fetched, *_written(), *TINY]))
+    return list(dict.fromkeys([*fetched, *_written(), *models.TINY]))
 
 
 def config(name: str) -> PretrainedConfig:
@@ -33,12 +32,8 @@ def config(name: str) -> PretrainedConfig:
     Raises:
         ValueError: an unknown name; the message has those that are known.
     """
-    folder = catalogue.ROOT / name
-    if name in TINY:
-        kind, values = TINY[name]
-        return kind(**values)
-    if name in names() and (folder / "config.json").is_file():
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    if name in models.TINY or (catalogue.ROOT / name / "config.json").is_file():
+        return models.config(name)
     if name not in _written():
         raise ValueError(
             f"model {name}: unknown; known are {', '.join(names())}, and what else of sources.yaml "
@@ -83,11 +78,6 @@ def materialise(model: nn.Module) -> None:
 def routers(model: nn.Module) -> list[nn.Parameter]:
     """The routers' parameters."""
     return [p for name, p in model.named_parameters() if ROUTER in f".{name}"]
-
-
-def trained(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters that are trained: the routers', and where asked all others."""
-    return [p for p in model.parameters() if p.requires_grad]
 
 
 def count(tensors: Iterable[Tensor]) -> int:

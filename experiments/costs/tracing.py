@@ -122,14 +122,12 @@ def gate_flops(query: Any, key: Any, value: Any, query_groups: Any, *rest: Any, 
     return 2 * pairs * (products * heads * dim + affinities * routings * groups)
 
 
-def _gate_backward_flops(grad: Any, out: Any, lse: Any, *inputs: Any, **kwargs: Any) -> int:
-    return gate_flops(*inputs, products=5, affinities=3)
-
-
 ATTENTION = "_scaled_dot_product_flash_attention"
 FLOPS = {  # torch's own, those of the CPU's attention by the GPU's, and what it has none for
     **flop_registry,
-    FORWARD: shape_wrapper(gate_flops), BACKWARD: shape_wrapper(_gate_backward_flops),
+    FORWARD: shape_wrapper(gate_flops),
+    BACKWARD: shape_wrapper(lambda grad, out, lse, *inputs, **_: gate_flops(
+        *inputs, products=5, affinities=3)),
     **{getattr(torch.ops.aten, f"{ATTENTION}_for_cpu{way}"):
        flop_registry[getattr(torch.ops.aten, ATTENTION + way)] for way in ("", "_backward")},
 }  # fmt: skip
@@ -154,7 +152,7 @@ def training(model: PreTrainedModel, batch: int, context: int, *, precision: str
         ids = torch.zeros(batch, context, dtype=torch.int64)
         real = torch.ones(batch, context, dtype=torch.bool)
         watch = _watched(model, blocked)
-        for parameter in shapes.trained(model):
+        for parameter in (each for each in model.parameters() if each.requires_grad):
             parameter.register_post_accumulate_grad_hook(lambda each: watch.keep([each.grad]))
         # Without a mask transformers looks for packed texts, by numbers that are not there.
         hook = model.register_forward_pre_hook(

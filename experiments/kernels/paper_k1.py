@@ -88,12 +88,9 @@ def _local(query: Tensor, key: Tensor, value: Tensor, group: Tensor,
     near = pad(group, (window, more), value=-1).unfold(0, 2 * window, window).unsqueeze(1)
     distance = torch.arange(window)[:, None] + window - torch.arange(2 * window)
     kept = (own != near) & (near >= 0) & (distance >= 0) & (distance < window)
-    mask = torch.zeros(kept.shape, dtype=torch.float32).masked_fill_(~kept, -torch.inf)
-    out, lse = _flash(q, k, v, 0.0, False, attn_mask=mask.unsqueeze(1).to(_mask_dtype(query)))
+    mask = torch.zeros(kept.shape, dtype=torch.promote_types(query.dtype, torch.float32))
+    mask.masked_fill_(~kept, -torch.inf)
+    out, lse = _flash(q, k, v, 0.0, False, attn_mask=mask.unsqueeze(1))
     lse = lse.masked_fill(~kept.any(-1).unsqueeze(1), -torch.inf)
     out, lse = out.transpose(0, 1).flatten(1, 2), lse.transpose(0, 1).flatten(1, 2)
     return out[None, :, :tokens], lse[None, :, :tokens]
-
-
-def _mask_dtype(query: Tensor) -> torch.dtype:
-    return torch.float64 if query.dtype == torch.float64 else torch.float32

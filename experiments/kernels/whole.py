@@ -16,21 +16,44 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 import focus
 from experiments import statistics, texts, trained, training
-from experiments.kernels import timing
 from experiments.methods.random import balance
+from experiments.record import Run
 from experiments.regimes.tensors import cast
 from experiments.settings import Settings, Whole
 from experiments.sources import models
 
+Compare = Callable[["Models", Tensor, Settings], list[dict[str, Any]]]
 FULL = "pretrained model"  # no name of an experiment, beside which it stands
 UNTRAINED = "untrained"
 FEWEST = 4  # rounds, whatever they take: one to warm up, three that an interval can rest on
+
+
+@torch.no_grad()
+def measure(run: Run, chosen: Settings, setting: str, compare: Compare, more: int = 0) -> None:
+    """Writes the table of a measurement: what it compares, at every size of its plan.
+
+    Args:
+        setting: of the sizes in tokens, ``prefill.lengths``, say.
+        compare: rows of models that read tokens (1, T), ``more`` than the size.
+    """
+    name, sizes = setting.split(".")
+    plan, rows = getattr(chosen, name), []
+    every = text(plan, max(getattr(plan, sizes)) + more, setting, chosen)
+    for dtype in plan.dtypes:
+        loaded = load(chosen, plan, dtype)
+        for size in getattr(plan, sizes):
+            # No progress bar here: its thread takes turns with the one that is timed.
+            print(f"{name}: {size} tokens, {dtype}", flush=True)
+            own = compare(loaded, every[:, : size + more].to(loaded.full.device), chosen)
+            rows += [{**row, "dtype": dtype} for row in own]
+    run.table(pd.DataFrame(rows), "table.csv")
 
 
 @dataclass(frozen=True)
@@ -90,15 +113,6 @@ def text(plan: Whole, tokens: int, setting: str, chosen: Settings) -> Tensor:
         raise ValueError(f"{setting}: the validation side of {plan.texts} has only {len(every)} "
                          "tokens in all")  # fmt: skip
     return every[:tokens].unsqueeze(0)
-
-
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call."""
-    timing.wait(device)
-    started = time.perf_counter()
-    run()
-    timing.wait(device)
-    return time.perf_counter() - started
 
 
 def take_turns(runs: Mapping[str, Callable[[], float]], plan: Whole) -> dict[str, list[float]]:

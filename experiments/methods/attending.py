@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor
 from transformers import AttentionMaskInterface, PreTrainedModel
@@ -43,24 +42,3 @@ def attending(model: PreTrainedModel, name: str,
             state.implementation = former
             # What the function holds would otherwise live as long as the process.
             del ALL_ATTENTION_FUNCTIONS[name]
-
-
-def plain_scale(what: str, query: Tensor, key: Tensor, attention_mask: Tensor | None,
-                scaling: float | None, rest: dict[str, Any]) -> float:  # fmt: skip
-    """The factor of the logits in an attention call that a reference can take.
-
-    Args:
-        what: the reference or setting, for the error.
-        query: (B, H, T, D); key: (B, Hk, T, D).
-        attention_mask, scaling, rest: what transformers gives an attention function beside them.
-
-    Raises:
-        ValueError: the call has padding, a soft-cap, or a sliding window shorter than the text.
-    """
-    limited = rest.get("softcap") or (rest.get("sliding_window") or float("inf")) < key.shape[2]
-    if attention_mask is not None or limited:
-        raise ValueError(
-            f"{what}: it forms every pair, so it takes whole texts without padding, and models "
-            "without sliding windows and soft-cap"
-        )
-    return query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -56,11 +56,14 @@ class Method(ABC):
     Attributes:
         name: its file's.
         Settings: fields of ``method`` in params.yaml beside the name.
+        takes: what a budget must be: a ``share`` of the distant pairs, one that ``groups`` can be
+            as small as (of which there are at most :data:`MOST_GROUPS`), or ``nothing``.
         untrainable: why no weights can be trained under it; empty: they can.
         takes_routers: whether it goes on with the routers that a start has trained.
     """
 
     name: ClassVar[str]
+    takes: ClassVar[Literal["share", "groups", "nothing"]] = "share"
     untrainable: ClassVar[str] = ""
     takes_routers: ClassVar[bool] = False
 
@@ -96,12 +99,27 @@ class Method(ABC):
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """Columns of a row of results: what the budget came to in the last forward pass at it (K,
-        top_k, probe, ngram, window, sinks, balance)."""
-        return {}
+        top_k, probe, ngram, window, sinks, balance); here, that there is no mask."""
+        return columns()
 
-    @classmethod  # noqa: B027 - most keep any
+    @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """Raises ValueError, starting with ``path``, where the method cannot keep the budget."""
+        cls.check_taken(budget, path)
+
+    @classmethod
+    def check_taken(cls, budget: Budget | None, path: str) -> None:
+        """Raises ValueError where a budget is not of the kind that the method takes."""
+        what = f"{path}: method {cls.name}"
+        if cls.takes == "nothing":
+            if budget is not None:
+                raise ValueError(f"{what} has nothing to spend a budget on; name none")
+        elif isinstance(budget, Mask):
+            raise ValueError(f"{what} takes a share of the distant pairs, no mask")
+        elif budget is None:
+            raise ValueError(f"{what} needs a share of the distant pairs")
+        elif cls.takes == "groups" and groups_within(budget, MOST_GROUPS) < 1:
+            raise ValueError(f"{path}: a share of {budget} takes more than {MOST_GROUPS} groups")
 
     @classmethod
     def check_cell(cls, settings: Any, cell: Experiment, starts: Sequence[Experiment],
@@ -128,26 +146,6 @@ def built(kind: type[Method], fields: dict[str, Any], seed: int) -> Method:
 def groups_within(share: float, groups: int) -> int:
     """The most of so many balanced groups that hold no more than a share of the pairs."""
     return math.floor(share * groups + 1e-9)  # 0.29 * 100 is 28.999999999999996
-
-
-def check_share(name: str, budget: Budget | None, path: str, groups: bool = True) -> None:
-    """Raises ValueError unless the budget is a share, and one that groups can be as small as.
-
-    Args:
-        groups: whether the method makes groups, of which there are at most :data:`MOST_GROUPS`.
-    """
-    if isinstance(budget, Mask):
-        raise ValueError(f"{path}: method {name} takes a share of the distant pairs, no mask")
-    if budget is None:
-        raise ValueError(f"{path}: method {name} needs a share of the distant pairs")
-    if groups and groups_within(budget, MOST_GROUPS) < 1:
-        raise ValueError(f"{path}: a share of {budget} takes more than {MOST_GROUPS} groups")
-
-
-def check_none(name: str, budget: Budget | None, path: str) -> None:
-    """Raises ValueError where there is a budget."""
-    if budget is not None:
-        raise ValueError(f"{path}: method {name} has nothing to spend a budget on; name none")
 
 
 def columns(K: int = 0, top_k: int = 0, probe: str = "none", ngram: int = 0, window: int = 0,

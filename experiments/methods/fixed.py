@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 from transformers import PreTrainedModel
 
 import focus
-from experiments.methods.base import Beside, Counting, Method, check_share, columns
+from experiments.methods.base import Beside, Counting, Method, columns
 from experiments.methods.passes import Pass, watched
 from experiments.settings.experiment import Budget
 from focus.config import FocusConfig
@@ -108,6 +108,7 @@ class Ruled(Method):
     a backward pass that computes activations again must find them where they were.
     """
 
+    takes = "groups"
     Settings = Beside
     rule: ClassVar[Rule]
 
@@ -170,11 +171,6 @@ class Ruled(Method):
         if self.rule == "window":
             return columns(**near)
         return columns(found.num_groups, found.top_k, found.probe, **near)
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """A share."""
-        check_share(cls.name, budget, path)
 
 
 def counted(model: PreTrainedModel, seen: Pass, window: int, sinks: int) -> PairCounts:

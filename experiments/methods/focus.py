@@ -89,13 +89,13 @@ class Focus(Method):
         """Soft mode, cooled and in its last steps by the hard mask; hard mode where the routers
         are not what is trained."""
         if not isinstance(regime, Centroids):
-            return self._mode(model, "hard", mask_of(self.config, None))
+            return self._mode(model, "hard", self.mask(None))
         return self._mode(model, "soft", gate_at(step, regime, self.config.temperature))
 
     @contextmanager
     def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
         """Hard mode."""
-        with self._mode(model, "hard", mask_of(self.config, budget)):
+        with self._mode(model, "hard", self.mask(budget)):
             yield lambda: PairCounts.total(library.pair_counts(model).values())
 
     def soft(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
@@ -115,13 +115,19 @@ class Focus(Method):
 
     def mask(self, budget: Budget | None) -> dict[str, Any]:
         """What a budget overrides of the config."""
-        return mask_of(self.config, budget)
+        if isinstance(budget, Mask):
+            return budget.model_dump()
+        own = {"top_k": self.config.top_k, "probe": self.config.probe}
+        if budget is not None:
+            top_k = groups_within(budget, self.config.num_groups)
+            own = {"top_k": top_k, "probe": "symmetric" if top_k == 1 else "multi_probe"}
+        return {**own, "balance": "causal", "ngram": self.config.ngram}
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """K and the mask."""
         known = {"K": self.config.num_groups, "window": self.config.window,
                  "sinks": self.config.sinks}  # fmt: skip
-        return known | mask_of(self.config, budget)
+        return known | self.mask(budget)
 
     @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
@@ -224,17 +230,6 @@ def refuse_other_routing(path: str, theirs: library.FocusConfig, ours: library.F
         one, other = getattr(theirs, field), getattr(ours, field)
         if one != other:
             raise ValueError(f"{path}.{field}: {other} is not {one}, as the start's routers have")
-
-
-def mask_of(config: library.FocusConfig, budget: Budget | None) -> dict[str, Any]:
-    """What a budget overrides of the config."""
-    if isinstance(budget, Mask):
-        return budget.model_dump()
-    own = {"top_k": config.top_k, "probe": config.probe}
-    if budget is not None:
-        top_k = groups_within(budget, config.num_groups)
-        own = {"top_k": top_k, "probe": "symmetric" if top_k == 1 else "multi_probe"}
-    return {**own, "balance": "causal", "ngram": config.ngram}
 
 
 def gate_at(step: int, regime: Centroids, final: float) -> dict[str, Any]:

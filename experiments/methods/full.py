@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 from transformers import PreTrainedModel
 
 import focus
-from experiments.methods.base import Counting, Method, Near, check_none, columns
+from experiments.methods.base import Counting, Method, Near
 from experiments.methods.passes import Pass, watched
 from experiments.settings.experiment import Budget
 from focus.density import PairCounts
@@ -21,6 +20,7 @@ class FullAttention(Method):
     only say which pairs count as distant."""
 
     name = "full"
+    takes = "nothing"
     Settings = Near
 
     @contextmanager
@@ -35,15 +35,6 @@ class FullAttention(Method):
 
         with focus.mode(model, "full") if routed else nullcontext(), watched(model) as last:
             yield lambda: counted(last())
-
-    def describe(self, budget: Budget | None) -> dict[str, Any]:
-        """There is no mask."""
-        return columns()
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """Full attention has no budget."""
-        check_none(cls.name, budget, path)
 
 
 METHOD = FullAttention

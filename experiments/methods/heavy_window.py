@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 import focus as library
-from experiments.methods.base import Counting, check_share, columns
+from experiments.methods.base import Counting, columns
 from experiments.methods.fixed import counted, refuse_sliding
 from experiments.methods.focus import Focus
 from experiments.methods.passes import Pass, watched
@@ -65,7 +65,7 @@ class HeavyWindow(Focus):
     @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """A share of the distant pairs; heavy hitters there must be."""
-        check_share(cls.name, budget, path, groups=False)
+        cls.check_taken(budget, path)
         if not settings.heavy_hitters:
             raise ValueError(f"{path}: method {cls.name} needs method.heavy_hitters, of a start")
 

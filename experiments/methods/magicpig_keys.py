@@ -6,16 +6,13 @@ Shape suffixes: as :mod:`experiments.methods.magicpig`'s.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from experiments.methods.magicpig import AGREEING, Hashes, MagicPig
-from experiments.selection.keys import check_keys, room
+from experiments.selection.choosing import OfKeys
 from experiments.selection.layer import Layer
-from experiments.settings.experiment import Budget
 from experiments.settings.schema import Count
 
 
@@ -27,7 +24,7 @@ class Keys(Hashes):
     keys: Count = 32
 
 
-class MagicPigOfKeys(MagicPig):
+class MagicPigOfKeys(OfKeys, MagicPig):
     """A query with no more keys before it than its number keeps all, unweighted. Where even the
     fewest tables find too many, as many of these are drawn, and count as much more."""
 
@@ -40,7 +37,7 @@ class MagicPigOfKeys(MagicPig):
 
     def kept(self, layer: Layer, budget: float | None) -> Tensor:
         """(B, H, M, T) bool."""
-        most, whole = room(layer, self.settings.keys), self._whole(layer)
+        most, whole = layer.room(self.settings.keys), self._whole(layer)
         found = self._found(layer).masked_fill_(~layer.distant, self.settings.most_tables + 1)
         # As many tables as there are before the one that finds a key too many.
         ordered = torch.nn.functional.pad(found.sort(-1).values, (0, 1),
@@ -70,11 +67,6 @@ class MagicPigOfKeys(MagicPig):
         than there are, where none does."""
         most = self.settings.most_tables
         return 1 + sum((agree < AGREEING).short() for agree in self.agreements(layer, most))
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """No share beside the number of keys."""
-        check_keys(cls.name, settings, budget, path)
 
 
 def chance(layer: Layer) -> Tensor:

@@ -86,11 +86,8 @@ def watched(
 
     # Of the decoder, since wrappers call the model's forward itself, past its hooks.
     decoder = transformers_model(model).get_decoder()
-    handle = decoder.register_forward_pre_hook(look, prepend=True, with_kwargs=True)
-    try:
+    with decoder.register_forward_pre_hook(look, prepend=True, with_kwargs=True):
         yield told
-    finally:
-        handle.remove()
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:

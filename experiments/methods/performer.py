@@ -6,23 +6,17 @@ not how fast it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from experiments.methods.base import Counting, Method, Near, check_none, columns
-from experiments.methods.fixed import rest
-from experiments.methods.passes import watched
-from experiments.selection.choosing import layer_by_layer
+from experiments.methods.base import Near, columns
+from experiments.selection.choosing import Choosing
 from experiments.selection.layer import Layer
 from experiments.settings.experiment import Budget
 from experiments.settings.schema import Count
 from focus.attention.checks import for_query_heads
-from focus.density import PairCounts
 
 
 class Features(Near):
@@ -33,44 +27,28 @@ class Features(Near):
     features: Count = 266
 
 
-class Performer(Method):
+class Performer(Choosing):
     """Every causal pair, with the weight that random features give it (FAVOR+); no sparsity."""
 
     name = "performer"
+    takes = "nothing"
     Settings = Features
     untrainable = "its random features are an estimate of weights that training would move"
 
-    def install(self, model: PreTrainedModel) -> None:
-        """Nothing but what lets another attention be put in."""
-        rest(model)
+    def kept(self, layer: Layer, budget: None) -> Tensor:
+        """(B, 1, M, T) bool: all."""
+        return (layer.near | layer.distant).expand(len(layer.query), 1, -1, -1)
 
-    @contextmanager
-    def applied(self, model: PreTrainedModel, budget: Budget | None) -> Iterator[Counting]:
-        """Attention by random features in every layer, whole texts or with a cache."""
-        self.check(self.settings, budget, "budget")
-
-        def output(layer: Layer) -> Tensor:
-            query = layer.query
-            generator = torch.Generator().manual_seed(self.seed * 1009 + layer.index)
-            drawn = orthogonal(self.settings.features, query.shape[-1], generator)
-            return by_features(query, layer.key, layer.value, layer.scale, drawn.to(query.device))
-
-        def counted() -> PairCounts:
-            seen = last()
-            causal, near, distant, _ = seen.pairs(self.settings.window, self.settings.sinks)
-            return PairCounts(causal, near, distant, distant)
-
-        with watched(model) as last, layer_by_layer(model, self.name, self.settings, output):
-            yield counted
+    def output(self, layer: Layer, kept: Tensor) -> Tensor:
+        """(B, H, M, D): attention by random features."""
+        query = layer.query
+        generator = torch.Generator().manual_seed(self.seed * 1009 + layer.index)
+        drawn = orthogonal(self.settings.features, query.shape[-1], generator)
+        return by_features(query, layer.key, layer.value, layer.scale, drawn.to(query.device))
 
     def describe(self, budget: Budget | None) -> dict[str, Any]:
         """There is no mask."""
         return columns()
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """It keeps every pair."""
-        check_none(cls.name, budget, path)
 
 
 def orthogonal(features: int, size: int, generator: torch.Generator) -> Tensor:

@@ -16,7 +16,6 @@ from experiments.methods.base import (
     Beside,
     Counting,
     Method,
-    check_share,
     columns,
     groups_within,
 )
@@ -50,6 +49,7 @@ class Random(Method):
     budget: they are found when a budget is first asked for, on the model as it then is."""
 
     name = "random"
+    takes = "groups"
     Settings = RandomSettings
     untrainable = "its potentials are found on the trained model"
 
@@ -108,11 +108,6 @@ class Random(Method):
         found = self._drawn[budget].config
         return columns(found.num_groups, found.top_k, found.probe, found.ngram, found.window,
                        found.sinks, found.balance)  # fmt: skip
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """A share."""
-        check_share(cls.name, budget, path)
 
 
 def balance(model: PreTrainedModel, windows: list[Tensor]) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from experiments.methods.sparq import Components, SparQ
-from experiments.selection.keys import check_keys, room
+from experiments.selection.choosing import OfKeys
 from experiments.selection.layer import Layer, heaviest
-from experiments.settings.experiment import Budget
 from experiments.settings.schema import Count
 
 
@@ -21,7 +18,7 @@ class Keys(Components):
     keys: Count = 32
 
 
-class SparQOfKeys(SparQ):
+class SparQOfKeys(OfKeys, SparQ):
     """Each query head keeps the near keys and the others of the highest approximate weight, until
     it has its number; a query with no more keys before it keeps all."""
 
@@ -31,12 +28,7 @@ class SparQOfKeys(SparQ):
     def kept(self, layer: Layer, budget: float | None) -> Tensor:
         """(B, H, M, T) bool."""
         self._last = self._weights(layer)
-        return heaviest(layer, self._last, room(layer, self.settings.keys))
-
-    @classmethod
-    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
-        """No share beside the number of keys."""
-        check_keys(cls.name, settings, budget, path)
+        return heaviest(layer, self._last, layer.room(self.settings.keys))
 
 
 METHOD = SparQOfKeys

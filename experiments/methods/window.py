@@ -6,7 +6,6 @@ from bisect import bisect_left
 from functools import lru_cache
 from typing import Any
 
-from experiments.methods.base import check_share
 from experiments.methods.fixed import Ruled
 from experiments.settings.experiment import Budget
 
@@ -16,6 +15,7 @@ class Window(Ruled):
     stands."""
 
     name = "window"
+    takes = "share"
     rule = "window"
 
     def fitted(self, tokens: int, budget: Budget | None) -> dict[str, int]:
@@ -29,7 +29,7 @@ class Window(Ruled):
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """A share, or none."""
         if budget is not None:
-            check_share(cls.name, budget, path, groups=False)
+            super().check(settings, budget, path)
 
 
 @lru_cache

@@ -1,7 +1,5 @@
 """Routers see hidden states without gradients: the model cannot move them to please a router."""
 
-from typing import Any
-
 from experiments.mitigations import softmax
 from experiments.regimes.joint import Joint
 
@@ -12,8 +10,4 @@ def install(regime: Joint) -> None:
     """Detaches what routers are given, beside the losses."""
     softmax.install(regime)
     for router in regime.routers:
-        router.register_forward_pre_hook(_detached)
-
-
-def _detached(router: object, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (args[0].detach(), *args[1:])
+        router.register_forward_pre_hook(lambda _, args: (args[0].detach(), *args[1:]))

@@ -1,4 +1,4 @@
-"""How trained weights are read: a file a kind. Its ``parts`` gives names, and calls that give rows:
-a killed run goes on from the last part that was finished."""
+"""How trained weights are read: a file a kind. Its ``rows`` are of a point of its ``AXES``: a
+killed run goes on from the last point that was finished."""
 
-HELPERS = ("scoring", "subject")  # modules beside the kinds
+HELPERS = ("subject",)  # modules beside the kinds

@@ -7,25 +7,18 @@ Shapes: P pairs, H query heads, Hk key heads, T tokens, K groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 
 import focus
-from experiments.readings.perplexity import conditions, entered
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Affinity
 from experiments.texts import links
 from focus.routing import Memberships
 from focus.state import attached
 
+AXES = ("texts", "conditions")
 DRAWS = 8  # random pairs beside each
-
-
-def parts(subject: Subject, reading: Affinity) -> Iterator[Part]:
-    """A part a kind of text and budget."""
-    return every(rows, subject, reading, reading.texts, conditions(subject))
 
 
 @torch.no_grad()
@@ -36,7 +29,7 @@ def rows(subject: Subject, reading: Affinity, name: str, how: Condition) -> Rows
     every_window = [({**which, "part": part}, ids) for which, windows in subject.documents(name)
                     for part, ids in enumerate(windows)]  # fmt: skip
     for which, ids in every_window:
-        with entered(subject, how):
+        with subject.entered(how):
             subject.model(ids[None].to(subject.model.device), use_cache=False)
             layers = sorted(focus.memberships(subject.model).items())
         words = links.found(subject.tokenizer, ids.tolist())

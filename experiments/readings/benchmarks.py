@@ -8,7 +8,6 @@ unchanged score says nothing.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,24 @@ from transformers import PreTrainedModel
 
 from experiments.benchmarks import tasks
 from experiments.methods.base import Counting
-from experiments.readings.perplexity import conditions, entered
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Benchmarks
 
+AXES = ("tasks", "shots", "conditions")
 LEAST = 128  # tokens that two texts share, of which a shorter beginning saves little
 SEEDS = {f"{name}_seed": 0 for name in ("random", "numpy_random", "torch_random", "fewshot_random")}
 
 
-def parts(subject: Subject, reading: Benchmarks) -> Iterator[Part]:
-    """A part a task, number of worked examples and condition."""
-    return every(answered, subject, reading, reading.tasks, reading.shots, conditions(subject))
-
-
-def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: Condition) -> Rows:
+def rows(subject: Subject, reading: Benchmarks, name: str, shots: int, how: Condition) -> Rows:
     """A row a question: whether it was answered, and what the right answer cost."""
-    with tempfile.TemporaryDirectory() as folder, entered(subject, how) as counting:
+    with tempfile.TemporaryDirectory() as folder, subject.entered(how) as counting:
         task = tasks.load(name, shots, Path(folder))
         chosen = spread(len(task.eval_docs), reading.questions)
         model = Checked(pretrained=subject.model, tokenizer=subject.tokenizer,
                         batch_size=reading.batch_size)  # fmt: skip
-        model.counting = counting if by_keys(subject, how) else None
+        # Where every query has a number of keys, what was kept is to be told.
+        by_keys = how.name == "hard" and hasattr(subject.method.settings, "keys")
+        model.counting = counting if by_keys else None
         model.beginning = Beginning(subject.model) if goes_on(subject, how) else None
         found = lm_eval.simple_evaluate(model=model, tasks=[task], samples={name: chosen},
                                         task_manager=TaskManager(include_defaults=False),
@@ -55,11 +51,6 @@ def answered(subject: Subject, reading: Benchmarks, name: str, shots: int, how: 
         rows.append(subject.row(how, **which, tokens=longest, exposure=exposed, **scores(sample),
                                 **model.kept))  # fmt: skip
     return rows
-
-
-def by_keys(subject: Subject, how: Condition) -> bool:
-    """Whether a method gives every query a number of keys, so that what it kept is to be told."""
-    return how.name == "hard" and hasattr(subject.method.settings, "keys")
 
 
 def goes_on(subject: Subject, how: Condition) -> bool:

@@ -9,21 +9,15 @@ Shapes: P tokens of the prompt, A of the answer, V of the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
-from experiments.readings.perplexity import conditions, entered
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Chat
 
-
-def parts(subject: Subject, reading: Chat) -> Iterator[Part]:
-    """A part a length of the text before the question and condition."""
-    return every(rows, subject, reading, reading.before, conditions(subject))
+AXES = ("before", "conditions")
 
 
 def rows(subject: Subject, reading: Chat, length: int, how: Condition) -> Rows:
@@ -38,7 +32,7 @@ def rows(subject: Subject, reading: Chat, length: int, how: Condition) -> Rows:
         page = pages[number % len(pages)][1][0, :length]
         prompt = asking.prompt(subject.tokenizer, question, page)
         ids = asking.answered(*which, tuple(prompt[0].tolist()), reading.answer)
-        with entered(subject, how) as counting:
+        with subject.entered(how) as counting:
             own = compared(logits_of(first, ids, prompt.shape[1]),
                            logits_of(subject.model, ids, prompt.shape[1]))  # fmt: skip
             pairs = counting()

@@ -7,7 +7,6 @@ Shapes: D documents, T tokens, E model dimension, K groups.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,14 @@ import torch
 from scipy.cluster.vq import kmeans2, vq
 from torch import Tensor
 
-import focus
 from experiments import trained
-from experiments.readings.subject import SOFT, Part, Rows, Subject, every
+from experiments.readings.subject import SOFT, Rows, Subject
 from experiments.settings import Contents
 from experiments.texts import speech
-from focus.state import attached
 
+AXES = ("texts",)
 TOP = 6  # tokens that are named
 Layer = tuple[Tensor, Tensor]  # groups (D, T), hidden states (D, T, E)
-
-
-def parts(subject: Subject, reading: Contents) -> Iterator[Part]:
-    """A part a kind of text."""
-    return every(rows, subject, reading, reading.texts)
 
 
 def rows(subject: Subject, reading: Contents, name: str) -> Rows:
@@ -49,23 +42,10 @@ def rows(subject: Subject, reading: Contents, name: str) -> Rows:
     return found
 
 
-@torch.no_grad()
 def states(subject: Subject, ids: Tensor) -> list[Layer]:
     """Groups (of keys, of the first key head) and router inputs of every layer, of documents
     (D, T)."""
-    model, routers = subject.model, attached(subject.model).routers
-    balance = subject.method.config.balance
-    found: dict[int, list[Layer]] = {}
-
-    def tap(index: int, hidden: Tensor, query: Tensor, key: Tensor) -> None:
-        logits = routers[index](hidden, balance=balance)
-        found.setdefault(index, []).append((logits[:, -1, 0].argmax(-1), hidden.float()))
-
-    with focus.mode(model, "soft", balance=balance, tap=tap):
-        for row in ids:
-            model(row[None].to(model.device), use_cache=False)
-    return [(torch.cat([g for g, _ in own]).cpu(), torch.cat([h for _, h in own]).cpu())
-            for _, own in sorted(found.items())]  # fmt: skip
+    return [(logits[:, -1, 0].argmax(-1), hidden) for logits, hidden in subject.routed(ids)]
 
 
 def nearest(hidden: Tensor, learnt_on: Tensor, count: int) -> np.ndarray:

@@ -9,22 +9,20 @@ Shapes: N distances, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from experiments.readings.perplexity import conditions, entered
-from experiments.readings.scoring import score
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.perplexity import score
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Copying
 
+AXES = ("texts", "conditions")
 
-def parts(subject: Subject, reading: Copying) -> Iterator[Part]:
-    """A part a kind of text and condition."""
-    masked = [how for how in conditions(subject) if how.name == "hard"]
-    hows = [Condition("full"), Condition("new"), *masked]
-    return every(rows, subject, reading, reading.texts, hows)
+
+def conditions(subject: Subject, reading: Copying) -> list[Condition]:
+    """Full attention, with the passage seen before and new; and the masks."""
+    masked = subject.budgets if subject.cell.method.name != "full" else ()
+    return [Condition("full"), Condition("new"), *(Condition("hard", each) for each in masked)]
 
 
 def rows(subject: Subject, reading: Copying, name: str, how: Condition) -> Rows:
@@ -33,13 +31,13 @@ def rows(subject: Subject, reading: Copying, name: str, how: Condition) -> Rows:
     score_from = reading.context - reading.passage + reading.lead
     longer = reading.model_copy(update={"context": reading.context + reading.passage, "windows": 1})
     under = Condition("full") if how.name == "new" else how
-    with entered(subject, under) as counting:
+    with subject.entered(under) as counting:
         for which, (ids,) in subject.documents(name, longer):
             seen, new = windows(ids, reading)
             for place, distance in enumerate(reading.distances):
                 window = (new if how.name == "new" else seen)[place : place + 1]
                 own = score(subject.model, window, score_from, counting)
-                found.append(subject.row(how, **which, distance=distance, **own.row))
+                found.append(subject.row(how, **which, distance=distance, **own))
     return found
 
 

@@ -11,7 +11,6 @@ Shapes: L layers, H query heads, Hk key heads, N copied tokens, T tokens, K grou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +19,13 @@ from torch import Tensor
 
 import focus
 from experiments.readings.copying import windows
-from experiments.readings.perplexity import conditions, entered
-from experiments.readings.scoring import token_nll
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.perplexity import token_nll
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Induction
 from focus.routing import Memberships
 from focus.state import attached
+
+AXES = ("texts", "conditions")
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,6 @@ class Kept:
     chance: Tensor
     by_word: float
     nll: Tensor
-
-
-def parts(subject: Subject, reading: Induction) -> Iterator[Part]:
-    """A part a kind of text and budget."""
-    return every(rows, subject, reading, reading.texts, conditions(subject))
 
 
 def rows(subject: Subject, reading: Induction, name: str, how: Condition) -> Rows:
@@ -115,7 +110,7 @@ def attended(model: Any, window: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
 def grouped(subject: Subject, window: Tensor, pairs: Pairs, how: Condition) -> Kept:
     """What the mask of a budget keeps of the pairs by its groups; keys word for word are apart."""
     ids = window[None].to(subject.model.device)
-    with entered(subject, how):
+    with subject.entered(how):
         losses = token_nll(subject.model(ids, use_cache=False).logits, ids, pairs.first)
         layers = sorted(focus.memberships(subject.model).items())
     state = attached(subject.model)

@@ -8,25 +8,20 @@ Shapes: D documents, T tokens.
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from sklearn.metrics import adjusted_mutual_info_score
 
 from experiments.readings.contents import states
-from experiments.readings.subject import SOFT, Part, Rows, Subject, every
+from experiments.readings.subject import SOFT, Rows, Subject
 from experiments.settings import Information
 from experiments.texts import speech
 
+AXES = ("texts",)
 CLASSES = 8  # equal spans of places, and of ranks
 # Of groups, so that no reader takes them for a number; 336 more are of the extended Latin alphabet.
 LETTERS = string.ascii_letters + "".join(map(chr, range(0x100, 0x250)))
-
-
-def parts(subject: Subject, reading: Information) -> Iterator[Part]:
-    """A part a kind of text."""
-    return every(rows, subject, reading, reading.texts)
 
 
 def rows(subject: Subject, reading: Information, name: str) -> Rows:

@@ -8,20 +8,15 @@ Shapes: T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 import focus
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Budget, Leak
 from focus.balance import balance_statistics
 
-
-def parts(subject: Subject, reading: Leak) -> Iterator[Part]:
-    """A part a kind of text and balance, under the mask of the cell's first budget."""
-    return every(rows, subject, reading, reading.texts, reading.balances)
+AXES = ("texts", "balances")
 
 
 def rows(subject: Subject, reading: Leak, name: str, balance: str) -> Rows:

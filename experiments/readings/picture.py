@@ -3,18 +3,12 @@ token as a key and as a query, and the keys that it meets word for word."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from experiments.readings.information import LETTERS
-from experiments.readings.perplexity import conditions
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Picture
 from experiments.view.capture import Groups, capture
 
-
-def parts(subject: Subject, reading: Picture) -> Iterator[Part]:
-    """A part a kind of text and budget."""
-    return every(rows, subject, reading, reading.texts, conditions(subject))
+AXES = ("texts", "conditions")
 
 
 def rows(subject: Subject, reading: Picture, name: str, how: Condition) -> Rows:

@@ -12,16 +12,12 @@ import torch
 from torch import Tensor
 
 import focus
-from experiments.readings.perplexity import conditions, entered
-from experiments.readings.scoring import token_nll
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.perplexity import token_nll
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Positions
 from focus.state import attached
 
-
-def parts(subject: Subject, reading: Positions) -> Iterator[Part]:
-    """A part a kind of text and condition; never the training gate."""
-    return every(rows, subject, reading, reading.texts, conditions(subject))
+AXES = ("texts", "conditions")
 
 
 def rows(subject: Subject, reading: Positions, name: str, how: Condition) -> Rows:
@@ -29,7 +25,7 @@ def rows(subject: Subject, reading: Positions, name: str, how: Condition) -> Row
     routed ones the share of its largest group of keys, and how far its groups are from the first
     stretch's."""
     found = []
-    with entered(subject, how):
+    with subject.entered(how):
         for which, windows in subject.documents(name):
             found += [subject.row(how, **which, **own)
                       for own in stretches(subject, reading, windows, how)]  # fmt: skip

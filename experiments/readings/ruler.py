@@ -8,35 +8,30 @@ freely and looks for the answer in what it wrote, so its scores are not these.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from experiments.readings.perplexity import conditions, entered
-from experiments.readings.subject import Condition, Part, Rows, Subject, every
+from experiments.readings.subject import Condition, Rows, Subject
 from experiments.ruler import tasks
-from experiments.ruler.prompts import Prompt
+from experiments.ruler.tasks import Prompt
 from experiments.settings import Ruler
 
-
-def parts(subject: Subject, reading: Ruler) -> Iterator[Part]:
-    """A part a task, length and condition."""
-    axes = reading.tasks, reading.lengths, conditions(subject)
-    return every(answered, subject, reading, *axes)
+AXES = ("tasks", "lengths", "conditions")
 
 
-def answered(subject: Subject, reading: Ruler, task: str, length: int, how: Condition) -> Rows:
+def rows(subject: Subject, reading: Ruler, task: str, length: int, how: Condition) -> Rows:
     """A row a question: ``found``, the share of its answers that are; ``nll``, nats of all
     answers' tokens together."""
     rows = []
-    with entered(subject, how) as counting:
+    with subject.entered(how) as counting:
         for number in range(reading.questions):
             prompt = tasks.prompt(task, number, length, subject.tokenizer)
             losses, likeliest = scored(subject, prompt)
+            mark = hashlib.sha256(str(prompt.ids).encode()).hexdigest()[:12]
             pairs = counting()
             rows.append(subject.row(
-                how, texts=task, document=str(number), sha=mark(prompt),
+                how, texts=task, document=str(number), sha=mark,
                 length=length, prompt=len(prompt.ids), needle_distance=prompt.distance,
                 nll=sum(float(each.sum()) for each in losses),
                 tokens=sum(len(each) for each in losses),
@@ -58,8 +53,3 @@ def scored(subject: Subject, prompt: Prompt) -> tuple[list[Tensor], list[Tensor]
     first = prompt.answers[0][0]
     places = [slice(start - first, end - first) for start, end in prompt.answers]
     return [nats[place] for place in places], [right[place] for place in places]
-
-
-def mark(prompt: Prompt) -> str:
-    """Names a prompt's tokens."""
-    return hashlib.sha256(str(prompt.ids).encode()).hexdigest()[:12]

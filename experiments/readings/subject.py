@@ -1,14 +1,19 @@
-"""What is read: one cell's trained model, of one seed, built when the first part needs it."""
+"""What is read: one cell's trained model, of one seed, built when the first part needs it.
+
+Shapes: D windows, S sides, Hr routers a layer, T tokens, E model dimension, K groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
+from types import ModuleType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -17,6 +22,8 @@ from experiments import texts, trained
 from experiments.methods.base import Counting, Method
 from experiments.settings import Budget, Experiment, Settings, Windows
 from focus.density import PairCounts
+from focus.routing import Router
+from focus.state import attached
 
 Rows = list[dict[str, Any]]
 Part = tuple[str, Callable[[], Rows]]  # a name that is the same in every run, and its rows
@@ -70,16 +77,40 @@ class Subject:
         """The cell's, or the method as its own settings have it."""
         return self.cell.budgets or (None,)
 
-    def applied(self, budget: Budget | None) -> AbstractContextManager[Counting]:
-        """The model under the method at a budget."""
-        return self.method.applied(self.model, self.cell.aim(budget))
+    def entered(self, how: Condition) -> AbstractContextManager[Counting]:
+        """The model under a condition."""
+        if how.name == "hard":
+            return self.method.applied(self.model, self.cell.aim(how.budget))
+        return self._unmasked(how)
 
     @contextmanager
-    def full(self) -> Iterator[Counting]:
-        """The model that the method was put on, with full attention."""
-        attached = hasattr(self.model, "focus_state")
-        with focus.mode(self.model, "full") if attached else nullcontext():
+    def _unmasked(self, how: Condition) -> Iterator[Counting]:
+        """What masks nothing counts nothing."""
+        under: AbstractContextManager[Any] = nullcontext()
+        if how.name == "soft":
+            under = self.method.soft(self.model)
+        elif hasattr(self.model, "focus_state"):
+            under = focus.mode(self.model, "full")
+        with under:
             yield lambda: PairCounts(0, 0, 0, 0)
+
+    @torch.no_grad()
+    def routed(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Every layer's balanced logits (D, S, Hr, T, K) under the training gate, and what its
+        router was shown, (D, T, E), of windows (D, T); float32, on the CPU."""
+        found: dict[Router, list[tuple[Tensor, Tensor]]] = {}
+
+        def keep(router: Router, args: tuple[Any, ...], logits: Tensor) -> None:
+            found.setdefault(router, []).append((logits.float().cpu(), args[0].float().cpu()))
+
+        with ExitStack() as stack:
+            stack.enter_context(self.entered(SOFT))
+            for router in attached(self.model).routers.values():
+                stack.enter_context(router.register_forward_hook(keep))
+            for row in ids:
+                self.model(row[None].to(self.model.device), use_cache=False)
+        return [(torch.cat([logits for logits, _ in own]), torch.cat([shown for _, shown in own]))
+                for own in found.values()]  # fmt: skip
 
     def documents(self, name: str, reading: Windows | None = None) -> Documents:
         """The documents of a kind of text that the reading takes, or another one: the columns that
@@ -101,11 +132,22 @@ class Subject:
 DESCRIBED = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
 
 
-def every(rows: Callable[..., Rows], subject: Subject, reading: Any,
-          *axes: Iterable[Any]) -> Iterator[Part]:  # fmt: skip
-    """A part for each point of the axes, which the rows are of."""
+def parts(kind: ModuleType, subject: Subject, reading: Any) -> Iterator[Part]:
+    """A part for each point of the axes that a kind of reading names, which its rows are of: fields
+    of its settings, and ``conditions`` (the kind's own, where it has some)."""
+    under = getattr(kind, "conditions", conditions)
+    axes = [under(subject, reading) if name == "conditions" else getattr(reading, name)
+            for name in kind.AXES]  # fmt: skip
     for point in product(*axes):
-        yield ".".join(map(str, point)), partial(rows, subject, reading, *point)
+        yield ".".join(map(str, point)), partial(kind.rows, subject, reading, *point)
+
+
+def conditions(subject: Subject, reading: Any) -> list[Condition]:
+    """What a model is read under; with its training gate, where that is asked for and there."""
+    if subject.cell.method.name == "full":
+        return [Condition("full")]
+    gate = getattr(reading, "soft", False) and subject.cell.method.name == "focus"
+    return [*([SOFT] if gate else []), *(Condition("hard", budget) for budget in subject.budgets)]
 
 
 def label(budget: Budget | None) -> str:

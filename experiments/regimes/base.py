@@ -1,4 +1,4 @@
-"""What every regime shares: the model as a submodule, steps, schedule, checkpoints, validation.
+"""What every regime shares: the model as a submodule, steps, schedule, checkpoints.
 
 Shapes: B batch, T tokens.
 """
@@ -6,13 +6,13 @@ Shapes: B batch, T tokens.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import Timer
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from transformers import PreTrainedModel
@@ -47,9 +47,9 @@ class Regime(pl.LightningModule):
 
     Attributes:
         losses: of every step so far, nats a token, averaged over batches and processes.
-        validation: mean loss on validation windows by the number of steps that were done.
         auxiliary: losses that are added to the next token's.
         after_step: called after every step of the optimiser.
+        timer: has the wall time of the training.
     """
 
     def __init__(self, cell: Experiment, seed: int, chosen: Settings) -> None:
@@ -60,12 +60,10 @@ class Regime(pl.LightningModule):
         self.model: PreTrainedModel | None = None
         self.method: Method | None = None
         self.losses: list[float] = []
-        self.validation: dict[int, float] = {}
         self.auxiliary: list[Auxiliary] = []
         self.after_step: list[AfterStep] = []
         self.before = ""  # hash of the frozen weights
-        self._seconds, self._started = 0.0, None  # type: tuple[float, float | None]
-        self._validated: list[float] = []
+        self.timer = Timer()
 
     # What a regime says.
 
@@ -108,6 +106,10 @@ class Regime(pl.LightningModule):
         call it."""
 
     # What Lightning calls.
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """The clock, which goes on from a checkpoint's."""
+        return [self.timer]
 
     def configure_model(self) -> None:
         """Builds the model; Lightning may call it more than once."""
@@ -173,22 +175,6 @@ class Regime(pl.LightningModule):
         for call in self.after_step:
             call(self, self.global_step + 1)  # Lightning counts it later
 
-    def on_validation_epoch_start(self) -> None:
-        """Forgets the windows of the last validation."""
-        self._validated = []
-
-    def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
-        """Loss of validation windows (B, T) as the cell is read, at its first budget."""
-        budget = self.cell.budgets[0] if self.cell.budgets else None
-        with self.method.applied(self.model, self.cell.aim(budget)):
-            self._validated.append(float(next_token_loss(self.model, batch["input_ids"])))
-
-    def on_validation_epoch_end(self) -> None:
-        """Notes the mean; all processes have read the same windows."""
-        self.validation[self.global_step] = sum(self._validated) / len(self._validated)
-        mean = self.validation[self.global_step]
-        self.log("validation_loss", mean, prog_bar=True, rank_zero_only=True)
-
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """What is trained, and the buffers that training changes."""
         kept = {name for name, p in self.named_parameters() if p.requires_grad}
@@ -217,29 +203,13 @@ class Regime(pl.LightningModule):
         """How many numbers are trained."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
-    @property
-    def seconds(self) -> float:
-        """Wall time of the training, with that before the checkpoint it went on from."""
-        return self._seconds + (time.monotonic() - self._started if self._started else 0.0)
-
-    def on_train_start(self) -> None:
-        """The clock runs from here."""
-        self._started = time.monotonic()
-
-    def on_train_end(self) -> None:
-        """The clock stops: what follows is no training."""
-        self._seconds, self._started = self.seconds, None
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the course so far and its wall time."""
-        checkpoint["course"] = {"losses": list(self.losses), "validation": dict(self.validation),
-                                "seconds": self.seconds}  # fmt: skip
+        """Adds the course so far."""
+        checkpoint["course"] = {"losses": list(self.losses)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes up the course where the checkpoint left it."""
-        course = checkpoint["course"]
-        self.losses, self.validation = list(course["losses"]), dict(course["validation"])
-        self._seconds = course["seconds"]
+        self.losses = list(checkpoint["course"]["losses"])
 
 
 def next_token_loss(model: nn.Module, input_ids: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,17 +127,14 @@ def routed_by(model: nn.Module, ids: Tensor) -> Iterator[None]:
                              f"{tuple(args[0].shape)}")  # fmt: skip
         return (found[router], *args[1:])
 
-    handles = [router.register_forward_pre_hook(keep) for router in routers(model)]
-    try:
-        with torch.no_grad():  # with gradients the potentials would learn from this pass, too
-            model(input_ids=ids, use_cache=False)
-        for handle in handles:
-            handle.remove()
-        handles = [router.register_forward_pre_hook(give) for router in found]
+    with ExitStack() as hooks, torch.no_grad():  # with gradients potentials would learn from it
+        for router in routers(model):
+            hooks.enter_context(router.register_forward_pre_hook(keep))
+        model(input_ids=ids, use_cache=False)
+    with ExitStack() as hooks:
+        for router in found:
+            hooks.enter_context(router.register_forward_pre_hook(give))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 REGIME = Centroids

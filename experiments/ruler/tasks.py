@@ -1,9 +1,12 @@
-"""The tasks, by name: each drafts a question from a source of chance and a length in tokens."""
+"""The tasks, by name: each drafts a question from a source of chance and a length in tokens, to
+which a prompt is then cut."""
 
 from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice, pairwise
 from random import Random
 
@@ -11,10 +14,44 @@ from transformers import PreTrainedTokenizerBase
 
 from experiments.ruler import material
 from experiments.ruler.material import Asked
-from experiments.ruler.prompts import Draft, Prompt, cut
 
 HIDE = "Some facts about secret numbers stand between the sentences of this text. Remember them."
 PASSAGES = "Answer the question at the end from these passages."
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A question before it is cut to a length.
+
+    Attributes:
+        opening: what the prompt begins with.
+        filler: pieces of text, without end.
+        needles: pieces that go between them, in this order.
+        question: what the prompt ends with; the first answer follows it.
+        answers: one after another, ``joint`` between them.
+    """
+
+    opening: str
+    filler: Iterator[str]
+    needles: list[str]
+    question: str
+    answers: list[str]
+    joint: str = ","
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids.
+
+    Attributes:
+        ids: the prompt and its answers.
+        answers: from and to of each answer in ``ids``; the joints between them are not scored.
+        distance: tokens from the end of the first needle to the first answer.
+    """
+
+    ids: list[int]
+    answers: list[tuple[int, int]]
+    distance: int
 
 
 def prompt(task: str, number: int, length: int, tokenizer: PreTrainedTokenizerBase) -> Prompt:
@@ -30,27 +67,67 @@ def prompt(task: str, number: int, length: int, tokenizer: PreTrainedTokenizerBa
     return cut(TASKS[task](rng, length), tokenizer, length, rng)
 
 
-def single(rng: Random, length: int) -> Draft:
-    """One number is hidden."""
-    return _needles(rng, keys=1, values=1, asked=1)
+def cut(draft: Draft, tokenizer: PreTrainedTokenizerBase, length: int, rng: Random) -> Prompt:
+    """A draft with as much filler as ``length`` tokens hold, its answers among them.
+
+    Raises:
+        ValueError: it does not fit without any filler.
+    """
+
+    def encoded(text: str) -> list[int]:  # without the marks of a beginning
+        return list(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+
+    opening, question = encoded(draft.opening + "\n"), encoded("\n" + draft.question)
+    needles = [encoded(each + "\n") for each in draft.needles]
+    answers = [encoded(" " + each) for each in draft.answers]
+    joint = encoded(draft.joint)
+    fixed = [opening, question, *needles, *answers, *[joint] * (len(answers) - 1)]
+    room = length - sum(map(len, fixed))
+    if room < 0:
+        raise ValueError(f"length: a prompt takes {length - room} tokens without any filler, more "
+                         f"than {length}; ask for a longer one")  # fmt: skip
+    filler = filling(map(encoded, (f"{piece}\n" for piece in draft.filler)), room)
+    body, end = spread(filler, needles, rng)
+    ids = opening + body + question
+    distance = len(ids) - len(opening) - end
+    places = []
+    for number, answer in enumerate(answers):
+        ids = ids + (joint if number else [])
+        places.append((len(ids), len(ids) + len(answer)))
+        ids = ids + answer
+    return Prompt(ids, places, distance)
 
 
-def multikey(rng: Random, length: int) -> Draft:
-    """Four numbers are hidden, each under a word of its own; one is asked for."""
-    return _needles(rng, keys=4, values=1, asked=1)
+def filling(pieces: Iterator[list[int]], room: int) -> list[list[int]]:
+    """The first pieces, as many as there is room for."""
+    found: list[list[int]] = []
+    for ids in pieces:
+        room -= len(ids)
+        if room < 0:
+            break
+        found.append(ids)
+    return found
 
 
-def multivalue(rng: Random, length: int) -> Draft:
-    """Four numbers are hidden under one word; all are asked for."""
-    return _needles(rng, keys=1, values=4, asked=1)
+def spread(filler: list[list[int]], needles: list[list[int]],
+           rng: Random) -> tuple[list[int], int]:  # fmt: skip
+    """Filler with the needles at places of chance between its pieces, in their order; and where
+    the first needle ends."""
+    places = sorted(rng.randint(0, len(filler)) for _ in needles)
+    body: list[int] = []
+    end, left = 0, list(zip(places, needles, strict=True))
+    for number in range(len(filler) + 1):
+        while left and left[0][0] == number:
+            body += left.pop(0)[1]
+            end = end or len(body)
+        if number < len(filler):
+            body += filler[number]
+    return body, end
 
 
-def multiquery(rng: Random, length: int) -> Draft:
-    """Four numbers are hidden, each under a word of its own; all are asked for."""
-    return _needles(rng, keys=4, values=1, asked=4)
-
-
-def _needles(rng: Random, keys: int, values: int, asked: int) -> Draft:
+def numbers(rng: Random, length: int, keys: int, values: int, asked: int) -> Draft:
+    """Numbers are hidden under so many words, so many a word; those of the first words are asked
+    for."""
     words = rng.sample(material.words(), keys)
     hidden = [(word, str(rng.randint(1000000, 9999999))) for word in words for _ in range(values)]
     wanted = [(word, value) for word, value in hidden if word in words[:asked]]
@@ -111,17 +188,9 @@ def frequent(rng: Random, length: int) -> Draft:
     )
 
 
-def squad(rng: Random, length: int) -> Draft:
-    """A question over one of many paragraphs."""
-    return _answered(rng, material.squad(), length)
-
-
-def hotpotqa(rng: Random, length: int) -> Draft:
-    """A question over two of many paragraphs."""
-    return _answered(rng, material.hotpotqa(), length)
-
-
-def _answered(rng: Random, known: Sequence[Asked], length: int) -> Draft:
+def answered(rng: Random, length: int, questions: Callable[[], Sequence[Asked]]) -> Draft:
+    """A question over some of many paragraphs."""
+    known = questions()
     longest = 2 * length  # characters of what it is answered from: half of a prompt, about
     order = rng.sample(known, len(known))
     fits = (each for each in order if sum(map(len, each.paragraphs)) <= longest)
@@ -152,7 +221,11 @@ def _times(at_4096: int, length: int) -> int:
 
 
 TASKS: dict[str, Callable[[Random, int], Draft]] = {
-    each.__name__: each
-    for each in (single, multikey, multivalue, multiquery, tracking, common, frequent, squad,
-                 hotpotqa)
+    "single": partial(numbers, keys=1, values=1, asked=1),
+    "multikey": partial(numbers, keys=4, values=1, asked=1),
+    "multivalue": partial(numbers, keys=1, values=4, asked=1),
+    "multiquery": partial(numbers, keys=4, values=1, asked=4),
+    "tracking": tracking, "common": common, "frequent": frequent,
+    "squad": partial(answered, questions=material.squad),
+    "hotpotqa": partial(answered, questions=material.hotpotqa),
 }  # fmt: skip

@@ -8,6 +8,7 @@ Shape suffixes: as :mod:`experiments.selection.layer`'s.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from experiments.methods.attending import attending, plain_scale
-from experiments.methods.base import Counting, Method, Near, check_share, columns
+from experiments.methods.attending import attending
+from experiments.methods.base import Counting, Method, Near, columns
 from experiments.methods.fixed import rest
 from experiments.methods.passes import Pass, watched
 from experiments.selection.layer import Layer
@@ -97,11 +98,27 @@ class Choosing(Method):
     @classmethod
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """A share; blocks within the window, or a choice would see keys that are still to come."""
-        check_share(cls.name, budget, path, groups=False)
+        cls.check_taken(budget, path)
         block = getattr(settings, "block", 1)
         if cls.causal and block > settings.window:
             raise ValueError(f"{path}: method {cls.name} needs blocks of at most window = "
                              f"{settings.window} tokens, not {block}")  # fmt: skip
+
+
+class OfKeys(Choosing):
+    """As many keys for every query, whatever its place, in the place of a share of the pairs."""
+
+    takes = "nothing"
+
+    @classmethod
+    def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
+        """No share beside the number of keys, which must be above that of near ones."""
+        cls.check_taken(budget, path)
+        near = settings.window + settings.sinks
+        if settings.keys <= near:
+            where = f"{path.rpartition('.')[0] or path}.method.keys"
+            raise ValueError(f"{where}: {settings.keys} leaves nothing to choose beside window + "
+                             f"sinks = {near}")  # fmt: skip
 
 
 @contextmanager
@@ -110,13 +127,20 @@ def layer_by_layer(model: PreTrainedModel, what: str, near: Near,
     """The attached model with another output of its attention, (B, H, M, D) of each layer.
 
     Args:
-        what: whose output it is, for errors: see :func:`plain_scale`.
+        what: whose output it is, for errors.
+
+    Raises:
+        ValueError: at a call that has padding, a soft-cap, or a sliding window within the text.
     """
 
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                   attention_mask: Tensor | None, scaling: float | None = None,
                   **rest: Any) -> tuple[Tensor, None]:  # fmt: skip
-        scale = plain_scale(what, query, key, attention_mask, scaling, rest)
+        limited = rest.get("softcap") or (rest.get("sliding_window") or math.inf) < key.shape[2]
+        if attention_mask is not None or limited:
+            raise ValueError(f"{what}: it forms every pair, so it takes whole texts without padding"
+                             ", and models without sliding windows and soft-cap")  # fmt: skip
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer = Layer.of(module, query, key, value, scale, near)
         return output(layer).transpose(1, 2).contiguous(), None
 

@@ -83,6 +83,11 @@ class Layer:
         before = (each * (last * (last - 1) // 2) + 1e-9).floor()
         return (upto - before).long()
 
+    def room(self, keys: int) -> Tensor:
+        """(M,) int64: how many distant keys each query may have beside its near ones; all of them,
+        where it has no more than ``keys`` keys together."""
+        return (keys - self.near.sum(-1)).minimum(self.distant.sum(-1))
+
 
 def heaviest(layer: Layer, scores: Tensor, quotas: Tensor) -> Tensor:
     """(B, Hm, M, T) bool: near pairs, and of each query the distant keys that it scores highest.

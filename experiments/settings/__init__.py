@@ -33,7 +33,7 @@ from experiments.settings.experiment import (
     Mask,
     Training,
 )
-from experiments.settings.file import SCALES, load, parse
+from experiments.settings.file import SCALES, Settings, load, parse
 from experiments.settings.measurements import (
     Continuation,
     Decode,
@@ -44,4 +44,3 @@ from experiments.settings.measurements import (
     Whole,
 )
 from experiments.settings.schema import read_yaml
-from experiments.settings.whole import Settings

@@ -20,7 +20,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     chosen = settings.load(scale=options.scale)
     if options.targets:
-        print(*core_targets(chosen))
+        # Readings, before which experiments are trained, and what needs no model.
+        print(*(f"read@{block}" for block in chosen.core), "exactness", "speed")
         return
     print(f"params.yaml is valid: scale {chosen.scale}, seeds {', '.join(map(str, chosen.seeds))}")
     for block, cells in chosen.experiments.items():
@@ -36,12 +37,6 @@ def impossible(chosen: settings.Settings) -> list[str]:
     return list(dict.fromkeys(f"experiments.{cell.block}.{field}: {why}"
                               for cell in cells if cell.trains
                               for field, why in machine.reasons(cell, started=False)))  # fmt: skip
-
-
-def core_targets(chosen: settings.Settings) -> list[str]:
-    """DVC's names of the stages that end the core: readings, before which experiments are trained,
-    and the two measurements that need no model."""
-    return [*(f"read@{block}" for block in chosen.core), "exactness", "speed"]
 
 
 if __name__ == "__main__":

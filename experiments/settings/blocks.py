@@ -281,9 +281,3 @@ class Tolerances(Frozen):
     blocked: Limit
     much_less: Limit
     rounding: Limit
-
-
-class Fetching(Frozen):
-    """``allow_unpinned``: hub sources whose revision is a branch."""
-
-    allow_unpinned: bool = False

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments import registry
 from experiments.settings.experiment import Centroids, Experiment
 from experiments.settings.measurements import Whole
 from experiments.settings.resolve import near
 from experiments.settings.schema import parse
-from experiments.settings.whole import Settings
+
+if TYPE_CHECKING:
+    from experiments.settings.file import Settings
 
 OF_GROUPS = ("leak", "groups", "contents", "information")  # kinds of reading
 

@@ -159,3 +159,6 @@ def plain_name(name: Any) -> str:
         raise ValueError("a name is letters, digits, -, _ and ., and begins with none of the last "
                          "three; one that is a number stands in quotes")  # fmt: skip
     return name
+
+
+Name = Annotated[str, AfterValidator(plain_name)]

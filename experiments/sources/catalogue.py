@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +14,6 @@ from experiments.sources.packages import SourceError
 
 LIST = Path(__file__).with_name("sources.yaml")
 ROOT = Path("data/sources")
-COMMIT = re.compile(r"[0-9a-f]{40}")
 TINY = "tiny-"
 NEEDED = {
     "package": ("package", "version", "file", "sha256", "members"),
@@ -43,7 +41,7 @@ class Source(Frozen):
     layout: Literal["texts", "wikitext", "essays", "code"] = "texts"
     repo: str = ""
     repo_type: Literal["model", "dataset"] = "model"
-    revision: str = ""
+    revision: Annotated[str, Field(pattern="^([0-9a-f]{40})?$")] = ""
     files: Listed[str] = ()
     architecture: str = ""
     width: Size = 0
@@ -59,11 +57,6 @@ class Source(Frozen):
         if Path(self.file).name != self.file:
             raise ValueError(f"file: must be a plain file name, got {self.file!r}")
         return self
-
-    @property
-    def pinned(self) -> bool:
-        """Whether the source names one content that cannot change."""
-        return self.kind != "hub" or COMMIT.fullmatch(self.revision) is not None
 
 
 def sources(path: Path = LIST) -> dict[str, Source]:

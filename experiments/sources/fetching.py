@@ -24,7 +24,7 @@ from experiments.sources.files import (
 from experiments.sources.packages import SourceError, download, extract
 
 
-def fetch(source: Source, allow_unpinned: bool = False) -> Path:
+def fetch(source: Source) -> Path:
     """Brings a source to `data/sources/<name>/`; does nothing where it is there already.
 
     Raises:
@@ -37,11 +37,11 @@ def fetch(source: Source, allow_unpinned: bool = False) -> Path:
         return target
     ROOT.mkdir(parents=True, exist_ok=True)
     if source.kind == "made":
-        fetch(find(source.corpus, sources()), allow_unpinned)
+        fetch(find(source.corpus, sources()))
     remove_leftovers(ROOT)
     started = time.monotonic()
     with part_folder(ROOT, source.name) as part:
-        _fill(source, part, allow_unpinned)
+        _fill(source, part)
         (part / STAMP).write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")
         swap(part, target)
     _say(source, f"done in {time.monotonic() - started:.0f} s")
@@ -52,7 +52,7 @@ def _say(source: Source, what: str) -> None:
     print(f"fetch: {source.name}: {what}", flush=True)
 
 
-def _fill(source: Source, part: Path, allow_unpinned: bool) -> None:
+def _fill(source: Source, part: Path) -> None:
     own = override(source.name)
     if own is not None:
         _say(source, "from FOCUS_DATA")
@@ -63,7 +63,7 @@ def _fill(source: Source, part: Path, allow_unpinned: bool) -> None:
             _say(source, "converting to safetensors")
             convert_gguf(part)
     elif source.kind == "hub":
-        _from_hub(source, part, allow_unpinned)
+        _from_hub(source, part)
     elif source.kind == "made":
         from experiments.sources import made  # it takes seconds to import
 
@@ -95,13 +95,7 @@ def _given_once(source: Source, target: Path) -> bool:
     return given and source.kind == "folder" and override(source.name) is None
 
 
-def _from_hub(source: Source, part: Path, allow_unpinned: bool) -> None:
-    if not source.pinned and not allow_unpinned:
-        raise SourceError(
-            f"{source.name}: revision {source.revision!r} of {source.repo} is not pinned, so it "
-            "may change under a result. Put a folder into $FOCUS_DATA/"
-            f"{source.name}, or pin a commit in sources.yaml, or set fetch.allow_unpinned: true"
-        )
+def _from_hub(source: Source, part: Path) -> None:
     from huggingface_hub import snapshot_download  # slow to import, and rarely needed
 
     _say(source, f"{source.repo} at {source.revision[:12]} from the hub")

@@ -19,11 +19,9 @@ STAMP = "source.json"
 @contextmanager
 def part_folder(root: Path, name: str) -> Iterator[Path]:
     """A temporary folder beside the target; gone afterwards unless it was renamed."""
-    part = Path(tempfile.mkdtemp(prefix=f"{PART}{os.getpid()}-{name}-", dir=root))
-    try:
-        yield part
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    prefix = f"{PART}{os.getpid()}-{name}-"
+    with tempfile.TemporaryDirectory("", prefix, root, ignore_cleanup_errors=True) as part:
+        yield Path(part)
 
 
 def swap(part: Path, target: Path) -> None:

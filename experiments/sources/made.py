@@ -10,20 +10,16 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers import models as token_models
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
-    Gemma2Config,
-    GPT2Config,
-    LlamaConfig,
-    Olmo2Config,
     PretrainedConfig,
     PreTrainedTokenizerFast,
-    Qwen2Config,
 )
 
 from experiments.sources.packages import SourceError
@@ -36,8 +32,11 @@ VOCABULARY = 4096
 POSITIONS = 2048
 HEAD = 32  # dimensions of a head
 SHARED = 3  # query heads of a key head, where they are grouped
-LOCAL = 64  # tokens of Gemma-2's local layers
-ARCHITECTURES = ("gpt2", "llama", "qwen2", "olmo2", "gemma2")
+# Fields of a config that others do not have, or not so.
+ARCHITECTURES = {
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}, "llama": {}, "qwen2": {},
+    "olmo2": {}, "gemma2": {"head_dim": HEAD, "query_pre_attn_scalar": HEAD, "sliding_window": 64},
+}  # fmt: skip
 
 
 def build(source: Source, folder: Path, corpus: Path) -> None:
@@ -72,22 +71,16 @@ def config_of(architecture: str, width: int, layers: int) -> PretrainedConfig:
     heads = width // HEAD
     if width % (HEAD * SHARED) or not width:
         raise ValueError(f"width: must be a multiple of {HEAD * SHARED}, got {width}")
-    marks = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
-    if architecture == "gpt2":
-        return GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=POSITIONS,
-                          resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **marks)  # fmt: skip
-    common: dict[str, Any] = {
-        **marks, "hidden_size": width, "intermediate_size": 8 * width // 3, "pad_token_id": None,
-        "num_hidden_layers": layers, "num_attention_heads": heads,
+    common = {
+        "vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None,
+        "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
         "max_position_embeddings": POSITIONS, "tie_word_embeddings": True,
     }  # fmt: skip
-    if architecture == "olmo2":
-        return Olmo2Config(**common)  # a key head for every head
-    grouped = {**common, "num_key_value_heads": heads // SHARED}
-    if architecture == "gemma2":
-        return Gemma2Config(**grouped, head_dim=HEAD, query_pre_attn_scalar=HEAD,
-                            sliding_window=LOCAL)  # fmt: skip
-    return {"llama": LlamaConfig, "qwen2": Qwen2Config}[architecture](**grouped)
+    if architecture != "gpt2":
+        common["intermediate_size"] = 8 * width // 3
+    if architecture not in ("gpt2", "olmo2"):  # which have a key head for every head
+        common["num_key_value_heads"] = heads // SHARED
+    return AutoConfig.for_model(architecture, **common, **ARCHITECTURES[architecture])
 
 
 def trained_tokenizer(corpus: Path) -> PreTrainedTokenizerFast:

@@ -18,16 +18,10 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    Gemma2Config,
-    GPT2Config,
-    LlamaConfig,
-    MistralConfig,
-    Olmo2Config,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    Qwen2Config,
 )
 
 from experiments.sources import catalogue
@@ -43,27 +37,25 @@ _SMALL: dict[str, Any] = {
     "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 4096,
 }  # fmt: skip
 _GROUPED = {**_SMALL, "num_key_value_heads": 2}
-TINY: dict[str, tuple[type[PretrainedConfig], dict[str, Any]]] = {
-    "tiny-gpt2": (GPT2Config,
-                  {**_BYTES, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 4096}),
-    "tiny-llama": (LlamaConfig, _GROUPED),
-    "tiny-mistral": (MistralConfig, {**_GROUPED, "sliding_window": 32}),
-    "tiny-qwen2": (Qwen2Config, _GROUPED),
-    "tiny-olmo2": (Olmo2Config, _SMALL),
-    "tiny-gemma2": (Gemma2Config, {**_GROUPED, "head_dim": 16, "sliding_window": 32}),
+TINY: dict[str, dict[str, Any]] = {
+    "tiny-gpt2": {"model_type": "gpt2", **_BYTES, "n_embd": 64, "n_layer": 2, "n_head": 4,
+                  "n_positions": 4096},
+    "tiny-llama": {"model_type": "llama", **_GROUPED},
+    "tiny-mistral": {"model_type": "mistral", **_GROUPED, "sliding_window": 32},
+    "tiny-qwen2": {"model_type": "qwen2", **_GROUPED},
+    "tiny-olmo2": {"model_type": "olmo2", **_SMALL},
+    "tiny-gemma2": {"model_type": "gemma2", **_GROUPED, "head_dim": 16, "sliding_window": 32},
 }  # fmt: skip
 
 
 def load(
-    name: str, dtype: str | torch.dtype = "float32", root: str | Path = catalogue.ROOT,
-    device: str | torch.device | None = None,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:  # fmt: skip
+    name: str, dtype: str | torch.dtype = "float32", device: str | torch.device | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model in evaluation mode, and its tokenizer.
 
     Args:
         name: a name of :data:`TINY`, or a source with role `model` that `fetch` brought.
         dtype: number format of the weights: auto, float32, bfloat16 or float16.
-        root: folder of the fetched sources.
         device: of the weights; None: the GPU, where there is one, or all GPUs of the machine,
             where one does not hold the model (:func:`spreads`): each then has some of the layers,
             and inputs go to that of the embedding, ``model.device``.
@@ -71,35 +63,45 @@ def load(
     Raises:
         ValueError: an unknown name or format, or files that are not there yet.
     """
-    wanted, place = resolve_dtype(dtype), _device() if device is None else device
+    wanted = resolve_dtype(dtype)
+    place = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name in TINY:
-        return _tiny(name).to(place, wanted), byte_tokenizer()
-    folder, tokenizer = folder_of(name, Path(root)), load_tokenizer(name, root)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(config(name))
+        return model.eval().to(place, wanted), byte_tokenizer()
+    folder, tokenizer = folder_of(name), load_tokenizer(name)
     how: dict[str, Any] = {"dtype": wanted, "local_files_only": True}
-    if device is None and spreads(folder, wanted):
+    if device is None and spreads(name, wanted):
         model = AutoModelForCausalLM.from_pretrained(folder, device_map="auto", **how)
         return model.eval(), tokenizer
     return AutoModelForCausalLM.from_pretrained(folder, **how).eval().to(place), tokenizer
 
 
-def spreads(folder: Path, dtype: torch.dtype) -> bool:
+def config(name: str) -> PretrainedConfig:
+    """The config of a model, without its weights; see :func:`load`."""
+    if name in TINY:
+        return AutoConfig.for_model(**TINY[name])
+    return AutoConfig.from_pretrained(folder_of(name), local_files_only=True)
+
+
+def spreads(name: str, dtype: torch.dtype) -> bool:
     """Whether a model is read on several GPUs: one has no room for its weights, there are others,
     and none is another process's."""
     count = torch.cuda.device_count()
     if count < 2 or (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
-    shape = AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
-        numbers = AutoModelForCausalLM.from_config(shape).num_parameters()
+        numbers = AutoModelForCausalLM.from_config(config(name)).num_parameters()
     free, _ = torch.cuda.mem_get_info()
     return numbers * dtype.itemsize > ROOM * free
 
 
-def load_tokenizer(name: str, root: str | Path = catalogue.ROOT) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, without its weights; see :func:`load`."""
     if name in TINY:
         return byte_tokenizer()
-    return AutoTokenizer.from_pretrained(folder_of(name, Path(root)), local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder_of(name), local_files_only=True)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -110,13 +112,6 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=END, bos_token=END)
-
-
-def _tiny(name: str, seed: int = 0) -> PreTrainedModel:
-    kind, values = TINY[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(kind(**values)).eval()
 
 
 def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -135,10 +130,6 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def _native_bfloat16() -> bool:
     if torch.cuda.is_available():
         return True
@@ -147,20 +138,18 @@ def _native_bfloat16() -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
-def folder_of(name: str, root: Path = catalogue.ROOT) -> Path:
+def folder_of(name: str) -> Path:
     """The folder of a fetched model.
 
     Raises:
         ValueError: an unknown name, or files that are not there yet.
     """
+    folder = catalogue.ROOT / name
+    if (folder / "config.json").is_file():
+        return folder
     listed = catalogue.sources()
     known = [*(n for n, source in listed.items() if source.role == "model"), *TINY]
     if name not in known and catalogue.override(name) is None:
         raise ValueError(f"model {name}: unknown; known are {', '.join(known)}")
-    folder = root / name
-    if not (folder / "config.json").is_file():
-        raise ValueError(
-            f"model {name}: {folder} has no config.json; run "
-            f"`python -m experiments.stages.fetch {name}` first"
-        )
-    return folder
+    raise ValueError(f"model {name}: {folder} has no config.json; run "
+                     f"`python -m experiments.stages.fetch {name}` first")  # fmt: skip

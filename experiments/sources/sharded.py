@@ -18,7 +18,7 @@ from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.planner import ReadItem
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from experiments.sources import models
 
@@ -71,17 +71,14 @@ def readable(name: str) -> bool:
     """Whether a model lies in safetensors files as it is: not tiny, pickled or quantised."""
     if name in models.TINY:
         return False
-    folder = models.folder_of(name)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    plain = getattr(config, "quantization_config", None) is None
-    return plain and any(folder.glob("*.safetensors"))
+    plain = getattr(models.config(name), "quantization_config", None) is None
+    return plain and any(models.folder_of(name).glob("*.safetensors"))
 
 
 def bare(name: str, dtype: torch.dtype) -> PreTrainedModel:
     """A model in evaluation mode, its weights on the meta device, its buffers as ever."""
-    config = AutoConfig.from_pretrained(models.folder_of(name), local_files_only=True)
     with init_empty_weights(include_buffers=False):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(models.config(name), dtype=dtype)
     model.tie_weights()  # accelerate has made two of them
     return model.eval()
 

@@ -16,31 +16,21 @@ import sys
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from experiments.command import measure
 from experiments.kernels import whole
+from experiments.kernels.timing import once
 from experiments.record import Run
 from experiments.settings import Settings
 from focus.cache import FocusCache
 
 
-@torch.no_grad()
 def continuation(run: Run, chosen: Settings) -> None:
     """Times every context of ``continuation``."""
-    plan, rows = chosen.continuation, []
-    text = whole.text(plan, max(plan.contexts) + 1, "continuation.contexts", chosen)
-    for dtype in plan.dtypes:
-        models = whole.load(chosen, plan, dtype)
-        for context in plan.contexts:
-            # No progress bar here: its thread takes turns with the one that is timed.
-            print(f"continuation: {context} tokens, {dtype}", flush=True)
-            own = compare(models, text[:, : context + 1].to(models.full.device), chosen)
-            rows += [{**row, "dtype": dtype} for row in own]
-    run.table(pd.DataFrame(rows), "table.csv")
+    whole.measure(run, chosen, "continuation.contexts", compare, more=1)
 
 
 def compare(models: whole.Models, ids: Tensor, chosen: Settings) -> list[dict[str, Any]]:
@@ -81,7 +71,7 @@ def timed(model: PreTrainedModel, ids: Tensor, cache: Cache, count: int) -> floa
     """Seconds to generate ``count`` tokens after ids (1, T + 1) with a cache of T tokens or more,
     whatever follows those."""
     cache.crop(ids.shape[1] - 1 - cache.get_seq_length())
-    return whole.seconds(partial(generate, model, ids, cache, count), ids.device)
+    return once(partial(generate, model, ids, cache, count), [], False, ids.device)
 
 
 def generate(model: PreTrainedModel, ids: Tensor, cache: Cache, count: int) -> Tensor:

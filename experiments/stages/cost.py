@@ -102,7 +102,7 @@ def described(row: dict[str, Any], hardware: Hardware) -> list[str]:
         "",
         f"  {'GiB of a process':<22}{'training':>10}{'inference':>11}",
         *(_memory(row, part, words) for part, words in PARTS.items()),
-        f"  {'devices to fit':<22}{_fit(row['train_devices_needed']):>10}"
+        f"  {'devices to fit':<22}{row['train_devices_needed'] or 'none':>10}"
         f"{row['infer_devices_needed']:>11}   of {hardware.gibibytes:g} GiB",
     ]  # fmt: skip
     if row["train_host"]:
@@ -120,10 +120,6 @@ def _memory(row: dict[str, Any], part: str, words: str) -> str:
     train, infer = (row.get(f"{phase}_{part}") for phase in ("train", "infer"))
     cells = ("" if value is None else f"{value / 2**30:,.2f}" for value in (train, infer))
     return f"  {words:<22}{next(cells):>10}{next(cells):>11}"
-
-
-def _fit(devices: int | None) -> str:
-    return "none" if devices is None else str(devices)
 
 
 if __name__ == "__main__":

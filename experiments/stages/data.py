@@ -57,7 +57,7 @@ def prepare(name: str, chosen: Settings) -> None:
                   if not trained.is_trained(cell, cell.seeds[0], chosen)]  # fmt: skip
         for block in blocks:
             refuse_untrained(block, chosen)
-        bring([plan.model], chosen)
+        bring([plan.model])
         make([plan.texts], chosen)
         for block in blocks:
             prepare(block, chosen)
@@ -68,7 +68,7 @@ def prepare(name: str, chosen: Settings) -> None:
     refuse_untrained(name, chosen)
     wanted = plans.of_data(name, chosen)
     named = [*wanted["models"], *wanted["benchmarks"]]
-    bring(named, chosen)
+    bring(named)
     for each in wanted["models"]:
         refuse_without_config(each)
     make(wanted["texts"], chosen)
@@ -91,11 +91,11 @@ def refuse_untrained(block: str, chosen: Settings) -> None:
                     machine.refuse(each, started=False)
 
 
-def bring(names: Iterable[str], chosen: Settings) -> None:
+def bring(names: Iterable[str]) -> None:
     """Fetches sources that are not there."""
     listed = sources.sources()
     for name in names:
-        sources.fetch(sources.find(name, listed), allow_unpinned=chosen.fetch.allow_unpinned)
+        sources.fetch(sources.find(name, listed))
 
 
 def make(names: Iterable[str], chosen: Settings) -> None:
@@ -103,7 +103,7 @@ def make(names: Iterable[str], chosen: Settings) -> None:
     them."""
     for name in names:
         every = plans.texts([name], chosen)
-        bring(dict.fromkeys(block["source"] for block in every.values()), chosen)
+        bring(dict.fromkeys(block["source"] for block in every.values()))
         made = {
             "texts": every, "code": imports.digits(CODE),
             "sources": {block["source"]: stamp(block["source"]) for block in every.values()},

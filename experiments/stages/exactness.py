@@ -70,7 +70,8 @@ def exactness(run: Run, chosen: Settings) -> None:
             dtype = getattr(torch, name)
             if (case.tokens, dtype) not in full:
                 full[case.tokens, dtype] = _full_errors(tensors, dtype)
-            limits = _limits(dtype, full[case.tokens, dtype])
+            half = tuple(HALF_FACTOR * error for error in full[case.tokens, dtype])
+            limits = LIMITS.get(dtype, half)
             for method, attention in _methods(case).items():
                 found = with_gradients(attention, tensors, dtype, options)
                 rows.append(_row(case, name, method, found, exact, limits))
@@ -129,12 +130,8 @@ def _full_errors(tensors: list[Tensor], dtype: torch.dtype) -> tuple[float, floa
     return errors[0], max(errors[1:])
 
 
-def _limits(dtype: torch.dtype, full: tuple[float, float]) -> tuple[float, float]:
-    return LIMITS.get(dtype, (HALF_FACTOR * full[0], HALF_FACTOR * full[1]))
-
-
 def _row(case: Case, dtype: str, method: str, found: list[Tensor], exact: list[Tensor],
-         limits: tuple[float, float]) -> dict[str, Any]:  # fmt: skip
+         limits: tuple[float, ...]) -> dict[str, Any]:  # fmt: skip
     output = relative_error(found[0], exact[0])
     gradient = max(relative_error(a, b) for a, b in zip(found[1:], exact[1:], strict=True))
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from experiments import settings, sources
+from experiments import sources
 from experiments.command import reported
 
 
@@ -18,14 +18,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of sources.yaml, or folders of FOCUS_DATA")
     names = parser.parse_args(arguments).names
-    chosen, listed = settings.load(), sources.sources()
+    listed = sources.sources()
     for name in names:
-        source = sources.find(name, listed)
-        sources.fetch(source, allow_unpinned=chosen.fetch.allow_unpinned)
+        sources.fetch(sources.find(name, listed))
     for source in () if names else listed.values():
         where = f"{source.package} {source.version}" if source.package else source.repo
-        pinned = "" if source.pinned else " (not pinned)"
-        print(f"{source.name:26} {source.role:10} {where}{pinned}: {source.what}")
+        print(f"{source.name:26} {source.role:10} {where}: {source.what}")
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any
 
-import pandas as pd
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import focus
 from experiments.command import measure
 from experiments.kernels import whole
+from experiments.kernels.timing import once
 from experiments.methods.attending import attending
 from experiments.record import Run
 from experiments.settings import Settings
@@ -30,19 +29,9 @@ from experiments.settings import Settings
 OUTSIDE = "all but attention"
 
 
-@torch.no_grad()
 def prefill(run: Run, chosen: Settings) -> None:
     """Times every length of ``prefill``."""
-    plan, rows = chosen.prefill, []
-    text = whole.text(plan, max(plan.lengths), "prefill.lengths", chosen)
-    for dtype in plan.dtypes:
-        models = whole.load(chosen, plan, dtype)
-        for length in plan.lengths:
-            # No progress bar here: its thread takes turns with the one that is timed.
-            print(f"prefill: {length} tokens, {dtype}", flush=True)
-            own = compare(models, text[:, :length].to(models.full.device), chosen)
-            rows += [{**row, "dtype": dtype} for row in own]
-    run.table(pd.DataFrame(rows), "table.csv")
+    whole.measure(run, chosen, "prefill.lengths", compare)
 
 
 def compare(models: whole.Models, tokens: Tensor, chosen: Settings) -> list[dict[str, Any]]:
@@ -52,9 +41,10 @@ def compare(models: whole.Models, tokens: Tensor, chosen: Settings) -> list[dict
             OUTSIDE: partial(without_attention, models.any_routed),
             **{name: partial(forward, model) for name, model in models.routed.items()}}  # fmt: skip
     taken = whole.take_turns(
-        {name: partial(whole.seconds, partial(way, tokens), device) for name, way in ways.items()},
+        {name: partial(once, partial(way, tokens), [], False, device)
+         for name, way in ways.items()},
         chosen.prefill,
-    )
+    )  # fmt: skip
     rows, outside = [], median(taken[OUTSIDE])
     for name, model in models.routed.items():
         found, density = whole.compared(taken, name, chosen), kept(model, tokens)

@@ -22,7 +22,7 @@ from rich.progress import track
 
 from experiments import imports, lengths, plans, record, registry, settings, texts, trained
 from experiments.command import reported
-from experiments.readings.subject import Subject
+from experiments.readings.subject import Subject, parts
 from experiments.record import Run, results, write_json
 from experiments.settings import Experiment, Settings, Windows
 from experiments.sources.files import digest, sha256
@@ -89,21 +89,16 @@ def rows(subject: Subject, name: str, marks: dict[str, str], run: Run) -> Iterab
     folder = CHECKPOINTS / subject.chosen.scale / cell.name / name / f"seed{subject.seed}-{mark}"
     label = f"read {cell.name} {name} seed {subject.seed}"
     kind = registry.find("reading", subject.reading.kind)
-    for part, made in track(list(kind.parts(subject, subject.reading)), label):
+    for part, made in track(list(parts(kind, subject, subject.reading)), label):
         path = folder / f"{hashlib.sha256(part.encode()).hexdigest()[:16]}.json"
-        if finished(path) is None:
-            with run.part() as took:
-                own = made()
-            write_json(path, {"part": part, "rows": own, "took": took})
+        found = record.read_json(path) or {}
+        if "rows" in found:
+            run.earlier(found.get("took"))
         else:
-            run.earlier(record.read_json(path).get("took"))
-        yield from finished(path) or []
-
-
-def finished(path: Path) -> list[dict[str, Any]] | None:
-    """Rows of a part that an earlier process finished; None: there are none that can be read."""
-    found: list[dict[str, Any]] | None = (record.read_json(path) or {}).get("rows")
-    return found
+            with run.part() as took:
+                found = {"part": part, "rows": made(), "took": took}
+            write_json(path, found)
+        yield from found["rows"]
 
 
 def fingerprints(cells: list[Experiment], reading: Windows, chosen: Settings) -> dict[str, str]:

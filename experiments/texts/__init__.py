@@ -6,5 +6,4 @@ reading alone.
 
 from experiments.texts.corpus import ROOT, SIDES
 from experiments.texts.documents import Document, documents, fingerprint, reading_windows
-from experiments.texts.training import TrainingData
-from experiments.texts.windows import WindowSequence, training_documents, training_windows
+from experiments.texts.training import TrainingData, training_documents, training_windows

@@ -171,7 +171,7 @@ class WindowStream(Dataset):
     no place leads to, is found by reading again what comes before it; the first of a lane is kept.
 
     Args:
-        context, count, seed: as of :class:`experiments.texts.windows.WindowSequence`.
+        context, count, seed: as of :class:`experiments.texts.training.WindowSequence`.
         lanes: windows of a batch.
     """
 
@@ -216,7 +216,7 @@ class WindowStream(Dataset):
 
 
 class StreamedData(TrainingData):
-    """Training batches of a streamed text, resumable; validation windows as ever.
+    """Training batches of a streamed text, resumable.
 
     Beside the loader's position, checkpoints hold the places of all lanes, gathered from all
     processes, since Lightning keeps the state of the first alone.

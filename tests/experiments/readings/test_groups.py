@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments import trained
-from experiments.readings import contents, groups
+from experiments.readings import contents
 from experiments.readings.subject import Subject
 from experiments.settings import Settings
 from experiments.stages import read as stage
@@ -28,9 +28,9 @@ def test_every_layer_of_every_document_has_a_row(workspace: Settings) -> None:
 def test_logits_are_the_routers_own(workspace: Settings) -> None:
     subject = Subject(workspace.cell("routed"), 0, workspace.readings["groups"], workspace)
     windows = torch.arange(128).view(2, 64) % 250
-    found = groups.logits_of(subject, windows)
+    found = [logits for logits, _ in subject.routed(windows)]
     assert [tuple(each.shape[:1] + each.shape[-2:]) for each in found] == [(2, 64, 4)] * 2
-    alone = groups.logits_of(subject, windows[1:])
+    alone = [logits for logits, _ in subject.routed(windows[1:])]
     assert all(torch.allclose(a[1:], b, atol=1e-5) for a, b in zip(found, alone, strict=True))
 
 

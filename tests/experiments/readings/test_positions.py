@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.readings import positions
-from experiments.readings.subject import Subject
+from experiments.readings.subject import Subject, parts
 from experiments.settings import Settings
 from experiments.stages import read as stage
 from tests.experiments.readings.test_stage import rows_of
@@ -47,5 +47,5 @@ def test_shares_that_move_are_counted_by_hand() -> None:
 def test_what_has_no_groups_has_losses_alone(workspace: Settings) -> None:
     cell, reading = workspace.cell("untrained"), workspace.readings["positions"]
     subject = Subject(cell, 0, reading, workspace)
-    ((_, part), *_) = positions.parts(subject, reading)
+    ((_, part), *_) = parts(positions, subject, reading)
     assert all("moved" not in row and row["nll"] > 0 for row in part())

@@ -10,6 +10,7 @@ import torch
 
 import focus
 from experiments.readings import ruler
+from experiments.readings.subject import Condition, parts
 from experiments.ruler import tasks
 from experiments.settings import Ruler
 from experiments.sources.models import byte_tokenizer
@@ -28,22 +29,19 @@ class Letters(Known):
         self.tokenizer = byte_tokenizer()
 
     @contextmanager
-    def applied(self, budget: Any) -> Iterator[Any]:
-        with focus.mode(self.model, "hard"):
-            yield lambda: PairCounts.total(focus.pair_counts(self.model).values())
-
-    @contextmanager
-    def full(self) -> Iterator[Any]:
-        yield lambda: PairCounts(0, 0, 0, 0)
+    def entered(self, how: Condition) -> Iterator[Any]:
+        with super().entered(how):
+            hard = how.name == "hard"
+            yield lambda: PairCounts.total(focus.pair_counts(self.model).values() if hard else ())
 
 
 def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -> None:  # noqa: F811
     subject = Letters(masked=True)
-    rows = [row for _, part in ruler.parts(subject, READING) for row in part()]
+    rows = [row for _, part in parts(ruler, subject, READING) for row in part()]
     assert [row["texts"] for row in rows] == ["multivalue"] * 2 + ["squad"] * 2
     for row in rows:
         prompt = tasks.prompt(row["texts"], int(row["document"]), 700, subject.tokenizer)
-        with torch.no_grad(), subject.applied(None):
+        with torch.no_grad(), subject.entered(Condition("hard")):
             logits = subject.model(torch.tensor([prompt.ids]), use_cache=False).logits[0].double()
         nats, found = 0.0, []
         for start, end in prompt.answers:
@@ -60,7 +58,7 @@ def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -
 
 def test_a_full_model_is_read_once_and_finds_what_it_repeats(material_of_letters: None) -> None:  # noqa: F811
     subject = Letters(masked=False)
-    found = {name: part() for name, part in ruler.parts(subject, READING)}
+    found = {name: part() for name, part in parts(ruler, subject, READING)}
     assert list(found) == ["multivalue.700.full.None", "squad.700.full.None"]
     prompt = tasks.prompt("squad", 0, 700, subject.tokenizer)
     with torch.no_grad():

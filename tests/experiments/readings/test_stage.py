@@ -13,8 +13,8 @@ import torch
 
 import focus
 from experiments import texts, trained
-from experiments.readings import perplexity
 from experiments.readings.subject import Part, Subject
+from experiments.record import read_json
 from experiments.settings import Perplexity, Settings
 from experiments.stages import read as stage
 
@@ -69,19 +69,19 @@ class TestPerplexity:
         self, workspace: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         done: list[str] = []
-        parts = perplexity.parts
+        parts = stage.parts
 
-        def counted(subject: Subject, reading: Perplexity) -> list[Part]:
+        def counted(kind: Any, subject: Subject, reading: Perplexity) -> list[Part]:
             def noted(name, call):
                 done.append(name)
                 if len(done) == 3:
                     raise KeyboardInterrupt
                 return call()
 
-            made = parts(subject, reading)
+            made = parts(kind, subject, reading)
             return [(name, lambda n=name, c=call: noted(n, c)) for name, call in made]
 
-        monkeypatch.setattr(perplexity, "parts", counted)
+        monkeypatch.setattr(stage, "parts", counted)
         with pytest.raises(KeyboardInterrupt):
             stage.read("routed", workspace, "search")
         assert not (ROUTED / "search/run.json").exists()
@@ -89,10 +89,10 @@ class TestPerplexity:
         assert len(done) == 3 + 4  # six parts, and the one that was killed again
         assert earlier() == {"parts": 2}
         part = next((stage.CHECKPOINTS / workspace.scale / "routed/search").rglob("*.json"))
-        assert stage.finished(part)
+        assert "rows" in read_json(part)
         for damaged in (part.read_text()[:-20], "", "{}"):
             part.write_text(damaged)
-            assert stage.finished(part) is None  # and is made again
+            assert "rows" not in (read_json(part) or {})  # and is made again
         rows, read = ROUTED / "search/rows.csv", (ROUTED / "search/rows.csv").read_text()
         rows.write_text(read.replace("hard", "soft"))  # somebody's hand
         stage.read("routed", workspace, "search")

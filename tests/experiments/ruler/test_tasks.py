@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from experiments.ruler.prompts import Prompt, spread
-from experiments.ruler.tasks import TASKS, prompt
+from experiments.ruler.tasks import TASKS, Prompt, prompt, spread
 from experiments.sources import catalogue
 from experiments.sources.models import byte_tokenizer
 

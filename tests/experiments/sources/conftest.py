@@ -24,9 +24,9 @@ class Places:
         self.root, self.downloads = folder / "sources", folder / "downloads"
         self.capsys, self.said = capsys, list[str]()
 
-    def fetch(self, source: Source, **options) -> Path:
+    def fetch(self, source: Source) -> Path:
         try:
-            return sources.fetch(source, **options).resolve()
+            return sources.fetch(source).resolve()
         finally:
             self.said += self.capsys.readouterr().out.splitlines()
 

@@ -50,14 +50,3 @@ def test_a_hub_that_fails_without_a_word_is_named_too(places, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     with pytest.raises(SourceError, match=r"who/what is not to be had from the hub \(TimeoutErr"):
         places.fetch(HUB)
-
-
-def test_a_revision_that_is_no_commit_is_refused_unless_asked_for(hub_cache, places):
-    moving = changed(HUB, revision="main")
-    assert not moving.pinned
-    with pytest.raises(SourceError, match="'main' of who/what is not pinned"):
-        places.fetch(moving)
-    refs = hub_cache.parents[1] / "refs"
-    refs.mkdir()
-    (refs / "main").write_text(REVISION)
-    assert below(places.fetch(moving, allow_unpinned=True)) == ["config.json", "source.json"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from experiments.sources import models
+from experiments.sources import catalogue, models
 
 
 @pytest.mark.parametrize("name", models.TINY)
@@ -45,7 +45,8 @@ def test_auto_is_what_the_hardware_computes_in(monkeypatch, native, wanted):
     assert models.resolve_dtype("auto") == wanted
 
 
-def test_a_fetched_folder_is_loaded_as_it_is(tmp_path):
+def test_a_fetched_folder_is_loaded_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "ROOT", tmp_path)
     model, tokenizer = models.load("tiny-llama")
     folder = tmp_path / "gpt2"
     model.save_pretrained(folder)
@@ -53,17 +54,18 @@ def test_a_fetched_folder_is_loaded_as_it_is(tmp_path):
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] += 1
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    read, reader = models.load("gpt2", root=tmp_path)
+    read, reader = models.load("gpt2")
     assert torch.equal(read.model.norm.weight, model.model.norm.weight + 1)
     assert reader("abc").input_ids == tokenizer("abc").input_ids
 
 
 def test_an_unknown_model_and_one_that_was_not_fetched_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.delenv("FOCUS_DATA", raising=False)
+    monkeypatch.setattr(catalogue, "ROOT", tmp_path)
     with pytest.raises(ValueError, match=r"model bert: unknown; known are smollm2.*tiny-gemma2"):
-        models.load("bert", root=tmp_path)
+        models.load("bert")
     with pytest.raises(ValueError, match=r"run `python -m experiments\.stages\.fetch gpt2` first"):
-        models.load("gpt2", root=tmp_path)
+        models.load("gpt2")
 
 
 @pytest.mark.parametrize(("cards", "gibibytes", "group", "several"), [
@@ -74,6 +76,7 @@ def test_an_unknown_model_and_one_that_was_not_fetched_are_told_apart(tmp_path, 
 ])  # fmt: skip
 def test_a_model_that_no_gpu_holds_is_read_on_several(tmp_path, monkeypatch, cards, gibibytes,
                                                       group, several):  # fmt: skip
+    monkeypatch.setattr(catalogue, "ROOT", tmp_path)
     model, tokenizer = models.load("tiny-llama")
     for each in (model, tokenizer):
         each.save_pretrained(tmp_path / "gpt2")
@@ -89,6 +92,6 @@ def test_a_model_that_no_gpu_holds_is_read_on_several(tmp_path, monkeypatch, car
         return real(*args, **how)
 
     monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", watched)
-    models.load("gpt2", torch.float32, root=tmp_path)
-    models.load("gpt2", torch.float32, root=tmp_path, device="cpu")
+    models.load("gpt2", torch.float32)
+    models.load("gpt2", torch.float32, device="cpu")
     assert asked == ["auto" if several else None, None]

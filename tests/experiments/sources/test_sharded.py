@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import focus
 from experiments.regimes.lora import Lora
 from experiments.regimes.tensors import cast, layers
-from experiments.sources import models, sharded
+from experiments.sources import catalogue, models, sharded
 from focus.fingerprint import fingerprint
 
 Tensors = dict[str, torch.Tensor]
@@ -36,7 +36,7 @@ def alone() -> Iterator[None]:
 def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Writes a tiny model as if ``gpt2`` had been fetched, its tensors changed."""
     folder = tmp_path / "gpt2"
-    monkeypatch.setattr(models.folder_of, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(catalogue, "ROOT", tmp_path)
 
     def made(shape: str, change: Callable[[Tensors], object] = dict) -> None:
         models.load(shape)[0].save_pretrained(folder)

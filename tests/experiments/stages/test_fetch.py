@@ -24,7 +24,7 @@ def test_the_stage_fetches_what_it_is_given_and_fails_with_the_cure(
     assert below(tmp_path / "data") == wanted
     capsys.readouterr()
     assert fetch.main([]) == 0
-    assert "truthful_qa (not pinned)" in capsys.readouterr().out
+    assert "openai-community/gpt2: GPT-2 124M" in capsys.readouterr().out
     assert fetch.main(["bible"]) == 1
     assert "fetch: bible: no such source" in capsys.readouterr().err
     assert fetch.main(["gutenberg"]) == 1

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from experiments import settings
-from experiments.kernels import masks
 from experiments.record import Run
-from experiments.stages.masks import time_masks
+from experiments.stages import masks
 from focus.attention import dense_attention
 
 SMALL = {"length": 300, "heads": 9, "key_heads": 3, "head_dim": 16, "window": 32, "repetitions": 3}
@@ -21,7 +20,7 @@ SMALL = {"length": 300, "heads": 9, "key_heads": 3, "head_dim": 16, "window": 32
 def test_every_mask_stands_beside_full_attention(params: dict[str, Any], tmp_path: Path) -> None:
     params["masks"].update(SMALL)
     with Run(tmp_path, {}, [0]) as run:
-        time_masks(run, settings.parse(params))
+        masks.time_masks(run, settings.parse(params))
     table = pd.read_csv(tmp_path / "table.csv")
     assert table["method"].tolist() == ["full"] + ["groups"] * 9 + ["window"] * 3
     assert table.loc[0, "time"] == table.loc[0, "density"] == 1

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from experiments import settings, texts
-from experiments.texts import Document, WindowSequence, corpus
-from experiments.texts.windows import cut
+from experiments.texts import Document, corpus
+from experiments.texts.training import WindowSequence, cut
 from tests.experiments.texts.library import small
 
 
