@@ -27,7 +27,7 @@ def timed(results: Results, top_k: int, heads: int | None = None) -> pd.DataFram
     ours = only(frame, method="ours", probe="symmetric").sort_values("length")
     if heads is None:
         return ours
-    own, ours = (only(each[each["device"] != "cpu"], heads=heads).sort_values("length")
+    own, ours = (only(each, device="cuda", heads=heads).sort_values("length")
                  for each in (only(frame, method="paper_k1"), ours))  # fmt: skip
     return own if len(own) else ours
 
@@ -52,8 +52,7 @@ def allowed(percent: float) -> float:
 
 def beyond(results: Results) -> str:
     """How far the paper's two calls pass what their pairs allow, on a GPU, in words."""
-    frame = only(results.speed, method="paper_k1", direction="forward")
-    frame = frame[frame["device"] != "cpu"]
+    frame = only(results.speed, device="cuda", method="paper_k1", direction="forward")
     if frame.empty:
         return ""
     most = float((frame["speedup"] / frame["bound"]).max()) - 1
