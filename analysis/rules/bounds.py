@@ -14,6 +14,7 @@ from analysis.rows import need, only, row_of
 from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import timing
 from analysis.rules.table7 import GROUPS, hard, paper_way, table7_row
+from analysis.words import plural
 from experiments.settings import Tolerances
 
 HEADS = {"gpt2-124m": 12, "mistral-7b": 32}  # of the models of Table 7
@@ -118,7 +119,7 @@ def identity(rows: pd.DataFrame, limits: Tolerances) -> bool:
 
 def said(rows: pd.DataFrame) -> str:
     """What was seen of masks of one k, in words."""
-    return (f"{len(rows)} reading{'s' * (len(rows) > 1)}: density {rows['density'].min():.4f}, "
+    return (f"{plural(len(rows), 'reading')}: density {rows['density'].min():.4f}, "
             f"loss a token differs by at most {nats(rows):.2g}")  # fmt: skip
 
 

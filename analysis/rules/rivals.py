@@ -40,6 +40,7 @@ from analysis.rules.registry import (
     told,
 )
 from analysis.rules.table7 import paper_way
+from analysis.words import plural
 from experiments.settings import Tolerances
 
 # The paper's name of a method, and the experiment that stands for it here.
@@ -131,11 +132,10 @@ def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome:
     """LoRA under the mask against as much LoRA under full attention."""
     row = need(row_of(quality(results), role="masked", against="adapted_again", condition="hard",
                       final=True, texts="unseen"))  # fmt: skip
-    limit, seeds = limits.same_ppl, int(row["seeds"])
-    counted = f"{seeds} seed{'s' * (seeds > 1)}"
+    limit = limits.same_ppl
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
-           f"distant pairs; {counted} (limit {limit:+.0%})")  # fmt: skip
+           f"distant pairs; {plural(row['seeds'], 'seed')} (limit {limit:+.0%})")  # fmt: skip
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
 
 
