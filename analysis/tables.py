@@ -15,7 +15,6 @@ from analysis import (
     arithmetic,
     contents,
     evenness,
-    exposure,
     ladder,
     models,
     pairs,
@@ -109,8 +108,8 @@ def training(results: Results) -> pd.DataFrame:
 
 
 COPYING = [
-    *pairs.READ, "role", "copied", "copied_low", "copied_high", "nats", "gain", "distant_density", "K",
-    "top_k", "probe", "ngram", "seeds", "documents", "evidence",
+    *pairs.READ, "role", "copied", "copied_low", "copied_high", "nats", "gain", "distant_density",
+    "K", "top_k", "probe", "ngram", "seeds", "documents", "evidence",
 ]  # fmt: skip
 
 
@@ -185,7 +184,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "pareto": pareto,
     "rivals": rivals.table,
     "benchmarks": answers.scores,
-    "exposed": exposure.scores,
+    "exposed": answers.within_reach,
     "architectures": models.types,
     "ladder": ladder.table,
     "finetuning": models.tuned,

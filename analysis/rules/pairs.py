@@ -30,8 +30,11 @@ def left_out(results: Results) -> Outcome:
     return Outcome(told(good, bad, Verdict.REPRODUCED), why, **known, same_setting=True)
 
 
-@rule("ours.affinity.{link}", "ours.paper_affinity.{link}", refuted="an interval of what the link's "
-      "pairs share beyond chance wholly below zero, or below that of other words")  # fmt: skip
+@rule(
+    "ours.affinity.{link}", "ours.paper_affinity.{link}",
+    refuted="an interval of what the link's pairs share beyond chance wholly below zero, or below "
+    "that of other words",
+)  # fmt: skip
 def affine(claim: Claim, results: Results, link: str) -> Outcome:
     """In the recipe or the paper's setup, beside random pairs, and beside pairs of words that are
     alike but for what links them."""
