@@ -22,12 +22,11 @@ from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
 from analysis.rules.lora import rate_of
 from analysis.rules.table7 import paper_way
-from analysis.words import NONE, plural
+from analysis.words import NONE, between, percent, plain, plural, pointed
 
 Rows = TypeVar("Rows", pd.Series, pd.DataFrame)
 
 SOURCE = "findings.md.jinja"
-MINUS = "\N{MINUS SIGN}"
 MARK = "| "  # of a line of a table: what is claimed, what was seen, where to look
 NAMES = {
     "one": "k1.symmetric.sinkhorn", "two": "k2.symmetric.sinkhorn",  # budgets of the paper's setup
@@ -61,6 +60,7 @@ def environment(results: Results, rows: list[claims.Row]) -> Environment:
     """What sentences are rendered with."""
     made = Environment(undefined=StrictUndefined, autoescape=True)
     made.filters |= {each.__name__: each for each in FILTERS}
+    made.filters |= {"change": percent, "points": pointed}
     made.globals |= {**NAMES, **found(results, rows)}
     return made
 
@@ -159,7 +159,7 @@ def beside_fastest(row: Any, results: Results, method: str, length: int) -> str:
 def foretold(results: Results, budget: str) -> str:
     """What the ladder foretold of 135M parameters, in percent."""
     told, low, high = need(ladder.gap(results, budget)).at(ladder.AHEAD["135M"])
-    return f"{told:.1f}% ({_plain(low, 0)} to {_plain(high, 0)})"
+    return f"{told:.1f}% ({plain(low, 0)} to {plain(high, 0)})"
 
 
 def moved(row: Any, measure: str) -> str:
@@ -174,17 +174,6 @@ def worse_layers(rows: Any) -> str:
     own = rows("contents", by="kmeans")
     own = own[own["layer"].astype(str) != "all"]
     return f"{(own['ours_more'] < 0).sum()} of {len(own)}"
-
-
-def _plain(number: float, digits: int) -> str:
-    text = f"{number:,.{digits}f}"
-    return (text if round(number, digits) else text.removeprefix("-")).replace("-", MINUS)
-
-
-def between(row: pd.Series, column: str, digits: int = 1, scale: float = 1) -> str:
-    """The interval of a figure."""
-    low, high = sorted(scale * float(row[name]) for name in ends_of(row, column))
-    return f"({_plain(low, digits)} to {_plain(high, digits)})"
 
 
 def _sized(row: pd.Series, column: str, digits: int, ends: bool, sign: int, scale: float,
@@ -227,17 +216,6 @@ def none(row: pd.Series, column: str) -> str:
     return "none"
 
 
-def change(row: pd.Series, digits: int = 1) -> str:
-    """A change of perplexity either way, with its interval."""
-    return (f"{100 * row['change']:+.{digits}f}%".replace("-", MINUS)
-            + f" {between(row, 'change', digits, 100)}")  # fmt: skip
-
-
-def points(row: pd.Series, column: str = "points") -> str:
-    """A difference of scores either way, with its interval."""
-    return f"{row[column]:+.1f} points".replace("-", MINUS) + f" {between(row, column)}"
-
-
 def share(row: pd.Series, column: str = "distant_density", ends: bool = False) -> str:
     """A share in percent."""
     return f"{100 * row[column]:.0f}%" + (f" {between(row, column, 0, 100)}" if ends else "")
@@ -245,7 +223,7 @@ def share(row: pd.Series, column: str = "distant_density", ends: bool = False) -
 
 def value(row: pd.Series, column: str, digits: int) -> str:
     """A figure as it stands."""
-    return _plain(row[column], digits)
+    return plain(row[column], digits)
 
 
 def times(row: pd.Series) -> str:
@@ -296,9 +274,9 @@ def costs(rows: pd.DataFrame, digits: int = 1) -> str:
 def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: float = 100,
          unit: str = "%") -> str:  # fmt: skip
     """The least and the greatest of several."""
-    low, high = (_plain(scale * float(each), digits) for each in rows[column].agg(["min", "max"]))
+    low, high = (plain(scale * float(each), digits) for each in rows[column].agg(["min", "max"]))
     return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-FILTERS = (above, below, between, change, cost, costs, gain, level, lost, none, plural, points,
-           rest, share, span, sure, times, unsure, value)  # fmt: skip
+FILTERS = (above, below, between, cost, costs, gain, level, lost, none, plural, rest, share, span,
+           sure, times, unsure, value)  # fmt: skip

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from analysis.pages import findings
+from analysis.words import MINUS, percent, pointed
 from tests.analysis.group_files import write_contents
 from tests.analysis.result_files import ROUTERS, write_adapted, write_masks
 
-MINUS = "\N{MINUS SIGN}"
 UP = pd.Series({"cell": "a", "change": 0.0432, "low": 0.04, "high": 0.0461})
 DOWN = pd.Series({"cell": "b", "change": -0.112, "low": -0.12, "high": -0.1})
 SCORE = pd.Series({"points": -5.7, "points_low": -11.0, "points_high": -0.4, "low": 9, "high": 9})
@@ -20,8 +20,8 @@ def test_figures_as_sentences_have_them():
     assert findings.cost(UP, 0, ends=True) == "4% (4 to 5)"
     assert findings.gain(DOWN, ends=True) == "11.2% (10.0 to 12.0)"
     assert findings.lost(SCORE, ends=True) == "5.7 points (0.4 to 11.0)"
-    assert findings.change(DOWN) == f"{MINUS}11.2% ({MINUS}12.0 to {MINUS}10.0)"
-    assert findings.points(SCORE) == f"{MINUS}5.7 points ({MINUS}11.0 to {MINUS}0.4)"
+    assert percent(DOWN) == f"{MINUS}11.2% ({MINUS}12.0 to {MINUS}10.0)"
+    assert pointed(SCORE) == f"{MINUS}5.7 points ({MINUS}11.0 to {MINUS}0.4)"
     assert findings.span(pd.DataFrame([UP, DOWN])) == f"{MINUS}11.2 to 4.3%"
     assert findings.costs(pd.DataFrame([UP, UP])) == "4.3%"
     assert findings.value(pd.Series({"a": -0.001}), "a", 1) == "0.0"
