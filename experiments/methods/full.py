@@ -44,6 +44,3 @@ class FullAttention(Method):
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """Full attention has no budget."""
         check_none(cls.name, budget, path)
-
-
-METHOD = FullAttention

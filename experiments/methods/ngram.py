@@ -18,6 +18,3 @@ class Ngram(Window):
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """There is no budget: how many keys there are, the text says."""
         check_none(cls.name, budget, path)
-
-
-METHOD = Ngram

@@ -37,6 +37,3 @@ class SparQOfKeys(SparQ):
     def check(cls, settings: Any, budget: Budget | None, path: str) -> None:
         """No share beside the number of keys."""
         check_keys(cls.name, settings, budget, path)
-
-
-METHOD = SparQOfKeys

@@ -138,6 +138,3 @@ def routed_by(model: nn.Module, ids: Tensor) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-REGIME = Centroids
