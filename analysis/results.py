@@ -219,8 +219,9 @@ class Results:
         timed first; ``phase``: a forward pass, or generation after a context; ``role``: what the
         experiment that was timed is."""
         every = self.timed
-        first = every.groupby("phase")["dtype"].transform("first") if len(every) else []
-        return every[every["dtype"] == first] if len(every) else every
+        if every.empty:
+            return every
+        return every[every["dtype"] == every.groupby("phase")["dtype"].transform("first")]
 
     @cached_property
     def timed(self) -> pd.DataFrame:
