@@ -38,7 +38,7 @@ def percent(row: Any, digits: int = 1) -> str:
     """A change of perplexity with its interval; a dash where there is none."""
     if row is None:
         return NONE
-    text = f"{100 * row['change']:+.{digits}f}% {between(row, 'change', digits, 100)}"
+    text = f"{100 * row['change']:+,.{digits}f}% {between(row, 'change', digits, 100)}"
     return text.replace("-", MINUS)
 
 
