@@ -212,10 +212,7 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
     if restarted(own):
         own = own.assign(drift=float("nan"), shift=float("nan"))
     last = at_end(own)
-    known: dict[str, Any] = {
-        "cell": cell.name, "experiment": cell.block, "mitigation": cell.regime["mitigation"],
-        "name": NAMES.get(cell.regime["mitigation"], cell.regime["mitigation"]),
-        "weights": bool(cell.regime["weights"]), "groups": cell.method["num_groups"],
+    known = described(cell) | {
         "steps": int(own["step"].max()), "layers": len(last), "seeds": own["seed"].nunique(),
         "evidence": own["evidence"].iloc[0],
     }  # fmt: skip
@@ -223,6 +220,14 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
         if last[name].notna().all() and len(last) > 1:
             known |= columns(statistics.mean(last[name], results.confidence), name, f"{name}_")
     return known | largest(results, cell, cell)
+
+
+def described(cell: Cell) -> dict[str, Any]:
+    """What a joint training is."""
+    mitigation = cell.regime["mitigation"]
+    return {"cell": cell.name, "experiment": cell.block, "mitigation": mitigation,
+            "name": NAMES.get(mitigation, mitigation), "weights": bool(cell.regime["weights"]),
+            "groups": cell.method["num_groups"]}  # fmt: skip
 
 
 def _recipe(results: Results) -> dict[str, Any]:

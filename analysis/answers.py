@@ -1,5 +1,9 @@
 """Answers under masks and after training, paired by question: benchmark scores with their exposure,
-long-context tasks, and how far answers are from the original model's (alignment)."""
+long-context tasks, and how far answers are from the original model's (alignment).
+
+A mask reaches a question of a benchmark where its longest prompt has a pair beyond the window and
+the sinks. On the others it changes nothing, so that they dilute a score over all questions.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,13 @@ SCORES = ["experiment", "cell", "role", "model", "window", "reading", "shots", "
           "changed_percent", "nats", "greatest_nats", "exposed_pairs_percent",
           "exposed_questions_percent", "exposed_elsewhere_percent", "tokens", "keys",
           "evidence"]  # fmt: skip
+FEWEST = 10  # questions of an interval, of those reached
+UNMASKED = ("full", "performer")  # methods that keep every pair: no window bounds what they change
+REACHED = ["experiment", "cell", "role", "model", "window", "reading", "shots", "budget", "against",
+           "texts", "questions", "score", "base_score", "points", "low", "high",
+           "reached_questions", "reached_score", "reached_base_score", "reached_points",
+           "reached_low", "reached_high", "reached_changed", "unreached_changed",
+           "evidence"]  # fmt: skip
 # Of these questions the tokenizers of Mistral and Llama 2 make 8 to 17% more tokens than SmolLM2's,
 # GPT-2's as many (docs/log/2026-11-30.md).
 MORE_TOKENS = 1.17
@@ -112,6 +123,49 @@ def right_answers(both: pd.DataFrame, suffix: str = "") -> pd.Series:
     """1 where an answer was right: by length where the task has that, as the paper's scores are."""
     by_length = both[f"correct_norm{suffix}"]
     return by_length.where(by_length.notna(), both[f"correct{suffix}"]).astype(float)
+
+
+@cache
+def within_reach(results: Results) -> pd.DataFrame:
+    """A row a mask, benchmark (and the paper's four together) and base: scores and their difference
+    in points over all questions and over those reached, and how many answers changed among those
+    reached and among the others. Nothing where a mask reaches none; no interval where it reaches
+    fewer than :data:`FEWEST`."""
+    return pd.DataFrame(pairs(results, _within_reach), columns=REACHED)
+
+
+def _within_reach(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
+    if cell.method.get("name") in UNMASKED:
+        return
+    for known, rows in asked(results, cell, base):
+        far = rows["exposure"] > 0
+        inside, outside = rows[far], rows[~far]
+        yield {
+            **known, "questions": _number(rows), **_lost(rows, results.confidence),
+            "reached_questions": _number(inside), **_lost(inside, results.confidence, "reached_"),
+            "reached_changed": _changed(inside), "unreached_changed": _changed(outside),
+            "evidence": rows["evidence"].iloc[0],
+        }  # fmt: skip
+
+
+def _lost(rows: pd.DataFrame, confidence: float, prefix: str = "") -> dict[str, float]:
+    """Scores of some questions, and their difference; {} of none."""
+    if rows.empty:
+        return {}
+    right, before = right_answers(rows), right_answers(rows, "_base")
+    told = {f"{prefix}score": 100 * right.mean(), f"{prefix}base_score": 100 * before.mean()}
+    if _number(rows) < FEWEST:
+        return told | {f"{prefix}points": 100 * (right - before).mean()}
+    found = statistics.two_way(wide(rows, right - before, QUESTION), confidence)
+    return told | columns(found, f"{prefix}points", prefix, scale=100)
+
+
+def _number(rows: pd.DataFrame) -> int:
+    return len(rows.drop_duplicates(QUESTION))
+
+
+def _changed(rows: pd.DataFrame) -> int:
+    return int((right_answers(rows) != right_answers(rows, "_base")).sum())
 
 
 @cache

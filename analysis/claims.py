@@ -4,6 +4,7 @@ own; verdicts by rule from result files."""
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -79,7 +80,8 @@ A statement has the paper's figure; *measured* has ours, and what the rule compa
 the audit the statement is the doubt itself, and a verdict in its favour bears it out.
 A command makes a row's measurement. What it is compared with is read by its own (`against` in \
 `params.yaml`); `make report` then decides. A committed result that is up to date is not made \
-again: delete its folder below `results/` first. The same rows in columns: `claims.csv`.
+again: delete its folder below `results/` first. The same rows in columns: \
+[claims.csv](claims.csv); for programs: [claims.json](claims.json).
 Trainings are told apart by their steps; the paper does not say how many tokens each of its has.
 Hours of rows that were not run are estimates (`docs/reproduction.md`), of the row's own model; a \
 command does all models of its experiment.
@@ -118,12 +120,15 @@ def _cells(entry: Row) -> list[str]:
 
 
 def write(rows: list[Row], folder: Path) -> list[Path]:
-    """Write claims.csv and claims.md below `folder`."""
+    """Write claims.csv, claims.json and claims.md below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"claims.{suffix}" for suffix in ("csv", "md")]
+    paths = [folder / f"claims.{suffix}" for suffix in ("csv", "json", "md")]
     with paths[0].open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    paths[1].write_text(markdown(rows), encoding="utf-8")
+    # A row a line: a diff then shows the rows that changed.
+    lines = (json.dumps(entry, ensure_ascii=False, allow_nan=False) for entry in rows)
+    paths[1].write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    paths[2].write_text(markdown(rows), encoding="utf-8")
     return paths

@@ -13,12 +13,9 @@ from typing import Any
 from analysis import hours, scope
 from analysis.paper import Claim, model_name, paper
 from experiments import plans, settings, sources
-from experiments.settings import Experiment, Reading, Settings
+from experiments.settings import Experiment, Settings
 
 ROOT = Path(__file__).parents[1]
-# The paper's name of a benchmark, where lm-eval has another, and those of GSM8K.
-TASKS = {"lambada": "lambada_openai", "accuracy": "gsm8k", "problems": "gsm8k"}
-
 FEW = 0.1  # hours: below, an estimate from operations says nothing
 
 
@@ -59,26 +56,6 @@ def cell(claim: Claim) -> Experiment | None:
            if scope.same_model(claim, each.model)]  # fmt: skip
     text = scope.text_of(claim)
     return next((each for each in own if scope.same(each.texts, text)), own[0] if own else None)
-
-
-def reading(claim: Claim) -> Reading | None:
-    """The reading that has a claim's figure: of its benchmark, or of its text and length; None
-    where the cell has none."""
-    own, found = cell(claim), place(claim)
-    if own is None or found is None:
-        return None
-    for each in (chosen(found[0]).readings[name] for name in own.readings):
-        task = TASKS.get(claim.column, claim.column)
-        if each.kind == "benchmarks" and task in each.tasks:
-            return each
-        context = claim.keys.get("context", claim.setting.get("context"))
-        if (
-            each.kind == claim.kind == "perplexity"
-            and each.context == context
-            and any(scope.same(name, scope.text_of(claim)) for name in each.texts)
-        ):
-            return each
-    return None
 
 
 def command(claim: Claim) -> str | None:

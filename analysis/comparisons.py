@@ -68,12 +68,18 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
         own, same = in_common(own, same)
         if own["sha"].nunique() < FEWEST:
             continue
-        yield described(results, cell, own) | {
+        yield beside(results, cell, own, same) | {
             **found, "against": base.name, "base_role": base.role,
-            **change(own, same, results.confidence), "base_ppl": perplexity(same),
-            "base_distant_density": float(same["distant_density"].mean()),
-            "formats": formats(results, own, same),
         }  # fmt: skip
+
+
+def beside(results: Results, cell: Cell, own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
+    """A cell's rows of one condition, and what they cost against others of the same documents."""
+    return described(results, cell, own) | {
+        **change(own, base, results.confidence), "base_ppl": perplexity(base),
+        "base_distant_density": float(base["distant_density"].mean()),
+        "formats": formats(results, own, base),
+    }  # fmt: skip
 
 
 def formats(results: Results, own: pd.DataFrame, base: pd.DataFrame) -> str:
@@ -90,12 +96,8 @@ def overall(results: Results, name: str, base: str, reading: str) -> pd.Series:
         raise Missing
     own, same = (only(results.rows_of(each), reading=reading) for each in (name, base))
     own, same = in_common(need(own), need(same))
-    return pd.Series({
-        **described(results, results.cells[name], need(own)), "against": base,
-        "texts": list(dict.fromkeys(own["texts"])), **change(own, same, results.confidence),
-        "base_distant_density": float(same["distant_density"].mean()),
-        "formats": formats(results, own, same),
-    })  # fmt: skip
+    found = beside(results, results.cells[name], need(own), same)
+    return pd.Series(found | {"against": base, "texts": list(dict.fromkeys(own["texts"]))})
 
 
 def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

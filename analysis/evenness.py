@@ -43,14 +43,9 @@ def table(results: Results) -> pd.DataFrame:
 
 def _rows(results: Results, cell: Cell) -> Iterator[dict[str, Any]]:
     looks = by_step(results, cell)
-    known = {
-        "cell": cell.name, "experiment": cell.block, "model": cell.model,
-        "mitigation": cell.regime["mitigation"],
-        "name": ablations.NAMES.get(cell.regime["mitigation"], cell.regime["mitigation"]),
-        "weights": bool(cell.regime["weights"]), "groups": cell.method["num_groups"],
-        "steps": int(looks.index.max()),
-        "evidence": only(results.traces, cell=cell.name)["evidence"].iloc[0],
-    }  # fmt: skip
+    evidence = only(results.traces, cell=cell.name)["evidence"].iloc[0]
+    known = {**ablations.described(cell), "model": cell.model, "steps": int(looks.index.max()),
+             "evidence": evidence}  # fmt: skip
     at = {name: looks.iloc[round(place * (len(looks) - 1))] for name, place in AT.items()}
     for name, how in SUMMARY.items():
         yield {**known, "layer": name, **{when: own.agg(how) for when, own in at.items()}}

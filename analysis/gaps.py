@@ -39,6 +39,6 @@ def unknown(results: Results) -> Iterator[str]:
     """A line for each kind of reading that no table or figure knows yet."""
     kinds = {reading_of(load_json(path)).get("kind"): path for _, path in results.finished()}
     for kind, path in kinds.items():
-        if kind not in (None, "perplexity", *KINDS):
+        if kind not in (None, *KINDS):
             yield (f"{kind}: no table knows this kind of reading yet; its rows stand in "
                    f"{path.with_name('rows.csv')} (docs/how-to-add.md)")  # fmt: skip

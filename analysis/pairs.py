@@ -35,8 +35,7 @@ AFFINITY = [
 ]  # fmt: skip
 
 # Measures by what they are multiplied with; the first with intervals.
-MEASURED = {"shared": 100, "more": 100, "weight_shared": 100, "weight_more": 100,
-            "dearer": 1}  # fmt: skip
+MEASURED = {"shared": 100, "more": 100, "weight_shared": 100, "weight_more": 100, "dearer": 1}
 PLAIN = {"chance": 100, "weight": 100, "weight_chance": 100, "by_word": 100, "nats": 1,
          "missed_nats": 1, "met_nats": 1}  # fmt: skip
 

@@ -24,36 +24,38 @@ ROWS = (
     "reading", "evidence",
 )  # fmt: skip
 TEXT = ("experiment", "cell", "condition", "budget", "probe", "balance", "texts", "document", "sha")
-# Which kind of reading a table is of: the column that this kind alone has. A row a cell, seed and
-# document (or question), and ...
-KINDS = {
-    "leak": "changed",  # balance: earlier assignments that a suffix changes
-    "copying": "distance",  # condition (``new``: read once), budget: a passage that is read twice
-    "benchmarks": "exposure",  # condition, budget, benchmark
-    "groups": "confidence",  # layer: how even groups are, and how sure a token is
-    "contents": "members",  # layer, way to group, group: tokens by part of speech
-    "information": "groups",  # layer: what groups tell of tokens, and the groups, a letter each
-    "induction": "by_word",  # budget, layer: pairs that copying needs, in a shared group
-    "affinity": "link",  # budget, layer, kind of link: the same of words that belong together
-    "picture": "further",  # budget, layer: groups of a head's tokens, a letter each
-    "ruler": "found",  # condition, budget, long-context task, length
-    "positions": "position",  # condition, budget, stretch of positions
-    "chat": "divergence",  # condition, budget, length of the text before the question
-}
-NEEDED = {
+# Columns that the rules rely on, by kind of reading. A row a cell, seed and document (or question),
+# and ...
+KINDS: dict[str, tuple[str, ...]] = {
+    # condition, budget
     "perplexity": ("seed", "condition", "document", "sha", "nll", "tokens", "distant_density"),
+    # condition (``new``: read once), budget: a passage that is read twice
     "copying": ("seed", "condition", "document", "nll", "tokens"),
+    # balance: earlier assignments that a suffix changes
     "leak": ("balance", "document", "changed"),
+    # layer: how even groups are, and how sure a token is
     "groups": ("layer", "document", "largest_group", "confidence"),
+    # layer, way to group, group: tokens by part of speech
     "contents": ("layer", "by", "group", "document", "members"),
+    # layer: what groups tell of tokens, and the groups, a letter each
     "information": ("layer", "document", "sha", "groups"),
+    # budget, layer: pairs that copying needs, in a shared group
     "induction": ("budget", "document", "sha", "layer", "shared", "chance", "weight_shared"),
+    # budget, layer, kind of link: the same of words that belong together
     "affinity": ("budget", "document", "sha", "layer", "link", "pairs", "shared", "chance"),
+    # budget, layer: groups of a head's tokens, a letter each
     "picture": ("budget", "document", "layer", "tokens", "keys", "queries", "further"),
+    # condition, budget, long-context task, length
     "ruler": ("condition", "document", "sha", "length", "nll", "tokens", "found"),
+    # condition, budget, stretch of positions
     "positions": ("condition", "document", "sha", "position", "nll", "tokens"),
+    # condition, budget, length of the text before the question
     "chat": ("condition", "document", "before", "divergence", "agreed"),
+    # condition, budget, benchmark
     "benchmarks": ("condition", "document", "sha", "shots", "correct", "exposure"),
+}
+NEEDED: dict[str, tuple[str, ...]] = {  # and by stage
+    **KINDS,
     "exactness": ("method", "output_cosine", "output_error", "passed"),
     "speed": ("device", "length", "K", "k", "probe", "heads", "method", "direction", "speedup",
               "median_s", "low_s", "high_s", "density"),
@@ -64,19 +66,14 @@ NEEDED = {
 }  # fmt: skip
 
 
-def read_csv(path: Path, kind: str | None = None) -> pd.DataFrame:
+def read_csv(path: Path, kind: str) -> pd.DataFrame:
     """A table of a stage, or of a reading; ValueError names the file and a column that the rules
     rely on and that it lacks."""
     frame = pd.read_csv(path, dtype=dict.fromkeys(TEXT, str))
-    if missing := [name for name in NEEDED[kind or kind_of(frame)] if name not in frame]:
+    if missing := [name for name in NEEDED[kind] if name not in frame]:
         raise ValueError(f"{path}: column {missing[0]!r} is missing; run its stage again")
     text = [name for name in TEXT if name in frame]
     return frame.assign(**{name: frame[name].fillna("") for name in text})
-
-
-def kind_of(frame: pd.DataFrame) -> str:
-    """The kind of reading that a table is of."""
-    return next((kind for kind, column in KINDS.items() if column in frame), "perplexity")
 
 
 def _whole(kind: str, frames: list[pd.DataFrame]) -> pd.DataFrame:
@@ -159,16 +156,15 @@ class Results:
 
     @cached_property
     def readings(self) -> dict[str, pd.DataFrame]:
-        """Rows of every finished reading, by kind: ``perplexity``, or a key of :data:`KINDS`. Those
-        of a kind that no table knows yet stay in their files."""
-        frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("perplexity", *KINDS)}
+        """Rows of every finished reading, by kind, a key of :data:`KINDS`. Those of a kind that no
+        table knows yet stay in their files."""
+        frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in KINDS}
         for _, record in self.finished():
             path = record.with_name("rows.csv")
             kind = reading_of(load_json(record)).get("kind", "perplexity")
             if path.is_file() and kind in frames:
-                frame = read_csv(path)
                 told = {"reading": record.parent.name, "evidence": self.evidence(path)}
-                frames[kind_of(frame)].append(frame.assign(**told))
+                frames[kind].append(read_csv(path, kind).assign(**told))
         return {kind: _whole(kind, own) for kind, own in frames.items()}
 
     @cached_property
@@ -223,8 +219,9 @@ class Results:
         timed first; ``phase``: a forward pass, or generation after a context; ``role``: what the
         experiment that was timed is."""
         every = self.timed
-        first = every.groupby("phase")["dtype"].transform("first") if len(every) else []
-        return every[every["dtype"] == first] if len(every) else every
+        if every.empty:
+            return every
+        return every[every["dtype"] == every.groupby("phase")["dtype"].transform("first")]
 
     @cached_property
     def timed(self) -> pd.DataFrame:

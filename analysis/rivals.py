@@ -9,16 +9,7 @@ import pandas as pd
 
 from analysis import choosing
 from analysis.cells import ROLES, Cell
-from analysis.comparisons import (
-    COLUMNS,
-    change,
-    described,
-    formats,
-    in_common,
-    perplexity,
-    quality,
-    versus,
-)
+from analysis.comparisons import COLUMNS, beside, in_common, quality, versus
 from analysis.results import Results
 from analysis.rows import only, row_of
 
@@ -137,11 +128,7 @@ def _without_budget(results: Results, cell: Cell) -> list[dict[str, Any]]:
                  for name, budget in ((cell.name, "own"), (OURS, BUDGET)))  # fmt: skip
     if own.empty or ours.empty:
         return []
-    own, ours = in_common(own, ours)
-    return [described(results, cell, own) | change(own, ours, results.confidence) | {
-        "budget": "own", "base_distant_density": float(ours["distant_density"].mean()),
-        "base_ppl": perplexity(ours), "formats": formats(results, own, ours),
-    }]  # fmt: skip
+    return [beside(results, cell, *in_common(own, ours)) | {"budget": "own"}]
 
 
 def table(results: Results) -> pd.DataFrame:

@@ -15,7 +15,6 @@ from analysis import (
     arithmetic,
     contents,
     evenness,
-    exposure,
     ladder,
     models,
     pairs,
@@ -108,10 +107,9 @@ def training(results: Results) -> pd.DataFrame:
     return grouped["loss"].mean().reset_index()
 
 
-READ = ["reading", "texts", "cell", "budget"]
 COPYING = [
-    *READ, "role", "copied", "copied_low", "copied_high", "nats", "gain", "distant_density", "K",
-    "top_k", "probe", "ngram", "seeds", "documents", "evidence",
+    *pairs.READ, "role", "copied", "copied_low", "copied_high", "nats", "gain", "distant_density",
+    "K", "top_k", "probe", "ngram", "seeds", "documents", "evidence",
 ]  # fmt: skip
 
 
@@ -119,21 +117,19 @@ def copying(results: Results) -> pd.DataFrame:
     """A row a mask: of what the model gains under full attention (nats per token) from having read
     the passage before, the share that the mask gains too (0: as if the passage were new)."""
     frame, rows = results.readings["copying"], []
-    for key, own in only(frame, condition="hard").groupby(READ, sort=False):
-        found = dict(zip(READ, key, strict=True))
+    for key, own in only(frame, condition="hard").groupby(pairs.READ, sort=False):
+        found = dict(zip(pairs.READ, key, strict=True))
         same = {name: found[name] for name in ("reading", "texts", "cell")}
         full, new = (_loss(only(frame, **same, condition=name)) for name in ("full", "new"))
         loss = _loss(own)
         if loss.shape != full.shape or loss.shape != new.shape:
             continue  # nothing to measure the mask against
         share = statistics.ratio(new - loss, new - full, results.confidence)
-        first = own.iloc[0]
         rows.append(found | {
-            "role": results.cells[found["cell"]].role, **columns(share, "copied", "copied_"),
+            **pairs.told(results, own), **columns(share, "copied", "copied_"),
             "seeds": share.seeds, "documents": share.documents,
             "nats": float(loss.mean()), "gain": float((new - full).mean()),
             "distant_density": float(own["distant_density"].mean()),
-            **{name: first[name] for name in ("K", "top_k", "probe", "ngram", "evidence")},
         })  # fmt: skip
     return pd.DataFrame(rows, columns=COPYING)
 
@@ -188,7 +184,7 @@ TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
     "pareto": pareto,
     "rivals": rivals.table,
     "benchmarks": answers.scores,
-    "exposed": exposure.scores,
+    "exposed": answers.within_reach,
     "architectures": models.types,
     "ladder": ladder.table,
     "finetuning": models.tuned,

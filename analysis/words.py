@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.rows import Missing
+from analysis.rows import Missing, ends_of
 
+MINUS = "\N{MINUS SIGN}"
 NONE = "–"  # of a cell that was not measured
 NOTHING = "Not measured yet: `make reproduce` writes the result files that this is made from."
 
@@ -21,18 +22,29 @@ def or_nothing(told: Callable[[], str]) -> str:
         return NOTHING
 
 
-def percent(row: Any) -> str:
-    """A change with its interval; a dash where there is none."""
+def plain(number: float, digits: int) -> str:
+    """A figure as it stands, without a sign before zero."""
+    text = f"{number:,.{digits}f}"
+    return (text if round(number, digits) else text.removeprefix("-")).replace("-", MINUS)
+
+
+def between(row: Any, column: str, digits: int = 1, scale: float = 1) -> str:
+    """The interval of a figure."""
+    low, high = sorted(scale * float(row[name]) for name in ends_of(row, column))
+    return f"({plain(low, digits)} to {plain(high, digits)})"
+
+
+def percent(row: Any, digits: int = 1) -> str:
+    """A change of perplexity with its interval; a dash where there is none."""
     if row is None:
         return NONE
-    low, high = f"{100 * row['low']:.1f}", f"{100 * row['high']:.1f}"
-    return f"{100 * row['change']:+.1f}% ({low} to {high})".replace("-", "−")
+    text = f"{100 * row['change']:+,.{digits}f}% {between(row, 'change', digits, 100)}"
+    return text.replace("-", MINUS)
 
 
-def pointed(row: Any) -> str:
+def pointed(row: Any, column: str = "points") -> str:
     """A difference in points with its interval."""
-    low, high = f"{row['points_low']:.1f}", f"{row['points_high']:.1f}"
-    return f"{row['points']:+.1f} points ({low} to {high})".replace("-", "−")
+    return f"{row[column]:+.1f} points {between(row, column)}".replace("-", MINUS)
 
 
 def listed(words: Sequence[str]) -> str:

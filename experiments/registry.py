@@ -19,8 +19,8 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str, path: str = "") -> Any:
-    """The entry of that name: the class that a file calls ``METHOD`` or ``REGIME``; of other kinds
-    the module.
+    """The entry of that name: the class of the kind that its file defines, where the package has a
+    ``base`` that tells the kind (:class:`Method`, :class:`Regime`); else the module.
 
     Args:
         path: of the setting that names it; usually the kind's ``name``.
@@ -33,4 +33,10 @@ def find(kind: str, name: str, path: str = "") -> Any:
         where = path or f"{kind}.name"
         raise ValueError(f"{where}: {name!r} is no {kind}; there are {', '.join(known)}")
     module = importlib.import_module(f"experiments.{kind}s.{name}")
-    return getattr(module, kind.upper(), module)
+    package = importlib.import_module(f"experiments.{kind}s")
+    if "base" not in package.HELPERS:
+        return module
+    base = getattr(importlib.import_module(f"experiments.{kind}s.base"), kind.capitalize())
+    (own,) = {each for each in vars(module).values() if isinstance(each, type)
+              and issubclass(each, base) and each.__module__ == module.__name__}  # fmt: skip
+    return own

@@ -79,8 +79,7 @@ def grid(frame: pd.DataFrame, height: float, share: str,
     return figure, [(*own, above, below) for own, above, below in panels]
 
 
-def finish(above: Axes, below: Axes, places: Iterable[int], names: list[str],
-           setting: str) -> None:  # fmt: skip
+def finish(above: Axes, below: Axes, places: Iterable[int], names: list[str], setting: str) -> None:
     """No change, values, and the setting's name."""
     above.axhline(0, color=style.INK, linewidth=1.2)
     for axis in (above, below):

@@ -17,6 +17,7 @@ from analysis.figures.models import told
 from analysis.figures.quality import counted_against
 from analysis.results import Results
 from analysis.rows import Missing, need, only
+from analysis.words import plural
 
 CAPTION = (
     "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
@@ -167,4 +168,4 @@ def _budget(budget: str) -> str:
         mask = re.fullmatch(r"k(\d+)\.\w+\.(\w+)", budget)
         if mask is None:
             return "the method's own" if budget == "own" else budget
-        return f"mask: {mask[1]} group{'s' * (mask[1] != '1')} per query, {mask[2]} balance"
+        return f"mask: {plural(int(mask[1]), 'group')} per query, {mask[2]} balance"

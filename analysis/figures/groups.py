@@ -145,9 +145,7 @@ def panel(axis: Axes, table: pd.DataFrame, title: str) -> None:
 
 def dominance(results: Results) -> Figure:
     """A row of panels for a model, a panel for what is trained, a line a mitigation."""
-    watched = set(results.traces["cell"])
-    cells = [each for each in ablations.watched(results) if each.name in watched]
-    cells.sort(key=_place)
+    cells = sorted(evenness.traced(results), key=_place)
     models = list(dict.fromkeys((each.model, each.steps) for each in cells))
     panels = {(model, weights): [each for each in cells if (each.model, each.steps) == model
                                  and each.regime["weights"] == weights]

@@ -153,7 +153,7 @@ def course(axis: Axes, curves: pd.DataFrame) -> None:
             continue
         wide = own.pivot_table("loss", "step", "seed").rolling(10, min_periods=1).mean()
         axis.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=line,
-                  label=f"{label}, {wide.shape[1]} seed{'s' * (wide.shape[1] > 1)}")  # fmt: skip
+                  label=f"{label}, {plural(wide.shape[1], 'seed')}")  # fmt: skip
         axis.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.2)
     axis.set_title("From scratch", loc="left")
     axis.set(xlabel="step", ylabel="training loss (nats per token)")

@@ -99,8 +99,7 @@ def keys(axis: Axes, results: Results) -> None:
             axis.plot([], [], color=style.GREY, label=label, **{"linestyle": "", **look})
 
 
-def masks(axis: Axes, results: Results, budget: str, look: dict[str, str],
-          aside: float) -> None:  # fmt: skip
+def masks(axis: Axes, results: Results, budget: str, look: dict[str, str], aside: float) -> None:
     """One mask: the rungs with their law, the next rung, and the same mask elsewhere."""
     line(axis, ladder.gap(results, budget), look["color"], aside)
     rungs, beyond = (ladder.of(results, place, budget) for place in ("ladder", "next rung"))
@@ -122,8 +121,7 @@ def density(axis: Axes, results: Results) -> None:
     axis.set(ylim=(0, 102), ylabel=f"distant pairs needed for a gap of {ladder.SMALL:.0%} (%)")
 
 
-def points(axis: Axes, rows: pd.DataFrame, column: str, aside: float = 1.0,
-           **look: Any) -> None:  # fmt: skip
+def points(axis: Axes, rows: pd.DataFrame, column: str, aside: float = 1.0, **look: Any) -> None:
     """Values in percent with their intervals."""
     style.bars(axis, aside * rows["parameters"], rows, column, linestyle="", **look)
 

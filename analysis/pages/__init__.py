@@ -18,15 +18,7 @@ PAGES = ("README.md", "docs/rivals.md", "docs/speed.md", "docs/train.md")
 FINDINGS = "docs/findings.md"
 OURS, AUDIT = "ours", "Audit"  # sources of rows that are no figures of the paper
 SHORT = re.compile(r"few(er)? (steps|than in the paper)")  # why a run refutes nothing
-WORDS = {
-    Verdict.REPRODUCED: "reproduced",
-    Verdict.DIRECTION: "reproduced at reduced scale (direction only)",
-    Verdict.NOT_REPRODUCED: "not reproduced",
-    Verdict.CONTRADICTS: "contradicts itself",
-    Verdict.ARITHMETIC: "holds by arithmetic (no evidence)",
-    Verdict.INCONCLUSIVE: "inconclusive",
-    Verdict.NOT_RUN: "not run",
-}
+NOTES = {Verdict.ARITHMETIC: " (no evidence)"}
 MEASURED = re.compile(r"[+-][\d.]+(%| points) \([^)]*\)")  # the first change in a row's words
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.S)
 
@@ -37,8 +29,9 @@ def ledger(rows: list[claims.Row]) -> str:
     doubts, ours = ([row for row in rows if row["source"] == source] for source in (AUDIT, OURS))
     named = {"the paper's figures": papers, "doubts about the paper": doubts, "our additions": ours}
     lines = [["", *named], ["---", *["---:"] * len(named)]]
-    for verdict, words in WORDS.items():
-        lines.append([words, *(str(claims.totals(own)[verdict]) for own in named.values())])
+    for verdict in Verdict:
+        counts = (str(claims.totals(own)[verdict]) for own in named.values())
+        lines.append([verdict + NOTES.get(verdict, ""), *counts])
     lines.append(["all", *(str(len(own)) for own in named.values())])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return "\n\n".join(filter(None, [table, caveats(papers)]))

@@ -2,8 +2,8 @@
 figures come from result files.
 
 A sentence that says which way a figure goes asks for it by a filter that refuses the other way
-(`above`, `cost`, `costs`, `gain`, `lost`, `level`, `none`), so that no page can say what its
-figures do not.
+(`above`, `below`, `cost`, `costs`, `gain`, `lost`, `level`, `none`, `sure`, `unsure`), so that no
+page can say what its figures do not.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from analysis import claims, ladder, tables
-from analysis.pages import pairs
 from analysis.results import Results
 from analysis.rows import Missing, ends_of, need, only
 from analysis.rules.lora import rate_of
 from analysis.rules.table7 import paper_way
-from analysis.words import NONE, plural
+from analysis.words import NONE, between, percent, plain, plural, pointed
+
+Rows = TypeVar("Rows", pd.Series, pd.DataFrame)
 
 SOURCE = "findings.md.jinja"
-MINUS = "\N{MINUS SIGN}"
 MARK = "| "  # of a line of a table: what is claimed, what was seen, where to look
 NAMES = {
     "one": "k1.symmetric.sinkhorn", "two": "k2.symmetric.sinkhorn",  # budgets of the paper's setup
@@ -59,6 +60,7 @@ def environment(results: Results, rows: list[claims.Row]) -> Environment:
     """What sentences are rendered with."""
     made = Environment(undefined=StrictUndefined, autoescape=True)
     made.filters |= {each.__name__: each for each in FILTERS}
+    made.filters |= {"change": percent, "points": pointed}
     made.globals |= {**NAMES, **found(results, rows)}
     return made
 
@@ -96,10 +98,15 @@ def found(results: Results, ledger: list[claims.Row]) -> dict[str, Any]:
         own = [each for each in ledger if each["id"] == name and each["ours"] is not None]
         return pd.Series(need(own)[0])
 
-    return {"rows": rows, "row": row, "claim": claim, **places(results, row),
-            "forecast": partial(foretold, results), "moved": partial(moved, row),
-            "worse_layers": partial(worse_layers, rows), "best_of": partial(best_of, row),
-            "none_purer": partial(none_purer, rows), **pairs.sentences(row)}  # fmt: skip
+    return {
+        "rows": rows,
+        "row": row,
+        "claim": claim,
+        **places(results, row),
+        "forecast": partial(foretold, results),
+        "moved": partial(moved, row),
+        "worse_layers": partial(worse_layers, rows),
+    }
 
 
 def places(results: Results, row: Any) -> dict[str, Any]:
@@ -133,6 +140,10 @@ def places(results: Results, row: Any) -> dict[str, Any]:
             "quality", cell=f"search_sinks-sinks{count}", budget="0.125", against="plays_recipe"),
         "answers": lambda cell, before=1024: value(
             row("chat", cell=cell, before=before), "divergence", 2),
+        "copied": lambda **wanted: row(
+            "induction", **{"cell": "copies", "layer": "all", "ngram": 0} | wanted),
+        "linked": lambda link, cell="copies": row(
+            "affinity", cell=cell, link=link, layer="all", ngram=0),
     }  # fmt: skip
 
 
@@ -148,7 +159,7 @@ def beside_fastest(row: Any, results: Results, method: str, length: int) -> str:
 def foretold(results: Results, budget: str) -> str:
     """What the ladder foretold of 135M parameters, in percent."""
     told, low, high = need(ladder.gap(results, budget)).at(ladder.AHEAD["135M"])
-    return f"{told:.1f}% ({_plain(low, 0)} to {_plain(high, 0)})"
+    return f"{told:.1f}% ({plain(low, 0)} to {plain(high, 0)})"
 
 
 def moved(row: Any, measure: str) -> str:
@@ -165,33 +176,6 @@ def worse_layers(rows: Any) -> str:
     return f"{(own['ours_more'] < 0).sum()} of {len(own)}"
 
 
-def best_of(row: Any, category: str) -> str:
-    """Our purest group of a category beside that of k-means, in two sentences."""
-    ours, other = (row("purest", category=category, by=by) for by in ("groups", "kmeans"))
-    if other["ours_more_low"] > 0:
-        raise ValueError(f"findings: the group of {category} beats that of k-means")
-    return (f"Our purest group of {category} is {value(ours, 'purity', 0)}% {category}. Against "
-            f"that of k-means this is {points(other, 'ours_more')}.")  # fmt: skip
-
-
-def none_purer(rows: Any) -> str:
-    """That no learnt group beats the purest of k-means, in a sentence."""
-    own = rows("purest", by="kmeans")
-    if (own["ours_more_low"] > 0).any():
-        raise ValueError("findings: a group of ours beats that of k-means")
-    return f"For none of {len(own)} parts of speech does our purest group beat that of k-means."
-
-
-def _plain(number: float, digits: int) -> str:
-    text = f"{number:,.{digits}f}"
-    return (text if round(number, digits) else text.removeprefix("-")).replace("-", MINUS)
-
-
-def _ends(row: pd.Series, column: str, digits: int, scale: float) -> str:
-    low, high = sorted(scale * float(row[name]) for name in ends_of(row, column))
-    return f"({_plain(low, digits)} to {_plain(high, digits)})"
-
-
 def _sized(row: pd.Series, column: str, digits: int, ends: bool, sign: int, scale: float,
            unit: str) -> str:  # fmt: skip
     number = sign * scale * float(row[column])
@@ -199,7 +183,7 @@ def _sized(row: pd.Series, column: str, digits: int, ends: bool, sign: int, scal
         raise ValueError(f"findings: {column} of {row.get('cell')} is {scale * row[column]:+.2f}; "
                          "the sentence says the opposite")  # fmt: skip
     text = f"{number:.{digits}f}{unit}"
-    return f"{text} {_ends(row, column, digits, sign * scale)}" if ends else text
+    return f"{text} {between(row, column, digits, sign * scale)}" if ends else text
 
 
 def cost(row: pd.Series, digits: int = 1, ends: bool = False) -> str:
@@ -222,7 +206,7 @@ def level(row: pd.Series) -> str:
     low, high = (row[name] for name in ends_of(row, "points"))
     if not low <= 0 <= high:
         raise ValueError(f"findings: points of {row.get('cell')} are not level")
-    return f"nothing significant {_ends(row, 'points', 1, 1)}"
+    return f"nothing significant {between(row, 'points')}"
 
 
 def none(row: pd.Series, column: str) -> str:
@@ -232,25 +216,14 @@ def none(row: pd.Series, column: str) -> str:
     return "none"
 
 
-def change(row: pd.Series, digits: int = 1) -> str:
-    """A change of perplexity either way, with its interval."""
-    return (f"{100 * row['change']:+.{digits}f}%".replace("-", MINUS)
-            + f" {_ends(row, 'change', digits, 100)}")  # fmt: skip
-
-
-def points(row: pd.Series, column: str = "points") -> str:
-    """A difference of scores either way, with its interval."""
-    return f"{row[column]:+.1f} points".replace("-", MINUS) + f" {_ends(row, column, 1, 1)}"
-
-
 def share(row: pd.Series, column: str = "distant_density", ends: bool = False) -> str:
     """A share in percent."""
-    return f"{100 * row[column]:.0f}%" + (f" {_ends(row, column, 0, 100)}" if ends else "")
+    return f"{100 * row[column]:.0f}%" + (f" {between(row, column, 0, 100)}" if ends else "")
 
 
 def value(row: pd.Series, column: str, digits: int) -> str:
     """A figure as it stands."""
-    return _plain(row[column], digits)
+    return plain(row[column], digits)
 
 
 def times(row: pd.Series) -> str:
@@ -265,6 +238,33 @@ def above(row: pd.Series, other: pd.Series) -> pd.Series:
     return row
 
 
+def below(row: pd.Series, column: str, limit: float) -> pd.Series:
+    """A row of which a figure lies below a limit with its whole interval."""
+    if row[ends_of(row, column)[1]] >= limit:
+        raise ValueError(f"findings: {column} of {row.get('cell')} is not surely below {limit:g}")
+    return row
+
+
+def sure(row: pd.Series, column: str) -> pd.Series:
+    """A row of which a difference lies above zero with its whole interval."""
+    if row[ends_of(row, column)[0]] <= 0:
+        raise ValueError(f"findings: {column} of {row.get('cell')} is not surely above zero")
+    return row
+
+
+def unsure(rows: Rows, column: str) -> Rows:
+    """A row, or several, of which none does."""
+    if np.any(rows[ends_of(rows, column)[0]] > 0):
+        raise ValueError(f"findings: {column} is surely above zero")
+    return rows
+
+
+def rest(row: pd.Series, column: str) -> str:
+    """What a percentage leaves of the whole, with its interval."""
+    left, high, low = (100 - row[name] for name in (column, *ends_of(row, column)))
+    return f"{left:.0f}% ({low:.0f} to {high:.0f})"
+
+
 def costs(rows: pd.DataFrame, digits: int = 1) -> str:
     """Perplexities of which none falls, from the least to the greatest."""
     cost(rows.loc[rows["change"].idxmin()])
@@ -274,9 +274,9 @@ def costs(rows: pd.DataFrame, digits: int = 1) -> str:
 def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: float = 100,
          unit: str = "%") -> str:  # fmt: skip
     """The least and the greatest of several."""
-    low, high = (_plain(scale * float(each), digits) for each in rows[column].agg(["min", "max"]))
+    low, high = (plain(scale * float(each), digits) for each in rows[column].agg(["min", "max"]))
     return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-FILTERS = (above, cost, costs, gain, lost, level, none, change, plural, points, share, value, times,
-           span)  # fmt: skip
+FILTERS = (above, below, between, cost, costs, gain, level, lost, none, plural, rest, share, span,
+           sure, times, unsure, value)  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis import exposure, rivals
-from analysis.answers import ALL_FOUR, ALL_TASKS, SHOWN, tasks
+from analysis import rivals
+from analysis.answers import ALL_FOUR, ALL_TASKS, SHOWN, tasks, within_reach
 from analysis.cells import ROLES
 from analysis.comparisons import MAIN_READING, quality, versus
 from analysis.results import Results
@@ -94,7 +94,7 @@ def question(results: Results) -> str:
 def reached(results: Results) -> str:
     """Points that benchmarks lose over all questions, and over those that a mask reaches: a row a
     window and number of worked examples."""
-    frame = only(exposure.scores(results), texts=ALL_FOUR, experiment=[*ALONE, *PAPERS, *RECIPES])
+    frame = only(within_reach(results), texts=ALL_FOUR, experiment=[*ALONE, *PAPERS, *RECIPES])
     told = []
     for (shots, window), own in need(frame).groupby(["shots", "window"]):
         some, every = (int(own[name].max()) for name in ("reached_questions", "questions"))

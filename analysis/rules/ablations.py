@@ -202,8 +202,7 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results, row["cell"])
     if row["value"] == row["default"]:
-        return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own,
-                       **facts(of_groups(row), results))  # fmt: skip
+        return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own, **facts(of_groups(row), results))
     even = perfect(row)
     ours = {"ours": float(row["points"]) - even,
             **{end: float(row[f"points_{end}"]) - even for end in ("low", "high")}}  # fmt: skip

@@ -14,6 +14,7 @@ from analysis.rows import need, only, row_of
 from analysis.rules.registry import COUNTED, Outcome, Verdict, facts, rule
 from analysis.rules.speed import timing
 from analysis.rules.table7 import GROUPS, hard, paper_way, table7_row
+from analysis.words import plural
 from experiments.settings import Tolerances
 
 HEADS = {"gpt2-124m": 12, "mistral-7b": 32}  # of the models of Table 7
@@ -27,7 +28,7 @@ def timed(results: Results, top_k: int, heads: int | None = None) -> pd.DataFram
     ours = only(frame, method="ours", probe="symmetric").sort_values("length")
     if heads is None:
         return ours
-    own, ours = (only(each[each["device"] != "cpu"], heads=heads).sort_values("length")
+    own, ours = (only(each, device="cuda", heads=heads).sort_values("length")
                  for each in (only(frame, method="paper_k1"), ours))  # fmt: skip
     return own if len(own) else ours
 
@@ -52,8 +53,7 @@ def allowed(percent: float) -> float:
 
 def beyond(results: Results) -> str:
     """How far the paper's two calls pass what their pairs allow, on a GPU, in words."""
-    frame = only(results.speed, method="paper_k1", direction="forward")
-    frame = frame[frame["device"] != "cpu"]
+    frame = only(results.speed, device="cuda", method="paper_k1", direction="forward")
     if frame.empty:
         return ""
     most = float((frame["speedup"] / frame["bound"]).max()) - 1
@@ -119,7 +119,7 @@ def identity(rows: pd.DataFrame, limits: Tolerances) -> bool:
 
 def said(rows: pd.DataFrame) -> str:
     """What was seen of masks of one k, in words."""
-    return (f"{len(rows)} reading{'s' * (len(rows) > 1)}: density {rows['density'].min():.4f}, "
+    return (f"{plural(len(rows), 'reading')}: density {rows['density'].min():.4f}, "
             f"loss a token differs by at most {nats(rows):.2g}")  # fmt: skip
 
 

@@ -4,6 +4,7 @@ needs, and whether distant words that belong together share a group."""
 from __future__ import annotations
 
 from analysis import pairs
+from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, only
 from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule, told
@@ -29,24 +30,15 @@ def left_out(results: Results) -> Outcome:
     return Outcome(told(good, bad, Verdict.REPRODUCED), why, **known, same_setting=True)
 
 
-LINKED = ("an interval of what the link's pairs share beyond chance wholly below zero, or below "
-          "that of other words")  # fmt: skip
-
-
-@rule("ours.affinity.{link}", refuted=LINKED)
-def affine(results: Results, link: str) -> Outcome:
-    """In the recipe."""
-    return _affine(results, "ours", link)
-
-
-@rule("ours.paper_affinity.{link}", refuted=LINKED)
-def paper_affine(results: Results, link: str) -> Outcome:
-    """In the paper's setup."""
-    return _affine(results, "paper", link)
-
-
-def _affine(results: Results, role: str, link: str) -> Outcome:
-    """Beside random pairs, and beside pairs of words that are alike but for what links them."""
+@rule(
+    "ours.affinity.{link}", "ours.paper_affinity.{link}",
+    refuted="an interval of what the link's pairs share beyond chance wholly below zero, or below "
+    "that of other words",
+)  # fmt: skip
+def affine(claim: Claim, results: Results, link: str) -> Outcome:
+    """In the recipe or the paper's setup, beside random pairs, and beside pairs of words that are
+    alike but for what links them."""
+    role = "paper" if claim.id.startswith("ours.paper_affinity") else "ours"
     every = only(pairs.affinity(results), role=role, ngram=0, layer="all")
     row = need(only(every, link=link)).iloc[0]
     other = pairs.PLAIN_LINKS[link]

@@ -45,7 +45,7 @@ class Outcome:
     ours: float | None = None
     low: float | None = None
     high: float | None = None
-    unit: str = ""
+    unit: str | None = None
     n: int | None = None
     evidence: str | None = None
     command: str | None = None
@@ -203,7 +203,7 @@ def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, A
     low, high = ends_of(row, value)
     named = {"ours": value, "low": low, "high": high}
     ends = {end: scale * float(row[name]) for end, name in named.items()}
-    return {**ends, "unit": UNITS.get(value, "")}
+    return {**ends, "unit": UNITS.get(value)}
 
 
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

@@ -14,15 +14,7 @@ import pandas as pd
 
 from analysis import scope
 from analysis.cells import LEARNT_NOTHING, ROLES, labels
-from analysis.comparisons import (
-    PAIRED,
-    SAME,
-    Headline,
-    headline,
-    in_common,
-    quality,
-    versus,
-)
+from analysis.comparisons import PAIRED, SAME, Headline, headline, in_common, quality, versus
 from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rivals import ABOUT, BUDGET, CONTROLS, EQUAL, OURS, against_ours, opponent, rows
@@ -40,6 +32,7 @@ from analysis.rules.registry import (
     told,
 )
 from analysis.rules.table7 import paper_way
+from analysis.words import plural
 from experiments.settings import Tolerances
 
 # The paper's name of a method, and the experiment that stands for it here.
@@ -68,10 +61,8 @@ def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
         verdict, said = Verdict.INCONCLUSIVE, f"{said}, on a model that has gained before"
     keys = row["density"] * row["context"] / 2  # a query, in the mean over a causal mask
     if entry == "table10" and verdict == Verdict.NOT_REPRODUCED and keys > KEYS:
-        verdict, said = (
-            Verdict.INCONCLUSIVE,
-            f"{said}, with {keys:.0f} keys a query in the mean, not {KEYS}",
-        )
+        verdict = Verdict.INCONCLUSIVE
+        said += f", with {keys:.0f} keys a query in the mean, not {KEYS}"
     kept = "all" if row["budget"] == "own" else f"{row['distant_density']:.1%}"
     kept += " of the distant pairs"
     if entry == "table10":
@@ -104,8 +95,7 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     why = f"At {BUDGET} of the distant pairs, against full attention: " + "; ".join(
         f"{ROLES[row['role']]} {changed(row)}" for _, row in first.iterrows())  # fmt: skip
     why += f" (limit {limit:+.0%}); on a model that was adapted, then frozen"
-    return Outcome(verdict, why, **interval(best),
-                   **facts(best, results))  # fmt: skip
+    return Outcome(verdict, why, **interval(best), **facts(best, results))
 
 
 @rule("ours.rivals", refuted="one rival, oracles aside, with no more pairs than ours reads better "
@@ -131,11 +121,10 @@ def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome:
     """LoRA under the mask against as much LoRA under full attention."""
     row = need(row_of(quality(results), role="masked", against="adapted_again", condition="hard",
                       final=True, texts="unseen"))  # fmt: skip
-    limit, seeds = limits.same_ppl, int(row["seeds"])
-    counted = f"{seeds} seed{'s' * (seeds > 1)}"
+    limit = limits.same_ppl
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
-           f"distant pairs; {counted} (limit {limit:+.0%})")  # fmt: skip
+           f"distant pairs; {plural(row['seeds'], 'seed')} (limit {limit:+.0%})")  # fmt: skip
     return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
 
 

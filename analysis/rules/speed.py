@@ -29,9 +29,9 @@ LONG = 65536  # tokens from which our kernels are claimed to be faster
 def timings(results: Results, gpu: bool) -> pd.DataFrame:
     """Forward timings of one group a token on GPUs, or on this machine's CPU, the paper's
     decomposition first; speed-ups with an interval over repetitions."""
-    frame = only(results.speed, k=1, direction="forward", method=METHODS)
-    frame = frame[(frame["device"] != "cpu") == gpu].dropna(subset=["speedup"])
-    frame = with_ends(frame, results.speed)
+    frame = only(results.speed, k=1, direction="forward", method=METHODS,
+                 device="cuda" if gpu else "cpu")  # fmt: skip
+    frame = with_ends(frame.dropna(subset=["speedup"]), results.speed)
     paper = frame["hardware"].astype(str).str.contains(PAPER_GPU)
     rank = frame["method"].map({name: i for i, name in enumerate(METHODS)})
     order = frame.assign(rank=rank, paper=paper)
@@ -106,11 +106,10 @@ def heads_of_table(results: Results, limit: float) -> float:
 def _other_time(results: Results, heads: float) -> str:
     """Full attention of so many heads, at the greatest length timed, beside the paper's at 1M."""
     (seconds,) = (row["seconds"] for row in printed("table6.notes") if row["seconds"] is not None)
-    frame = only(results.speed, method="full", direction="forward", heads=heads)
-    frame = frame[frame["device"] != "cpu"].sort_values("length")
+    frame = only(results.speed, device="cuda", method="full", direction="forward", heads=heads)
     if frame.empty:
         return ""
-    row = frame.iloc[-1]
+    row = frame.sort_values("length").iloc[-1]
     return (f"; their full attention takes {row['median_s']:.1f} s at {int(row['length']):,} "
             f"tokens, the paper's {seconds} s at {MILLION:,}")  # fmt: skip
 
@@ -163,8 +162,8 @@ def crossover(claim: Claim, results: Results) -> Outcome:
 
 def full_at_a_million(results: Results) -> pd.Series:
     """Full attention at 1M tokens on a GPU, most heads first."""
-    frame = only(results.speed, method="full", length=MILLION, direction="forward")
-    return need(frame[frame["device"] != "cpu"]).sort_values("heads").iloc[-1]
+    frame = only(results.speed, device="cuda", method="full", length=MILLION, direction="forward")
+    return need(frame).sort_values("heads").iloc[-1]
 
 
 def _said(row: pd.Series) -> str:
@@ -207,8 +206,7 @@ def above_the_bound(results: Results) -> Outcome:
 
 def forward_times(results: Results) -> pd.DataFrame:
     """Forward timings of attention alone on the GPU that comes first, with intervals."""
-    frame = only(results.speed, direction="forward")
-    frame = need(frame[frame["device"] != "cpu"])
+    frame = need(only(results.speed, device="cuda", direction="forward"))
     return with_ends(only(frame, hardware=frame.iloc[0]["hardware"]), results.speed)
 
 

@@ -96,8 +96,7 @@ def blocks(left: Interval, says: str, limit: float) -> tuple[Verdict, str]:
     return told(blocked == (says == "yes"), True), "blocked" if blocked else "not blocked"
 
 
-def shorter(results: Results, row: pd.Series,
-            measure: str) -> Iterator[tuple[str, int, Interval]]:  # fmt: skip
+def shorter(results: Results, row: pd.Series, measure: str) -> Iterator[tuple[str, int, Interval]]:
     """Shorter trainings of a mitigation: model, steps, and what is left of the movement."""
     every = only(ablations.mitigations(results), weights=True).dropna(subset=measure)
     for _, other in only(every, name=row["name"]).iterrows():
@@ -252,5 +251,4 @@ def beside_losses(results: Results) -> Outcome:
     why = (f"{even['largest']:.0f}% of the tokens in the largest of {even['groups']} groups under "
            f"Sinkhorn, {losses['largest']:.0f}% under losses of entropy and balance, "
            f"{points(row)}, paired by document; {cells[0].model}; {OWN_WEIGHTS}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "points", 1),
-                   **known(row, results, "documents"))  # fmt: skip
+    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results, "documents"))

@@ -58,6 +58,3 @@ def gains(layer: Layer) -> Tensor:
     at = ends[rows].long() - 1
     held = heaviest_first[:, :, rows].gather(-1, at.expand(*weights.shape[:2], -1, -1))
     return held.diff(dim=-1, prepend=torch.zeros_like(held[..., :1])).mean((0, 2)).cpu()
-
-
-METHOD = CalibratedOracle

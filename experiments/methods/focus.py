@@ -240,6 +240,3 @@ def gate_at(step: int, regime: Centroids, final: float) -> dict[str, Any]:
         hard_from=1.0 if regime.hard_from is None else regime.hard_from,
         top_ks=regime.hard_top_ks,
     ))  # fmt: skip
-
-
-METHOD = Focus

@@ -35,6 +35,3 @@ class FullAttention(Method):
 
         with focus.mode(model, "full") if routed else nullcontext(), watched(model) as last:
             yield lambda: counted(last())
-
-
-METHOD = FullAttention

@@ -75,6 +75,3 @@ def heavy_alone(router: Router, args: Any, found: Memberships) -> Memberships:
     query = found.query.clone()
     query[..., :-1] = False
     return Memberships(query, found.of_keys)
-
-
-METHOD = HeavyWindow

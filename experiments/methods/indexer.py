@@ -60,6 +60,3 @@ class Indexer(Learned):
     def kept(self, layer: Layer, budget: float) -> Tensor:
         """(B, 1, M, T) bool."""
         return heaviest(layer, self.scores(layer), layer.quotas(budget))
-
-
-METHOD = Indexer

@@ -116,6 +116,3 @@ class MagicPig(Choosing):
             codes = [((x @ plane.T > 0).float() @ powers).to(torch.int16) for x in (query, key)]
             agree += codes[0].unsqueeze(-1) == codes[1].unsqueeze(-2)
             yield agree
-
-
-METHOD = MagicPig

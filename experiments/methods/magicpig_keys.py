@@ -74,6 +74,3 @@ def chance(layer: Layer) -> Tensor:
     key = torch.arange(layer.key.shape[2], device=layer.key.device)
     mixed = (layer.rows[:, None] * 73856093) ^ (key * 19349663) ^ (layer.index * 83492791)
     return mixed * 2654435761 % 1000003
-
-
-METHOD = MagicPigOfKeys

@@ -20,6 +20,3 @@ class Moba(Choosing):
         means = in_blocks(layer.keys, self.settings.block).mean(3)
         scores = layer.query.float() @ means.transpose(-1, -2)
         return best_blocks(layer, scores, budget, self.settings.block)
-
-
-METHOD = Moba

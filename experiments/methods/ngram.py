@@ -11,6 +11,3 @@ class Ngram(Window):
 
     name = "ngram"
     takes = "nothing"
-
-
-METHOD = Ngram

@@ -20,6 +20,3 @@ class OracleHeads(Choosing):
     def kept(self, layer: Layer, budget: float) -> Tensor:
         """(B, H, M, T) bool."""
         return heaviest(layer, layer.logits(), layer.quotas(budget))  # softmax keeps their order
-
-
-METHOD = OracleHeads

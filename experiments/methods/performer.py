@@ -80,6 +80,3 @@ def by_features(query: Tensor, key: Tensor, value: Tensor, scale: float, drawn: 
     weights = (rows @ columns.transpose(-1, -2)).masked_fill_(future, 0.0)
     weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     return (weights @ for_query_heads(value, heads).float()).to(query.dtype)
-
-
-METHOD = Performer

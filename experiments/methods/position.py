@@ -37,6 +37,3 @@ def _kept(tokens: int, window: int, sinks: int, groups: int) -> int:
     """Distant pairs whose distance is a multiple of the number of groups."""
     first = -(-window // groups) * groups
     return sum(max(0, tokens - sinks - far) for far in range(first, tokens, groups))
-
-
-METHOD = Position

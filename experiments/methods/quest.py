@@ -27,6 +27,3 @@ class Quest(Choosing):
         # The greater of q * lowest and q * highest, in each channel.
         bound = query.clamp(min=0) @ highest + query.clamp(max=0) @ lowest
         return best_blocks(layer, bound, budget, self.settings.block)
-
-
-METHOD = Quest

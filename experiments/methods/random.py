@@ -143,6 +143,3 @@ def kept(model: PreTrainedModel, windows: list[Tensor]) -> float:
             counts += focus.pair_counts(model).values()
     pairs = PairCounts.total(counts)
     return pairs.distant_density if pairs.distant else 1.0
-
-
-METHOD = Random

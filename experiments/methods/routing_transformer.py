@@ -108,6 +108,3 @@ def same_cluster(layer: Layer, query: Tensor, key: Tensor, means: Tensor) -> Ten
     (B, H, T, D), means (H, K, D)."""
     own, keys = ((x @ means.transpose(1, 2)).argmax(-1) for x in (query, key))
     return (own.unsqueeze(-1) == keys.unsqueeze(-2)) & layer.distant | layer.near
-
-
-METHOD = RoutingTransformer

@@ -65,6 +65,3 @@ class Seer(Learned):
     def kept(self, layer: Layer, budget: float) -> Tensor:
         """(B, H, M, T) bool."""
         return best_blocks(layer, self.scores(layer), budget, self.settings.block)
-
-
-METHOD = Seer

@@ -54,6 +54,3 @@ class SparQ(Choosing):
         position = torch.arange(layer.key.shape[2], device=query.device)
         logits = (part / sizes.clamp(min=1e-9).sqrt()) @ layer.keys.transpose(-1, -2) * layer.scale
         return logits.masked_fill_(position > layer.rows[:, None], -torch.inf).softmax(-1)
-
-
-METHOD = SparQ

@@ -129,6 +129,3 @@ def shares(routers: Mapping[int, Router], config: FocusConfig, budget: Any) -> d
         searched[index] = groups.double() / config.num_groups + config.heavy_hitters
     mean = torch.cat(list(searched.values())).mean()
     return {index: (budget * each / mean).clamp(max=1.0) for index, each in searched.items()}
-
-
-METHOD = SparQGroups

@@ -29,6 +29,3 @@ class SparQOfKeys(OfKeys, SparQ):
         """(B, H, M, T) bool."""
         self._last = self._weights(layer)
         return heaviest(layer, self._last, layer.room(self.settings.keys))
-
-
-METHOD = SparQOfKeys

@@ -61,6 +61,3 @@ def _kept(ids: Tensor, groups: int, window: int, sinks: int) -> int:
     keys[:, :sinks] = 0
     # Keys of each group that have left the window, at the queries that they have left.
     return int((keys.cumsum(1)[:, :-window] * own[:, window:]).sum())
-
-
-METHOD = Token

@@ -53,6 +53,3 @@ def beyond(tokens: int, window: int, sinks: int) -> int:
     """Causal pairs that neither the window nor the sinks hold."""
     last = max(0, tokens - window - sinks)  # of the last query; one less for each before it
     return last * (last + 1) // 2
-
-
-METHOD = Window

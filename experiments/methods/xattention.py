@@ -52,6 +52,3 @@ class XAttention(Choosing):
 def strides(x: Tensor, block: int, stride: int) -> Tensor:
     """(B, H, G, stride, D) of (B, H, T, D): positions side by side, zeros up to a whole block."""
     return pad(x, (0, 0, 0, -x.shape[2] % block)).unflatten(2, (-1, stride))
-
-
-METHOD = XAttention

@@ -135,6 +135,3 @@ def routed_by(model: nn.Module, ids: Tensor) -> Iterator[None]:
         for router in found:
             hooks.enter_context(router.register_forward_pre_hook(give))
         yield
-
-
-REGIME = Centroids

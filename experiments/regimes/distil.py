@@ -57,6 +57,3 @@ class Distil(Regime):
         tensors = {name: tensor.float() for name, tensor in load_file(folder / FILE).items()}
         getattr(model, SELECTORS).load_state_dict(tensors)
         return model
-
-
-REGIME = Distil

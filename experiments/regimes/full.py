@@ -51,6 +51,3 @@ class Full(Regime):
             for name, parameter in own.items():
                 parameter.copy_(found[name])
         return model
-
-
-REGIME = Full

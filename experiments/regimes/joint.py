@@ -172,6 +172,3 @@ def rank(points: Tensor) -> float:
     """Dimensions that points (N, R) fill: the participation ratio of their covariance."""
     spectrum = torch.linalg.svdvals(points - points.mean(0)).square()
     return float(spectrum.sum().square() / spectrum.square().sum().clamp(min=1e-30))
-
-
-REGIME = Joint

@@ -113,6 +113,3 @@ def plain(config: LoraConfig) -> dict[str, Any]:
 def lora_layers(model: nn.Module) -> list[Any]:
     """The layers that peft has wrapped."""
     return [each for each in model.modules() if isinstance(each, LoraLayer)]
-
-
-REGIME = Lora

@@ -22,6 +22,3 @@ class Scratch(Full):
             for own, drawn in zip(model.parameters(), new.parameters(), strict=True):
                 own.copy_(drawn.to(device))
         return model
-
-
-REGIME = Scratch

@@ -10,6 +10,3 @@ class ScratchJoint(Joint):
     """As ``joint``, from the weights that ``scratch`` draws with the same seed."""
 
     original = Scratch.original
-
-
-REGIME = ScratchJoint

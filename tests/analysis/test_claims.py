@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 
 import pytest
 
@@ -48,11 +49,15 @@ def test_files_hold_the_same_rows(results, limits):
     write_pretrained(results.root)
     write_paper(results.root, {1: 1.0})
     rows = claims.build(results, limits)
-    csv_path, md_path = claims.write(rows, results.base)
+    csv_path, json_path, md_path = claims.write(rows, results.base)
+    kept = json.loads(json_path.read_text())
+    assert kept == rows
+    assert "" not in {value for row in kept for value in row.values()}
+    assert len(json_path.read_text().splitlines()) == len(rows) + 2
     with csv_path.open(newline="") as handle:
-        kept = list(csv.DictReader(handle))
-    wanted = [{name: "" if v is None else str(v) for name, v in row.items()} for row in rows]
-    assert kept == wanted
+        columns = list(csv.DictReader(handle))
+    assert columns == [{name: "" if v is None else str(v) for name, v in row.items()}
+                       for row in kept]  # fmt: skip
     text = md_path.read_text()
     assert all(f"`{entry['id']}`" in text for entry in rows)
     assert claims.totals(rows)[rules.Verdict.INCONCLUSIVE] > 0

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis import exposure
-from analysis.answers import ALL_FOUR, FOUR
+from analysis.answers import ALL_FOUR, FEWEST, FOUR, within_reach
 from analysis.pages import rivals
 from analysis.results import Results
 from analysis.rows import Missing
@@ -38,7 +37,7 @@ def write(results: Results, block: str, reached: int, wrong: int, *, shots: int 
 
 def test_a_loss_over_all_questions_is_diluted_by_those_out_of_reach(results):
     own = write(results, "answers_window", 20, 4, **WINDOW, window=16)
-    row = exposure.scores(own).iloc[0]
+    row = within_reach(own).iloc[0]
     assert (row["questions"], row["reached_questions"]) == (40, 20)
     assert (row["points"], row["reached_points"]) == (pytest.approx(-10), pytest.approx(-20))
     assert row["reached_low"] < -20 < row["reached_high"] < 0
@@ -46,10 +45,10 @@ def test_a_loss_over_all_questions_is_diluted_by_those_out_of_reach(results):
     assert (row["reached_score"], row["reached_base_score"]) == (80, 100)
 
 
-@pytest.mark.parametrize("reached", [0, 1, exposure.FEWEST - 1])
+@pytest.mark.parametrize("reached", [0, 1, FEWEST - 1])
 def test_a_few_questions_have_no_interval(results, reached):
     own = write(results, "answers_window", reached, reached, **WINDOW, window=16)
-    row = exposure.scores(own).iloc[0]
+    row = within_reach(own).iloc[0]
     assert row["reached_questions"] == row["reached_changed"] == reached
     assert row["low"] == row["low"]
     assert row["reached_low"] != row["reached_low"]  # not a number
@@ -57,13 +56,13 @@ def test_a_few_questions_have_no_interval(results, reached):
 
 def test_what_changes_out_of_reach_is_counted(results):
     own = write(results, "answers_window", 20, 25, **WINDOW, window=16)
-    row = exposure.scores(own).iloc[0]
+    row = within_reach(own).iloc[0]
     assert (row["reached_changed"], row["unreached_changed"]) == (20, 5)
 
 
 def test_only_what_a_window_bounds_has_a_reach(results):
     own = write(results, "answers_performer", 20, 4, name="performer", window=16)
-    assert exposure.scores(own).empty
+    assert within_reach(own).empty
 
 
 def test_both_masks_stand_in_one_table(results):
@@ -72,7 +71,7 @@ def test_both_masks_stand_in_one_table(results):
     write(results, "answers_window", 20, 4, tasks=FOUR, **WINDOW, window=16)
     write(results, "answers_paper_window", 20, 0, tasks=FOUR, **PAPER, window=16)
     own = write(results, "answers_ours_window", 20, 0, tasks=FOUR, **PAPER, window=16)
-    assert set(exposure.scores(own)["texts"]) == {*FOUR, ALL_FOUR}
+    assert set(within_reach(own)["texts"]) == {*FOUR, ALL_FOUR}
     (line,) = rivals.reached(own).splitlines()[2:]
     start = "| none | 16 | 80 of 160 | \N{MINUS SIGN}10.0 ("
     assert line.startswith(start)

@@ -15,20 +15,16 @@ OURS: dict[str, Any] = {"method": RECIPE, "regime": ROUTERS, "cell": "copies"}
 
 def test_what_is_left_out_is_said_with_its_chance(results):
     write_induction(results.root, 0.35, 0.5, **OURS)
-    asked = findings.found(results, [])
-    assert "leave out 64% (6" in asked["left_out"]()
-    assert "by chance it would be 80%" in asked["left_out"]()
-    assert "costs 0.5 nats (0.5 to 0.5) more than the other half" in asked["half_dearer"]()
+    (line,) = (each for each in findings.page(results, []).split("\n") if "leave out" in each)
+    assert "leave out 64% (6" in line
+    assert "by chance it would be 80%" in line
 
 
-@pytest.mark.parametrize(
-    ("found", "dearer", "sentence"),
-    [(0.6, 0.5, "left_out"), (0.1, 0.5, "left_out"), (0.35, -0.5, "half_dearer")],
-)
-def test_figures_that_say_the_opposite_are_refused(results, found, dearer, sentence):
+@pytest.mark.parametrize(("found", "dearer"), [(0.6, 0.5), (0.1, 0.5), (0.35, -0.5)])
+def test_figures_that_say_the_opposite_are_refused(results, found, dearer):
     write_induction(results.root, found, dearer, **OURS)
     with pytest.raises(ValueError, match=r"^findings: "):
-        findings.found(results, [])[sentence]()
+        findings.page(results, [])
 
 
 def test_a_link_is_the_recipes_without_n_gram_keys(results):

@@ -214,8 +214,6 @@ CASES: dict[str, list[tuple[str, Writer, str, Writer]]] = {
         ("ours.affinity.name", linked(name=0.4, word=0.3), REPRODUCED, linked(name=0.2, word=0.3)),
         ("ours.affinity.time", linked(time=0.4, words=0.2), REPRODUCED,
          linked(time=0.05, words=0.02)),
-    ],
-    "paper_affine": [
         ("ours.paper_affinity.name", paper_linked(name=0.4, word=0.3), REPRODUCED,
          paper_linked(name=0.2, word=0.3)),
     ],
