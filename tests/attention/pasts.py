@@ -105,4 +105,14 @@ class Case:
 
 STEPS = [24] + [1] * 36
 CHUNKS = [20, 1, 1, 17, 1, 20]
-GRID = list(itertools.product((1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))))
+GRID = [
+    Rule(window, sinks, limit, *groups)
+    for window, sinks, limit, groups in itertools.product(
+        (1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))
+    )
+]
+# Of the grid so many that every two settings meet once: for layouts, on which no rule depends.
+PAIRS = [
+    Rule(1, 0, None, 4, 1, 1), Rule(9, 3, 20, 4, 1, 1), Rule(1, 3, 20, 4, 2, 2),
+    Rule(9, 0, None, 4, 2, 2), Rule(9, 0, 20, 5, 2, 1), Rule(1, 3, None, 5, 2, 1),
+]  # fmt: skip
