@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers import (
-    DynamicCache,
-    PreTrainedModel,
-)
+from transformers import DynamicCache, PreTrainedModel
 
 import focus
 from focus import FocusConfig
@@ -15,6 +12,7 @@ from tests.models import tiny
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
 TOLERANCE = 3e-6
+NGRAMS = {"ngram": 2, "ngram_keys": 3}
 
 
 def attached(name: str, **changes: object) -> PreTrainedModel:
