@@ -55,20 +55,10 @@ SETTINGS = [
     {"routers": "key_head"},
     {"probe": "multi_probe", "top_k": 2, "sinks": 0},
     {"top_k": 2, "routers": "key_head"},
-    {
-        "top_k": 2,
-        "probe": "multi_probe",
-        "routers": "query_head",
-    },
+    {"top_k": 2, "probe": "multi_probe", "routers": "query_head"},
     {"balance": "softmax", "routers": "key_head", "window": 1},
     {"ngram": 3, "ngram_keys": 3},
-    {
-        "ngram": 2,
-        "ngram_keys": 5,
-        "top_k": 2,
-        "probe": "multi_probe",
-        "routers": "query_head",
-    },
+    {"ngram": 2, "ngram_keys": 5, "top_k": 2, "probe": "multi_probe", "routers": "query_head"},
     {"heavy_hitters": 0.1},
     {"heavy_hitters": 0.1, "top_k": 2, "ngram": 2, "probe": "multi_probe", "routers": "query_head"},
 ]
