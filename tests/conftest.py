@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 def two_threads() -> None:
     """Two threads in all, as on the machine that the results come from."""
     torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
+
+
+@pytest.fixture
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture

@@ -153,3 +153,14 @@ def token_ids(batch: int, tokens: int, seed: int = 0) -> torch.Tensor:
     """Random token ids (B, T)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (batch, tokens), generator=generator)
+
+
+def texts() -> list[torch.Tensor]:
+    """Two that are long enough to calibrate on."""
+    return [token_ids(2, 560), token_ids(1, 600)]
+
+
+@torch.no_grad()
+def logits(model: torch.nn.Module, ids: torch.Tensor, **kwargs: object) -> torch.Tensor:
+    """Of the whole text at once, without a cache."""
+    return model(ids, use_cache=False, **kwargs).logits

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers import (
-    DynamicCache,
-    PreTrainedModel,
-)
+from transformers import DynamicCache, PreTrainedModel
 
 import focus
 from focus import FocusConfig
@@ -15,6 +12,7 @@ from tests.models import tiny
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
 TOLERANCE = 3e-6
+NGRAMS = {"ngram": 2, "ngram_keys": 3}
 
 
 def attached(name: str, **changes: object) -> PreTrainedModel:
@@ -57,20 +55,10 @@ SETTINGS = [
     {"routers": "key_head"},
     {"probe": "multi_probe", "top_k": 2, "sinks": 0},
     {"top_k": 2, "routers": "key_head"},
-    {
-        "top_k": 2,
-        "probe": "multi_probe",
-        "routers": "query_head",
-    },
+    {"top_k": 2, "probe": "multi_probe", "routers": "query_head"},
     {"balance": "softmax", "routers": "key_head", "window": 1},
     {"ngram": 3, "ngram_keys": 3},
-    {
-        "ngram": 2,
-        "ngram_keys": 5,
-        "top_k": 2,
-        "probe": "multi_probe",
-        "routers": "query_head",
-    },
+    {"ngram": 2, "ngram_keys": 5, "top_k": 2, "probe": "multi_probe", "routers": "query_head"},
     {"heavy_hitters": 0.1},
     {"heavy_hitters": 0.1, "top_k": 2, "ngram": 2, "probe": "multi_probe", "routers": "query_head"},
 ]

@@ -15,14 +15,10 @@ from focus.allocation import shared_out, weighed
 from focus.attention import decode, route
 from focus.observed import reach_of, weights_of
 from focus.state import attached
-from tests.models import build, tiny, token_ids
+from tests.models import build, texts, tiny, token_ids
 
 CONFIG = focus.FocusConfig(num_groups=6, top_k=2, window=16, sinks=2, probe="multi_probe",
                            routers="query_head")  # fmt: skip
-
-
-def texts() -> list[Tensor]:
-    return [token_ids(2, 560), token_ids(1, 600)]
 
 
 @pytest.fixture
@@ -118,7 +114,7 @@ def test_the_compiled_routing_agrees(shared: PreTrainedModel, monkeypatch) -> No
         assert (each.query == groups[index]).float().mean() > 0.999
 
 
-@pytest.mark.parametrize("backend", ["auto", "stripes", "dense"])
+@pytest.mark.parametrize("backend", ["auto", "stripes"])
 def test_backends_agree(shared: PreTrainedModel, backend: str) -> None:
     ids = token_ids(2, 200)
     with torch.no_grad():

@@ -13,11 +13,10 @@ from torch import nn
 from transformers import DynamicCache
 
 import focus
-from focus import FocusConfig, masks
+from focus import masks
 from focus.routing import Router
 from tests.models import tiny, token_ids
-
-CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
+from tests.stepping import CONFIG
 
 
 def routers(model: nn.Module) -> list[Router]:

@@ -13,14 +13,10 @@ import focus
 from focus.heavy import received, threshold
 from focus.named import state_of
 from focus.state import attached
-from tests.models import tiny, token_ids
+from tests.models import texts, tiny, token_ids
 
 CONFIG = focus.FocusConfig(num_groups=4, window=16, sinks=2)
 SHARE = 0.05
-
-
-def texts() -> list[Tensor]:
-    return [token_ids(2, 560), token_ids(1, 600)]
 
 
 @pytest.fixture

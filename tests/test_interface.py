@@ -8,9 +8,9 @@ import focus
 from focus import FocusConfig
 from focus.masks import refuse_four_dimensions
 from tests.attention.cases import needs_kernel
-from tests.models import ARCHITECTURES, tiny, token_ids
+from tests.models import ARCHITECTURES, logits, tiny, token_ids
+from tests.stepping import CONFIG
 
-CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
 # GPT-2 takes absolute positions, so left padding moves its tokens even in the pretrained model.
 RELATIVE = [name for name in ARCHITECTURES if name != "tiny-gpt2"]
 
@@ -18,11 +18,6 @@ RELATIVE = [name for name in ARCHITECTURES if name != "tiny-gpt2"]
 @pytest.fixture(params=ARCHITECTURES)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-def logits(model: torch.nn.Module, ids: torch.Tensor, **kwargs: object) -> torch.Tensor:
-    with torch.no_grad():
-        return model(ids, use_cache=False, **kwargs).logits
 
 
 @pytest.mark.parametrize("changes", [{"num_groups": 1}, {"top_k": 3}, {"window": 90}])

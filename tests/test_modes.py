@@ -12,15 +12,8 @@ import pytest
 import torch
 
 import focus
-from focus import FocusConfig
-from tests.models import tiny, token_ids
-
-CONFIG = FocusConfig(num_groups=4, top_k=1, window=16, sinks=2)
-
-
-def logits(model: torch.nn.Module, ids: torch.Tensor, **kwargs: object) -> torch.Tensor:
-    with torch.no_grad():
-        return model(ids, use_cache=False, **kwargs).logits
+from tests.models import logits, tiny, token_ids
+from tests.stepping import CONFIG
 
 
 def test_a_training_step_in_evaluation_mode_is_told() -> None:

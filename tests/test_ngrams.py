@@ -13,15 +13,9 @@ import focus
 from focus import FocusConfig
 from focus.ngrams import NgramIndex, keys_after_ngrams, ranks_by_sorting
 from tests.models import tiny, token_ids
-from tests.test_generation import (  # noqa: F401 - a fixture
-    TOLERANCE,
-    attached,
-    forced,
-    in_steps,
-    no_grad,
-)
+from tests.stepping import NGRAMS, TOLERANCE, attached, forced, in_steps
 
-NGRAMS = {"ngram": 2, "ngram_keys": 3}
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 def repeating(batch: int = 2, tokens: int = 80) -> torch.Tensor:
@@ -71,7 +65,6 @@ def test_the_last_tokens_find_what_they_find_among_all(queries: int) -> None:
         assert torch.equal(own, whole[:, tokens - queries : tokens])
 
 
-@torch.no_grad()
 def test_groups_stay_as_they_are() -> None:
     model, ids = attached("tiny-llama"), repeating(1)
     model(ids)
@@ -88,7 +81,6 @@ def test_groups_stay_as_they_are() -> None:
             assert counts[:3] == without[:3]
 
 
-@torch.no_grad()
 def test_a_copied_passage_is_seen_again() -> None:
     """Each of its tokens but the first meets the one that came next in the passage."""
     model = focus.attach(tiny("tiny-llama"), FocusConfig(num_groups=40, window=4, sinks=0), seed=0)
@@ -105,60 +97,12 @@ def test_a_copied_passage_is_seen_again() -> None:
             assert found is None
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("backend", ["auto", "stripes"])
 def test_fast_paths_are_the_definition(backend: str) -> None:
     model, ids = attached("tiny-llama", routers="key_head", **NGRAMS), repeating()
     expected = forced(model, ids)
     with focus.mode(model, "hard", backend=backend):
         assert torch.allclose(model(ids, use_cache=False).logits, expected, atol=TOLERANCE)
-
-
-@torch.no_grad()
-def test_a_suffix_changes_nothing_before_it() -> None:
-    model, ids = attached("tiny-llama", **NGRAMS), repeating(1)
-    other = ids.clone()
-    other[:, 50:] = 9
-    logits, found = [], []
-    for each in (ids, other):
-        logits.append(forced(model, each)[:, :50])
-        found.append(model.focus_state.last.further[:, :50])
-    assert torch.equal(*logits)
-    assert torch.equal(*found)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"do_sample": False},
-        {"do_sample": False, "num_beams": 3, "num_return_sequences": 2},
-        {"do_sample": False, "prefill_chunk_size": 17},
-        {"do_sample": False, "prompt_lookup_num_tokens": 4},
-    ],
-    ids=["greedy", "beams", "chunked-prefill", "prompt-lookup"],
-)
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gemma2"])
-def test_generation_is_the_same_without_a_cache(name: str, options: dict) -> None:
-    model, ids = attached(name, **NGRAMS), repeating(1, 120)
-    options = {**options, "max_new_tokens": 20, "min_new_tokens": 20}
-    plain = {k: v for k, v in options.items() if k not in ("prefill_chunk_size",
-                                                           "prompt_lookup_num_tokens")}  # fmt: skip
-    out = model.generate(ids, **options)
-    assert torch.equal(out, model.generate(ids, use_cache=False, **plain))
-
-
-def test_left_padded_batches() -> None:
-    model, ids = attached("tiny-llama", **NGRAMS), repeating(3)
-    mask = torch.ones(3, 80, dtype=torch.long)
-    mask[0, :23], mask[1, :5] = 0, 0
-    positions = (mask.cumsum(1) - 1).clamp_min(0)
-    expected = forced(model, ids, attention_mask=mask, position_ids=positions)
-    for chunks in ([50] + [1] * 30, [10, 40, 1, 1, 28]):
-        out = in_steps(model, ids, chunks, mask)
-        assert torch.allclose(out[mask.bool()], expected[mask.bool()], atol=TOLERANCE)
-    options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
-    out = model.generate(ids, attention_mask=mask, **options)
-    assert torch.equal(out[:1, 23:], model.generate(ids[:1, 23:], **options))
 
 
 def test_ids_may_be_of_any_integer_type() -> None:
@@ -169,20 +113,6 @@ def test_ids_may_be_of_any_integer_type() -> None:
         one, other = (model(each[:, :tokens], attention_mask=mask[:, :tokens]).logits
                       for each in (ids, ids.int()))  # fmt: skip
         assert torch.equal(one, other)
-
-
-def test_crop_repeat_and_select() -> None:
-    model, ids = attached("tiny-llama", **NGRAMS), repeating()
-    cache = DynamicCache(config=model.config)
-    cache.activate_past_recording()
-    in_steps(model, ids, [40, *[1] * 10], cache=cache)
-    cache.crop(-17)
-    cache.batch_repeat_interleave(2)
-    cache.batch_select_indices(torch.tensor([3, 0, 1]))
-    cache.reorder_cache(torch.tensor([0, 2, 1]))
-    rows = torch.tensor([1, 0, 0])
-    out = in_steps(model, ids[rows], [1, 1, 20, 1], cache=cache)
-    assert torch.allclose(out, forced(model, ids)[rows, 33:56], atol=TOLERANCE)
 
 
 def test_a_cache_goes_on_with_the_same_ngrams() -> None:
@@ -300,7 +230,6 @@ def test_nonsense_is_refused(changes: dict, message: str) -> None:
         FocusConfig(**changes)
 
 
-@torch.no_grad()
 def test_a_deep_copy_looks_at_its_own_ids() -> None:
     model, ids = attached("tiny-llama", **NGRAMS), repeating()
     expected = forced(model, ids)

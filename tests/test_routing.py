@@ -1,6 +1,3 @@
-from collections.abc import Iterator
-from contextlib import nullcontext
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,15 +5,7 @@ from hypothesis import strategies as st
 
 from focus import FocusConfig, Router
 from focus.balance import balance_statistics, sinkhorn_potentials
-from focus.groups import (
-    Memberships,
-    assignments_of,
-    memberships_of,
-    of_queries,
-    top_k_groups,
-    with_heavy,
-)
-from tests.attention.rehearsal import routed_by_triton
+from focus.groups import assignments_of, memberships_of, top_k_groups
 
 HIDDEN, TOKENS = 24, 96
 
@@ -180,27 +169,6 @@ def test_top_k_takes_exactly_k_even_in_ties(groups: int, top_k: int, seed: int) 
     assert bool((scores.masked_fill(~taken, 9).amin(-1) >= left).all())
 
 
-@pytest.fixture(params=[nullcontext, routed_by_triton], ids=["native", "triton"])
-def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The compiled call for CPU, or Triton's by its interpreter."""
-    if request.param is routed_by_triton:
-        pytest.importorskip("triton", reason="Triton is not installed")
-    with request.param():
-        yield
-
-
-def test_triton_takes_groups_as_they_are_allocated() -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    config = FocusConfig(num_groups=5, top_k=2, routers="query_head", probe="multi_probe")
-    layer, states = Router(config, HIDDEN, 2, 6), hidden(2, 70)
-    layer.take(taken_at=torch.tensor([[1.0, k, 3, 4, 5] for k in (1, 2, 2, 1, 3, 2)]))
-    config = config.replace(allocated=True)
-    wanted = memberships_of(layer(states), config, layer.taken_at)
-    assert len(wanted.query.sum(-1).unique()) > 1
-    with routed_by_triton():
-        assert torch.equal(layer(states, mask=config).query, wanted.query)
-
-
 def test_memberships_by_probe() -> None:
     symmetric = memberships_of(router()(hidden()), FocusConfig(num_groups=4, top_k=2))
     assert symmetric.key is None
@@ -245,57 +213,6 @@ def test_query_heads_of_their_own_are_not_balanced() -> None:
     scores, causal = layer.scores(hidden()) / 0.1, layer(hidden(), balance="causal")
     assert torch.allclose(scores[:, :-1], causal[:, :-1])
     assert not torch.allclose(scores[:, -1], causal[:, -1])
-
-
-@pytest.mark.parametrize("routers", ["layer", "key_head", "query_head", "paper"])
-@pytest.mark.parametrize(
-    ("top_k", "probe", "balance"),
-    [
-        (1, "symmetric", "causal"),
-        (3, "symmetric", "causal"),
-        (2, "multi_probe", "causal"),
-        (2, "multi_probe", "softmax"),
-    ],
-)
-@pytest.mark.parametrize("tokens", [1, 5, 70])
-@pytest.mark.parametrize("heavy", [0.0, 0.1])
-@pytest.mark.usefixtures("compiled")
-def test_compiled_memberships_are_those_of_the_logits(
-    routers: str, top_k: int, probe: str, balance: str, tokens: int, heavy: float
-) -> None:
-    config = FocusConfig(num_groups=7, top_k=top_k, probe=probe, routers=routers, balance=balance,
-                         heavy_hitters=heavy)  # type: ignore[arg-type]  # fmt: skip
-    draw = torch.Generator().manual_seed(0)
-    layer = Router(config, HIDDEN, 2, 6, draw)
-    layer.potentials.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.2)
-    states = hidden(3, tokens)
-    found, wanted = layer(states, mask=config), memberships_of(layer(states), config)
-    if heavy:
-        heads = layer.centroids.shape[1]
-        layer.take(heavy_weight=torch.randn(heads, HIDDEN, generator=draw),
-                   heavy_bias=torch.full((heads,), -1.0))  # fmt: skip
-        found, flags = layer(states, mask=config), layer.heavy(states)
-        assert not flags.all()
-        assert flags.any()
-        wanted = Memberships(*with_heavy(wanted.query, wanted.of_keys, flags))
-    assert torch.equal(found.query, wanted.query)
-    assert torch.equal(found.of_keys, wanted.of_keys)
-    assert (found.key is None) == (wanted.key is None)
-
-
-@pytest.mark.parametrize("routers", ["layer", "query_head", "paper"])
-def test_groups_of_bfloat16_states_differ_where_two_are_alike_alone(routers: str) -> None:
-    config = FocusConfig(num_groups=7, top_k=2, routers=routers)  # type: ignore[arg-type]
-    layer = Router(config, 64, 2, 6, torch.Generator().manual_seed(0))  # on AMX, where there is any
-    states = torch.randn(3, 500, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
-    logits = layer(states.double(), balance="causal")
-    found, exact = layer(states, mask=config), memberships_of(logits, config)
-    best = logits.sort(-1, descending=True).values * config.temperature
-    clear = (best[..., 1] - best[..., 2] > 1e-5).unsqueeze(-1)
-    assert clear.float().mean() > 0.99
-    queries = of_queries(clear)
-    assert torch.equal(found.query & queries, exact.query & queries)
-    assert torch.equal(found.of_keys & clear[:, -1], exact.of_keys & clear[:, -1])
 
 
 def test_scores_are_float32_or_wider_under_any_cast() -> None:

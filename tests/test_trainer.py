@@ -17,7 +17,7 @@ from focus.call import KEYWORD
 from focus.named import state_of
 from focus.state import attached
 from focus.trainer import FocusCallback
-from tests.models import build, token_ids
+from tests.models import build, logits, token_ids
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=8)
 
@@ -249,8 +249,9 @@ def test_a_training_that_failed_leaves_nothing_to_the_next(
             model(token_ids(1, 24))
     assert [seen[0] for seen in watch.seen] == ["full", "hard"]
     assert watch.training == [config, config]
-    found = logits(model.eval())
-    assert torch.equal(found, logits(model))  # the first pass outside of any mode, too, is hard
+    ids = token_ids(1, 24)
+    found = logits(model.eval(), ids)
+    assert torch.equal(found, logits(model, ids))  # the first outside of any mode, too, is hard
     again = Watch(model)
     trainer_of(model, tmp_path, FocusCallback(focus.recipe_schedule), **options).train()
     wanted = [focus.recipe_schedule(step, 4)["temperature"] for step in range(4)]
@@ -263,12 +264,6 @@ def test_a_mode_around_training_is_refused(tmp_path: Path) -> None:
     trainer = trainer_of(model, tmp_path, FocusCallback(), eval_strategy="no")
     with focus.mode(model, "soft"), pytest.raises(ValueError, match=r"^focus\.mode: is entered"):
         trainer.train()
-
-
-def logits(model: PreTrainedModel) -> torch.Tensor:
-    with torch.no_grad():
-        found: torch.Tensor = model(token_ids(1, 24), use_cache=False).logits
-        return found
 
 
 def test_other_settings_of_training(tmp_path: Path) -> None:

@@ -55,20 +55,21 @@ class Case:
             named = (place * (torch.arange(tokens)[:, None] + 1)).long()
             self.extra = distinct(named, 1, 0, self.real)  # earlier tokens, each once
 
-    def kept(self) -> Tensor:
+    def kept(self, rows: slice = slice(None)) -> Tensor:
         query, key = self.query_groups, self.key_groups
         if self.real is not None:
             own = self.real[:, None, :, None]
             query, key = query & own, key & own
-        kept = pairs_kept(query, key, self.rule.window, self.rule.sinks, self.real, self.extra)
+        window, sinks = self.rule.window, self.rule.sinks
+        kept = pairs_kept(query, key, window, sinks, self.real, self.extra, rows)
         if self.rule.limit is not None:
             position = torch.arange(self.tokens)
-            kept = kept & (position[:, None] - position < self.rule.limit)
+            kept = kept & (position[rows, None] - position < self.rule.limit)
         return kept
 
-    def expected(self, softcap: float | None = None) -> Tensor:
-        scale = self.query.shape[-1] ** -0.5
-        return attend(self.query, self.key, self.value, scale, kept=self.kept(), softcap=softcap)
+    def expected(self, softcap: float | None = None, rows: slice = slice(None)) -> Tensor:
+        query, scale = self.query[:, :, rows], self.query.shape[-1] ** -0.5
+        return attend(query, self.key, self.value, scale, kept=self.kept(rows), softcap=softcap)
 
     def step(self, past: Past, start: int, stop: int, softcap: float | None = None,
              rows: Tensor | None = None) -> tuple[Tensor, int]:  # fmt: skip
@@ -105,4 +106,14 @@ class Case:
 
 STEPS = [24] + [1] * 36
 CHUNKS = [20, 1, 1, 17, 1, 20]
-GRID = list(itertools.product((1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))))
+GRID = [
+    Rule(window, sinks, limit, *groups)
+    for window, sinks, limit, groups in itertools.product(
+        (1, 9), (0, 3), (None, 20), ((4, 1, 1), (4, 2, 2), (5, 2, 1))
+    )
+]
+# Of the grid so many that every two settings meet once: for layouts, on which no rule depends.
+PAIRS = [
+    Rule(1, 0, None, 4, 1, 1), Rule(9, 3, 20, 4, 1, 1), Rule(1, 3, 20, 4, 2, 2),
+    Rule(9, 0, None, 4, 2, 2), Rule(9, 0, 20, 5, 2, 1), Rule(1, 3, None, 5, 2, 1),
+]  # fmt: skip

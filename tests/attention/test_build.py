@@ -22,6 +22,20 @@ Told = Callable[..., tuple[str, str]]
 QUICK = {"FOCUS_CXXFLAGS": "-O0"}  # to compile, where what is compiled hardly runs
 
 
+def script(path: Path, body: str) -> str:
+    """A command of that body."""
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def copying(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A compiler that copies the kernel of this process: compiling takes seconds each time."""
+    kernel, folder = build.load()._name, tmp_path_factory.mktemp("compiler")
+    return {"CXX": script(folder / "c++", f'for out; do :; done\ncp {kernel} "$out"')}
+
+
 def test_a_compiler_is_found_where_one_is_on_the_path() -> None:
     """So that the tests below are left out for no other reason than the one they name."""
     if build.compiler() is not None and not build.switched_off():
@@ -127,12 +141,10 @@ build.SOURCES = (*build.SOURCES, "gone.h")
 def test_a_compiler_without_openmp_compiles_for_one_thread(tmp_path: Path, told: Told) -> None:
     real = build.compiler()
     assert real is not None
-    fake = tmp_path / "c++"
-    fake.write_text(f'#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec {real[0]} "$@"\n')
-    fake.chmod(0o755)
+    fake = script(tmp_path / "c++", f'case "$*" in *-fopenmp*) exit 1;; esac\nexec {real[0]} "$@"')
     said, warned = told(
         ASK + "\nfrom tests.attention.cases import Case, check\ncheck(Case(300, 8), 'lists')",
-        CXX=str(fake), FOCUS_CACHE=str(tmp_path / "cache"),
+        CXX=fake, FOCUS_CACHE=str(tmp_path / "cache"),
     )  # fmt: skip
     assert said.split() == ["True"]
     assert "UserWarning" not in warned
@@ -171,15 +183,12 @@ def test_apples_compiler_takes_pytorchs_openmp_where_it_can_be_loaded(
 
 
 def test_a_compiler_that_fails_is_told_once(tmp_path: Path, told: Told) -> None:
-    fake = tmp_path / "c++"
-    fake.write_text(
-        f"#!/bin/sh\nprintf x >> {tmp_path}/calls\necho no such instruction >&2\nexit 1\n"
-    )
-    fake.chmod(0o755)
+    fails = f"printf x >> {tmp_path}/calls\necho no such instruction >&2\nexit 1"
+    fake = script(tmp_path / "c++", fails)
     target = tmp_path / "kernel.so"
     with pytest.raises(build.NativeUnavailableError, match=r"FOCUS_NATIVE=0.*no such instruction"):
-        build.compile_to(target, (str(fake),))
-    assert set(tmp_path.iterdir()) == {fake, tmp_path / "calls"}
+        build.compile_to(target, (fake,))
+    assert set(tmp_path.iterdir()) == {Path(fake), tmp_path / "calls"}
     environment = {"CXX": f"{fake} -m64", "FOCUS_CACHE": str(tmp_path / "cache")}
     said, warned = told(USE + USE, **environment)
     assert said.split() == ["done", "done"]
@@ -201,20 +210,22 @@ def test_a_compiler_that_fails_is_told_once(tmp_path: Path, told: Told) -> None:
 
 
 @needs_kernel
-def test_a_file_that_cannot_be_loaded_is_made_again_elsewhere(
-    tmp_path: Path, in_new_process: InNewProcess
+def test_it_is_compiled_once_and_kept_and_again_elsewhere_if_it_cannot_be_loaded(
+    tmp_path: Path, in_new_process: InNewProcess, copying: dict[str, str]
 ) -> None:
-    cache = {"FOCUS_CACHE": str(tmp_path)}
+    cache = {"FOCUS_CACHE": str(tmp_path), "FOCUS_NATIVE": "1", **copying}
     assert in_new_process(ASK, **cache) == "True"
     (made,) = tmp_path.iterdir()
-    made.write_bytes(b"not a library")
+    when = made.stat().st_mtime_ns
     assert in_new_process(USE, **cache) == "done"
-    assert in_new_process(ASK, **cache) == "True"
+    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
+    made.write_bytes(b"not a library")
+    assert in_new_process(ASK + USE, **cache).split() == ["True", "done"]
 
 
 @needs_kernel
 def test_without_a_home_folder_it_is_made_for_this_process(
-    tmp_path: Path, in_new_process: InNewProcess
+    tmp_path: Path, in_new_process: InNewProcess, copying: dict[str, str]
 ) -> None:
     code = f"""
 import pathlib, os
@@ -225,18 +236,8 @@ os.environ["TMPDIR"] = {str(tmp_path)!r}
 from focus.attention.native import build
 print(build.library() is not None, build.cache_folder().parent)
 """
-    assert in_new_process(code) == f"True {tmp_path}"
+    assert in_new_process(code, **copying) == f"True {tmp_path}"
     assert not list(tmp_path.iterdir())  # and is gone with it
-
-
-@needs_kernel
-def test_it_is_compiled_once_and_kept(tmp_path: Path, in_new_process: InNewProcess) -> None:
-    cache = {"FOCUS_CACHE": str(tmp_path), "FOCUS_NATIVE": "1"}
-    assert in_new_process(ASK, **cache) == "True"
-    (made,) = tmp_path.iterdir()
-    when = made.stat().st_mtime_ns
-    assert in_new_process(USE, **cache) == "done"
-    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [when]
 
 
 @pytest.mark.filterwarnings("ignore:focus. compiles its kernel anew")
@@ -261,11 +262,14 @@ def test_a_folder_that_is_not_ours_alone_is_replaced(
         build.cache_folder.cache_clear()
 
 
-def test_a_folder_that_others_may_write_to_is_told_of(tmp_path: Path, told: Told) -> None:
+@needs_kernel
+def test_a_folder_that_others_may_write_to_is_told_of(
+    tmp_path: Path, told: Told, copying: dict[str, str]
+) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o775)
-    _, warned = told(ASK, FOCUS_CACHE=str(tmp_path / "cache"))
-    assert warned.count(f"chmod go-w {tmp_path / 'cache'}") == (1 if build.compiler() else 0)
+    _, warned = told(ASK, FOCUS_CACHE=str(tmp_path / "cache"), **copying)
+    assert warned.count(f"chmod go-w {tmp_path / 'cache'}") == 1
 
 
 def test_the_fingerprint_follows_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import torch
 from focus.attention import dense_attention, focus_attention
 from focus.attention.checks import check_arguments
 from focus.attention.dense import checked, pairs_kept
-from focus.attention.rule import Rule
 from focus.density import count_pairs
 from tests.attention.cases import (
     Case,
@@ -20,7 +19,7 @@ from tests.attention.cases import (
     relative_error,
     with_gradients,
 )
-from tests.attention.pasts import CHUNKS, GRID, STEPS
+from tests.attention.pasts import CHUNKS, GRID, PAIRS, STEPS
 from tests.attention.pasts import Case as PastCase
 
 CASES = [
@@ -107,8 +106,7 @@ def test_nonsense_is_refused(extra: torch.Tensor, message: str) -> None:
 def test_every_step_is_the_definition(
     chunks: list[int], changes: dict, softcap: float | None
 ) -> None:
-    for window, sinks, limit, (groups, of_query, of_key) in GRID:
-        rule = Rule(window, sinks, limit, groups, of_query, of_key)
+    for rule in PAIRS:
         case = PastCase(rule, extra=3, **changes)
         out, total, _ = case.run(chunks, softcap)
         assert torch.allclose(out, case.expected(softcap), atol=1e-12), rule
@@ -118,8 +116,7 @@ def test_every_step_is_the_definition(
 @needs_kernel
 @pytest.mark.parametrize("changes", [{}, {"routings": 2, "padded": True}, {"routings": 4}])
 def test_compiled_steps_are_the_definition(changes: dict) -> None:
-    for window, sinks, limit, (groups, of_query, of_key) in GRID:
-        rule = Rule(window, sinks, limit, groups, of_query, of_key)
+    for rule in PAIRS if changes else GRID:
         case = PastCase(rule, extra=3, dim=16, dtype=torch.float32, **changes)
         out, total, _ = case.run(STEPS)
         assert torch.allclose(out, case.expected(), atol=1e-6), rule

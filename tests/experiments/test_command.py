@@ -14,9 +14,12 @@ from experiments import plans
 from experiments.command import measure, reported
 from experiments.record import Run
 from experiments.settings import Settings
-from tests.experiments.training import one_thread, work
 
-__all__ = ["one_thread", "work"]
+
+@pytest.fixture(autouse=True)
+def no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of pytest are not the stage's."""
+    monkeypatch.setattr("sys.argv", ["stage"])
 
 
 def test_a_refusal_is_a_line_and_an_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

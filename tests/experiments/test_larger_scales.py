@@ -13,9 +13,7 @@ from analysis.models import TYPES, attention_of
 from experiments import settings, sources, training
 from experiments.readings import perplexity
 from experiments.readings.subject import Subject, conditions, parts
-from tests.experiments.training import one_thread, work
 
-__all__ = ["one_thread", "work"]
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = ("types_paper", "adapted", "recipe", "lora4", "plays_adapted", "plays_recipe", "tuned",
           "finetuned", "finetuned_focus", "scratch", "scratch_focus")  # fmt: skip

@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from experiments import trained, training
-from tests.experiments.training import CENTROIDS, LORA, ROUTED, one_thread, work
+from tests.experiments.training import CENTROIDS, LORA, ROUTED
 from tests.models import tiny, token_ids
-
-__all__ = ["one_thread", "work"]
 
 
 def test_an_experiment_starts_from_another_with_its_seed_or_the_first(work: Any) -> None:

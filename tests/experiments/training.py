@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import random
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from experiments import settings
 from experiments.settings import Settings
-from tests.threads import threads
 from tests.timed import untrained
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,26 +51,6 @@ def write_texts(folder: Path) -> None:
                  "text": "".join(drawn.choices(string.ascii_lowercase[:6], k=400))}
                 for n in range(count)]  # fmt: skip
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small are faster so, above all beside other processes."""
-    with threads(1):
-        yield
-
-
-@pytest.fixture
-def work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
-) -> Callable[..., Settings]:
-    """Makes a folder, goes there, and gives the settings with further experiments."""
-
-    def made(**experiments: Any) -> Settings:
-        monkeypatch.chdir(tmp_path)
-        return workspace(tmp_path, params, experiments)
-
-    return made
 
 
 def workspace(folder: Path, params: dict[str, Any], experiments: dict[str, Any] | None = None,

@@ -74,14 +74,13 @@ def heaviest_by_definition(query: Tensor, key: Tensor, share: float, window: int
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
     weights = (logits * query.shape[-1] ** -0.5).masked_fill(future, -torch.inf).softmax(-1)
     near = near_pairs(tokens, window, sinks)
-    kept = near.repeat(*weights.shape[:2], 1, 1)
+    kept, so_far = near.repeat(*weights.shape[:2], 1, 1), 0
     for i in range(tokens):
-        distant = [j for j in range(i + 1) if not near[i, j]]
-        so_far = sum(int((~near[row, : row + 1]).sum()) for row in range(i))
+        distant = (~near[i, : i + 1]).nonzero().flatten()
         count = int(share * (so_far + len(distant)) + 1e-9) - int(share * so_far + 1e-9)
+        so_far += len(distant)
         order = weights[..., i, distant].argsort(-1, descending=True)[..., :count]
-        kept[..., i, :] |= nn.functional.one_hot(torch.tensor(distant, dtype=torch.int64)[order],
-                                                 tokens).bool().any(-2)  # fmt: skip
+        kept[..., i, :] |= nn.functional.one_hot(distant[order], tokens).bool().any(-2)
     return kept
 
 

@@ -9,14 +9,9 @@ import focus
 from experiments import registry
 from experiments.methods.base import built
 from tests.experiments.methods.reference import words
-from tests.models import tiny
+from tests.models import logits, tiny
 
 ROUTED = {"num_groups": 4, "window": 16, "ngram": 0}
-
-
-def logits_of(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return model(ids, use_cache=False).logits
 
 
 def test_routers_of_a_start_stay_under_the_methods_own_config() -> None:
@@ -46,16 +41,16 @@ def test_routers_that_were_there_do_not_matter_to_another_method(kind: str) -> N
         method.install(model)
         method.calibrate(model, [words(1, 200, seed=9)])
         with method.applied(model, budget):
-            found.append(logits_of(model, ids))
+            found.append(logits(model, ids))
     assert torch.equal(found[0], found[1])
 
 
 @pytest.mark.parametrize("kind", ["window", "position", "random", "oracle_heads", "token", "ngram"])
 def test_outside_of_its_context_the_model_attends_in_full(kind: str) -> None:
     model, ids = tiny("tiny-llama"), words(1, 200)
-    wanted = logits_of(model, ids)
+    wanted = logits(model, ids)
     built(registry.find("method", kind), {"window": 16}, seed=0).install(model)
-    torch.testing.assert_close(logits_of(model, ids), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits(model, ids), wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "budget"), [("window", None), ("window", 0.25), ("ngram", None),
@@ -87,7 +82,7 @@ def test_rules_have_no_training_gate() -> None:
     method = built(registry.find("method", "position"), {"window": 16}, seed=0)
     method.install(model)
     with pytest.raises(ValueError, match="no training gate"), focus.mode(model, "soft"):
-        logits_of(model, words(1, 60))
+        logits(model, words(1, 60))
 
 
 def test_groups_by_token_need_token_ids() -> None:

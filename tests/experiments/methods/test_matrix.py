@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from tests.experiments.methods.reference import (
     near_pairs,
     words,
 )
-from tests.models import tiny
+from tests.models import logits, tiny
 
 TOKENS, WINDOW, SINKS = 400, 32, 4
 NEAR = {"window": WINDOW, "sinks": SINKS}
@@ -75,8 +76,10 @@ SHARED = [name for name, case in CASES.items() if isinstance(case[2], float)]
 EXACT = {"oracle_heads", "quest", "moba", "xattention", "sparq", "seer", "indexer"}
 
 
+@cache
 def ready(name: str) -> tuple[PreTrainedModel, Method, Any]:
-    """A tiny model with a case's method installed and calibrated, and its budget."""
+    """A tiny model with a case's method installed and calibrated, and its budget; one for all
+    tests, since a method leaves the model as it was."""
     kind, fields, budget = CASES[name]
     model, method = tiny("tiny-llama"), built(registry.find("method", kind), fields, seed=1)
     method.install(model)
@@ -89,11 +92,6 @@ def ready(name: str) -> tuple[PreTrainedModel, Method, Any]:
     return model.eval(), method, budget
 
 
-@torch.no_grad()
-def logits_of(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    return model(ids, use_cache=False).logits
-
-
 def test_every_method_is_tested() -> None:
     assert {case[0] for case in CASES.values()} == set(registry.names("method"))
 
@@ -103,11 +101,11 @@ def test_logits_and_counts_are_those_of_the_mask(name: str) -> None:
     model, method, budget = ready(name)
     ids = words(2, TOKENS)
     with method.applied(model, budget) as counting:
-        found = logits_of(model, ids)
+        found = logits(model, ids)
         pairs = counting()
     masks = masks_of(model, method, budget, ids)
     with masked(lambda layer, query, key: masks[layer]) as reference:
-        torch.testing.assert_close(found, logits_of(reference, ids), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found, logits(reference, ids), atol=1e-4, rtol=1e-4)
     near = near_pairs(TOKENS, WINDOW, SINKS)
     causal = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
     routings = sum(len(each) * each.shape[1] for each in masks.values())
@@ -122,9 +120,9 @@ def test_full_attention_is_the_model_as_it_is() -> None:
     model, method, _ = ready("full")
     ids = words(2, TOKENS)
     with method.applied(model, None) as counting:
-        found = logits_of(model, ids)
+        found = logits(model, ids)
         pairs = counting()
-    assert torch.equal(found, logits_of(tiny("tiny-llama"), ids))
+    assert torch.equal(found, logits(tiny("tiny-llama"), ids))
     assert (pairs.density, pairs.distant_density) == (1.0, 1.0)
     assert pairs.near == 2 * int(near_pairs(TOKENS, WINDOW, SINKS).sum())
 
@@ -133,7 +131,7 @@ def test_the_oracle_keeps_the_heaviest_keys() -> None:
     model, method, budget = ready("oracle_heads")
     ids, kept = words(2, TOKENS), []
     with method.applied(model, budget) as counting:
-        found = logits_of(model, ids)
+        found = logits(model, ids)
         pairs = counting()
 
     def mask_of(layer: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -141,7 +139,7 @@ def test_the_oracle_keeps_the_heaviest_keys() -> None:
         return kept[-1]
 
     with masked(mask_of) as reference:
-        wanted = logits_of(reference, ids)
+        wanted = logits(reference, ids)
     off = (found - wanted).abs()  # keys of nearly one weight change places by rounding
     assert off.max() < 0.05
     assert (off > 1e-4).float().mean() < 0.02
@@ -160,7 +158,7 @@ def test_a_later_token_changes_nothing_earlier(name: str) -> None:
     other = ids.clone()
     other[:, 300:] = words(1, 100, seed=5)
     with method.applied(model, budget):
-        one, two = logits_of(model, ids), logits_of(model, other)
+        one, two = logits(model, ids), logits(model, other)
     assert not torch.allclose(one[:, 300:], two[:, 300:], atol=1e-2)
     torch.testing.assert_close(one[:, :300], two[:, :300], atol=1e-5, rtol=1e-5)
 
@@ -173,7 +171,7 @@ def test_the_budget_is_kept(name: str) -> None:
     model, method, _ = ready(name)
     ids = words(3, TOKENS, seed=8) if kind in ("random", "token") else words(3, TOKENS)
     with method.applied(model, budget) as counting:
-        logits_of(model, ids)
+        logits(model, ids)
         share = counting().distant_density
     further = 0.03 if fields.get("ngram", 3) else 0.0
     if kind == "focus":
@@ -190,21 +188,24 @@ def test_the_budget_is_kept(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_model_is_as_it_was(name: str) -> None:
+def test_the_model_is_as_it_was_and_the_budget_is_told(name: str) -> None:
     model, method, budget = ready(name)
     ids = words(1, 100)
-    before, plain = snapshot(model), logits_of(model, ids)
+    before, plain = snapshot(model), logits(model, ids)
     with method.applied(model, budget):
-        logits_of(model, words(1, TOKENS))
+        logits(model, words(1, TOKENS))
+    told = method.describe(budget)
+    assert set(told) == {"K", "top_k", "probe", "ngram", "window", "sinks", "balance"}
+    assert None not in told.values()
     assert snapshot(model) == before
-    assert torch.equal(logits_of(model, ids), plain)
+    assert torch.equal(logits(model, ids), plain)
     with suppress(KeyError), method.applied(model, budget):
-        logits_of(model, ids)
+        logits(model, ids)
         raise KeyError("within")
     with pytest.raises((IndexError, ValueError)), method.applied(model, budget):
-        logits_of(model, torch.zeros(1, 0, dtype=torch.int64))
+        logits(model, torch.zeros(1, 0, dtype=torch.int64))
     assert snapshot(model) == before
-    assert torch.equal(logits_of(model, ids), plain)
+    assert torch.equal(logits(model, ids), plain)
 
 
 def snapshot(model: PreTrainedModel) -> dict[str, Any]:
@@ -231,21 +232,11 @@ def test_one_budget_after_the_other(name: str) -> None:
     ids, found = words(1, TOKENS), []
     for each in (budget, 0.5, budget):
         with method.applied(model, each) as counting:
-            found.append((logits_of(model, ids), counting()))
+            found.append((logits(model, ids), counting()))
     assert torch.equal(found[0][0], found[2][0])
     assert found[0][1] == found[2][1]
     if budget not in (0.5, 1.0):
         assert found[1][1].distant_density > found[0][1].distant_density
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_row_of_results_says_what_the_budget_came_to(name: str) -> None:
-    model, method, budget = ready(name)
-    with method.applied(model, budget):
-        logits_of(model, words(1, TOKENS))
-    told = method.describe(budget)
-    assert set(told) == {"K", "top_k", "probe", "ngram", "window", "sinks", "balance"}
-    assert None not in told.values()
 
 
 def test_an_unknown_method_is_refused_with_those_that_there_are() -> None:

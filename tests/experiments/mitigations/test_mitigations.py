@@ -12,9 +12,6 @@ from experiments import registry
 from experiments.mitigations.auxiliary import parts
 from tests.experiments.regimes.test_base import fitted, new
 from tests.experiments.regimes.test_joint import block
-from tests.experiments.training import one_thread, work
-
-__all__ = ["one_thread", "work"]
 
 
 def centroids(regime: Any) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import string
 from pathlib import Path
 from typing import Any
@@ -56,16 +57,29 @@ def write_tests(folder: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.fixture
-def workspace(tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings of a folder with texts, in which ``routed`` has been trained with two seeds."""
-    monkeypatch.chdir(tmp_path)
-    training.write_texts(tmp_path)
-    write_tests(tmp_path)
-    values = training.values(params, EXPERIMENTS)
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Settings]:
+    """A folder with texts, in which ``routed`` has been trained with two seeds; its settings."""
+    folder = tmp_path_factory.mktemp("trained")
+    training.write_texts(folder)
+    write_tests(folder)
+    values = training.values(settings.read_yaml(training.ROOT / "params.yaml"), EXPERIMENTS)
     values["readings"] = READINGS
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     chosen = settings.parse(values)
-    for seed in (0, 1):
-        train("routed", seed, chosen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for seed in (0, 1):
+            train("routed", seed, chosen)
+    return folder, chosen
+
+
+@pytest.fixture
+def workspace(
+    trained_once: tuple[Path, Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Settings:
+    """The settings of a copy of that folder, which is the working folder."""
+    folder, chosen = trained_once
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return chosen

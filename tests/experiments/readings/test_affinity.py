@@ -25,7 +25,6 @@ def test_pairs_that_look_into_the_keys_group_are_shared() -> None:
     assert affinity.shared(alike, np.array([[3, 0], [3, 1]])) == 0.5
 
 
-@pytest.mark.usefixtures("workspace")
 def test_rows_are_of_the_links_that_there_are(
     workspace: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

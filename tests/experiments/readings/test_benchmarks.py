@@ -23,7 +23,7 @@ from experiments.readings.subject import Condition, parts
 from experiments.settings import Benchmarks
 from experiments.settings.schema import parse
 from experiments.stages import read
-from tests.experiments.benchmarks.conftest import PIQA, TRUTH, questions  # noqa: F401 - a fixture
+from tests.experiments.conftest import PIQA, TRUTH
 from tests.models import tiny
 
 READING = Benchmarks(tasks=("piqa",), questions=5, window=8, sinks=2)
@@ -85,7 +85,7 @@ def by_hand(subject: Known, number: int, masked: bool) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("balance", [None, "causal", "sinkhorn"])
-def test_answers_are_the_models_own(questions: Path, balance: str | None,  # noqa: F811
+def test_answers_are_the_models_own(questions: Path, balance: str | None,
                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr(benchmarks, "LEAST", 4)
     masked = balance is not None
@@ -106,7 +106,7 @@ def test_a_record_of_questions_tells_that_it_opened_test_data() -> None:
     assert found == {"side": "test", "final": True, "documents": 5, "texts": {}}
 
 
-def test_a_batch_changes_nothing(questions: Path) -> None:  # noqa: F811
+def test_a_batch_changes_nothing(questions: Path) -> None:
     one = answers(Known(True))
     eight = answers(Known(True), READING.model_copy(update={"batch_size": 8}))
     for first, second in zip(one, eight, strict=True):
@@ -114,13 +114,13 @@ def test_a_batch_changes_nothing(questions: Path) -> None:  # noqa: F811
         assert first["correct"] == second["correct"]
 
 
-def test_full_mode_is_the_pretrained_model_to_the_last_digit(questions: Path) -> None:  # noqa: F811
+def test_full_mode_is_the_pretrained_model_to_the_last_digit(questions: Path) -> None:
     subject = Known(True)
     subject.cell.method.name = "full"
     assert answers(subject) == answers(Known(False))
 
 
-def test_prompts_longer_than_the_context_are_refused(questions: Path) -> None:  # noqa: F811
+def test_prompts_longer_than_the_context_are_refused(questions: Path) -> None:
     subject = Known(False)
     subject.model.config.max_position_embeddings = 24
     with pytest.raises(ValueError, match=r"a prompt has \d+ tokens, the model's context 24"):
@@ -141,7 +141,7 @@ class Numbered(Known):
         return self.method.applied(self.model, how.budget)
 
 
-def test_a_method_with_a_number_of_keys_tells_how_many_it_kept(questions: Path) -> None:  # noqa: F811
+def test_a_method_with_a_number_of_keys_tells_how_many_it_kept(questions: Path) -> None:
     rows = answers(Numbered(20))
     lengths = [len(f"Question: {PIQA[int(row['document'])]['goal']}\nAnswer: {answer}") - 1
                for row in rows for answer in
@@ -150,9 +150,7 @@ def test_a_method_with_a_number_of_keys_tells_how_many_it_kept(questions: Path) 
     assert {round(row["keys"], 6) for row in rows} == {round(sum(kept) / len(kept), 6)}
 
 
-def test_of_several_right_answers_the_share_of_the_likelihood_counts(
-    questions: Path,  # noqa: F811
-) -> None:
+def test_of_several_right_answers_the_share_of_the_likelihood_counts(questions: Path) -> None:
     """TruthfulQA's MC2, by lm-eval's own rule."""
     (questions / "truthfulqa/mc_task.json").write_text(json.dumps(TRUTH * 2))
     first, _ = answers(Known(False), READING.model_copy(update={"tasks": ("truthfulqa_mc2",)}))
@@ -177,7 +175,7 @@ SUMS = Benchmarks(tasks=("gsm8k",), questions=3, shots=(2,), window=8, sinks=2)
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_sums_are_answered_by_what_the_model_writes(
-    questions: Path,  # noqa: F811
+    questions: Path,
     masked: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,9 +195,7 @@ def test_sums_are_answered_by_what_the_model_writes(
     assert all(prompt.count("####") == 2 for prompt in written)
 
 
-def test_an_answer_that_the_context_has_no_room_for_is_refused(
-    questions: Path,  # noqa: F811
-) -> None:
+def test_an_answer_that_the_context_has_no_room_for_is_refused(questions: Path) -> None:
     subject = Known(False)
     subject.model.config.max_position_embeddings = 300
     with pytest.raises(ValueError, match=r"a prompt and its answer may have \d+ tokens"):

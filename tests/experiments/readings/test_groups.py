@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from experiments import trained
@@ -15,7 +14,6 @@ from experiments.texts.speech import NAMES
 from tests.experiments.readings.test_stage import rows_of
 
 
-@pytest.mark.usefixtures("workspace")
 def test_every_layer_of_every_document_has_a_row(workspace: Settings) -> None:
     stage.read("routed", workspace, "groups")
     table = rows_of("groups")
@@ -34,7 +32,6 @@ def test_logits_are_the_routers_own(workspace: Settings) -> None:
     assert all(torch.allclose(a[1:], b, atol=1e-5) for a, b in zip(found, alone, strict=True))
 
 
-@pytest.mark.usefixtures("workspace")
 def test_every_way_to_group_holds_every_token_once(workspace: Settings) -> None:
     stage.read("routed", workspace, "contents")
     table = rows_of("contents")

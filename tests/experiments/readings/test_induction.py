@@ -25,7 +25,6 @@ def test_a_query_is_paired_with_the_token_that_it_predicts() -> None:
     assert pairs.queries.tolist() == list(range(41, 49))
 
 
-@pytest.mark.usefixtures("workspace")
 def test_rows_are_of_each_layer_and_of_all(workspace: Settings) -> None:
     stage.read("routed", workspace, "induction")
     table = rows_of("induction")
@@ -73,7 +72,6 @@ def test_tokens_are_parted_by_the_weight_that_groups_miss() -> None:
     assert (own["missed_nats"], own["met_nats"]) == (6, 1.5)
 
 
-@pytest.mark.usefixtures("workspace")
 def test_a_picture_is_the_heads_mask_in_letters(workspace: Settings) -> None:
     stage.read("routed", workspace, "picture")
     table = rows_of("picture")

@@ -15,7 +15,6 @@ from experiments.stages import read as stage
 from tests.experiments.readings.test_stage import rows_of
 
 
-@pytest.mark.usefixtures("workspace")
 def test_rows_hold_the_groups_and_what_they_tell(workspace: Settings) -> None:
     stage.read("routed", workspace, "information")
     table = rows_of("information")

@@ -19,7 +19,6 @@ from experiments import settings
 from experiments.settings import Settings
 from experiments.stages import read as stage
 from tests.experiments.training import ROOT
-from tests.threads import threads
 
 READ = Path("results/laptop/routed/read/search")
 BUDGETS = [number / 16 for number in range(4, 16)]  # many parts, so that a kill comes among them
@@ -54,15 +53,13 @@ def test_a_killed_reading_ends_as_an_undisturbed_one(
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    with threads(1):
-        stage.read("routed", many, "search")  # undisturbed
+    stage.read("routed", many, "search")  # undisturbed
     found = parts(killed)
     assert 0 < len(found) < len(parts(tmp_path)) == 2 * (1 + len(BUDGETS))
     assert not (killed / READ).exists() or not list((killed / READ).glob("*.*"))
     before = {path: path.stat().st_mtime_ns for path in found}
     monkeypatch.chdir(killed)
-    with threads(1):
-        stage.read("routed", many, "search")
+    stage.read("routed", many, "search")
     assert (killed / READ / "rows.csv").read_bytes() == (tmp_path / READ / "rows.csv").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in found} == before  # and are not made again
     run = json.loads((killed / READ / "run.json").read_text())

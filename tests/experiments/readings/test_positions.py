@@ -12,7 +12,6 @@ from experiments.stages import read as stage
 from tests.experiments.readings.test_stage import rows_of
 
 
-@pytest.mark.usefixtures("workspace")
 def test_stretches_of_a_document_are_its_whole_loss(workspace: Settings) -> None:
     stage.read("routed", workspace, "search")
     stage.read("routed", workspace, "positions")
@@ -26,7 +25,6 @@ def test_stretches_of_a_document_are_its_whole_loss(workspace: Settings) -> None
     assert together["nll"].to_dict() == pytest.approx(whole["nll"].to_dict())
 
 
-@pytest.mark.usefixtures("workspace")
 def test_groups_are_compared_with_the_first_stretch(workspace: Settings) -> None:
     stage.read("routed", workspace, "positions")
     table = rows_of("positions")
@@ -43,7 +41,6 @@ def test_shares_that_move_are_counted_by_hand() -> None:
     assert found["moved"] == pytest.approx(20)
 
 
-@pytest.mark.usefixtures("workspace")
 def test_what_has_no_groups_has_losses_alone(workspace: Settings) -> None:
     cell, reading = workspace.cell("untrained"), workspace.readings["positions"]
     subject = Subject(cell, 0, reading, workspace)

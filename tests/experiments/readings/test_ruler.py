@@ -16,7 +16,6 @@ from experiments.settings import Ruler
 from experiments.sources.models import byte_tokenizer
 from focus.density import PairCounts
 from tests.experiments.readings.test_benchmarks import Known
-from tests.experiments.ruler.conftest import material_of_letters  # noqa: F401 - a fixture
 
 READING = Ruler(tasks=("multivalue", "squad"), lengths=(700,), questions=2)
 
@@ -35,7 +34,7 @@ class Letters(Known):
             yield lambda: PairCounts.total(focus.pair_counts(self.model).values() if hard else ())
 
 
-def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -> None:  # noqa: F811
+def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -> None:
     subject = Letters(masked=True)
     rows = [row for _, part in parts(ruler, subject, READING) for row in part()]
     assert [row["texts"] for row in rows] == ["multivalue"] * 2 + ["squad"] * 2
@@ -56,7 +55,7 @@ def test_nats_and_answers_found_are_those_of_a_loop(material_of_letters: None) -
         assert 0 < row["distant_density"] < 1
 
 
-def test_a_full_model_is_read_once_and_finds_what_it_repeats(material_of_letters: None) -> None:  # noqa: F811
+def test_a_full_model_is_read_once_and_finds_what_it_repeats(material_of_letters: None) -> None:
     subject = Letters(masked=False)
     found = {name: part() for name, part in parts(ruler, subject, READING)}
     assert list(found) == ["multivalue.700.full.None", "squad.700.full.None"]

@@ -35,7 +35,6 @@ def parts_of(name: str) -> list[Path]:
     return sorted((stage.CHECKPOINTS / "laptop/routed" / name).rglob("*.json"))
 
 
-@pytest.mark.usefixtures("workspace")
 class TestPerplexity:
     def test_rows_are_what_the_model_gives(self, workspace: Settings) -> None:
         stage.read("routed", workspace, "search")
@@ -142,7 +141,6 @@ class TestPerplexity:
             stage.read("pretrained", workspace, "final")
 
 
-@pytest.mark.usefixtures("workspace")
 def test_copying_has_full_new_and_masked_rows(workspace: Settings) -> None:
     stage.read("untrained", workspace, "copying")
     table = rows_of("copying", "untrained")
@@ -154,7 +152,6 @@ def test_copying_has_full_new_and_masked_rows(workspace: Settings) -> None:
     assert set(rows_of("copying", "pretrained")["condition"]) == {"full", "new"}
 
 
-@pytest.mark.usefixtures("workspace")
 def test_the_causal_balance_leaks_nothing_and_sinkhorn_does(workspace: Settings) -> None:
     stage.read("routed", workspace, "leak")
     table = rows_of("leak").groupby("balance")

@@ -38,11 +38,7 @@ BAD = [
     ("threads", "2", "threads: Input should be a valid integer, got '2'"),
     ("texts.plays.sauce", "x", "texts.plays.sauce: unknown field"),
     ("texts.plays.max_overlap", 0.0, "texts.plays.max_overlap: Input should be greater than 0"),
-    (
-        "texts.books.streamed",
-        True,
-        "texts.books.train_tokens: of a streamed text steps take what they need: null",
-    ),
+    ("texts.books.streamed", True, "texts.books.train_tokens: of a streamed text steps take what"),
     ("texts.plays.streamed", "yes", "texts.plays.streamed: Input should be a valid boolean"),
     ("prefill.texts", "web", "prefill.texts: web is streamed; this needs whole training docu"),
     (
@@ -69,19 +65,11 @@ BAD = [
     ("decode.routings", [{"groups": 2, "topk": 3}], "decode.routings[0].topk: unknown field"),
     ("prefill.texts", "moon", "prefill.texts: 'moon' is unknown"),
     ("masks.routings", [MASK | {"heads": [1, 2, 4]}], "masks.routings[0].heads: have 7 groups"),
-    (
-        "masks.routings",
-        [MASK | {"heads": [0, 5, 1]}],
-        "masks.routings[0].heads: 5 is above groups",
-    ),
+    ("masks.routings", [MASK | {"heads": [0, 5, 1]}], "masks.routings[0].heads: 5 is above groups"),
     ("masks.routings", [MASK | {"heads": [0, 4, 2]}], "masks.routings[0].heads: without heavy"),
     ("masks.routings", [MASK | {"heads": [2], "routers": "layer"}], "masks.routings[0].heads: go"),
     ("speeds", {}, "speeds: unknown field"),
-    (
-        "experiments.pretrained.model",
-        "gpt9",
-        "experiments.pretrained.model: 'gpt9' is unknown; there are smollm2-135m-instruct, ",
-    ),
+    ("experiments.pretrained.model", "gpt9", "experiments.pretrained.model: 'gpt9' is unknown; th"),
 ]
 
 
@@ -128,10 +116,7 @@ BAD_CELLS = [
     (routed(windo=3), "method.windo: unknown field"),
     (routed(window=0), "method.window: must be >= 1, got 0"),
     (routed(top_k=5), "method.top_k: must be at most num_groups = 4, got 5"),
-    (
-        fitted(name="luck"),
-        "regime.name: must be one of 'centroids', 'joint', 'lora', 'distil', 'full', ",
-    ),
+    (fitted(name="luck"), "regime.name: must be one of 'centroids', 'joint', 'lora', 'distil', 'f"),
     (fitted(steps=-1), "regime.steps: Input should be greater than or equal to 0, got -1"),
     (fitted(steps=1.5), "regime.steps: Input should be a valid integer"),
     (fitted(stepz=3), "regime.stepz: unknown field"),
@@ -199,56 +184,6 @@ def test_nonsense_in_an_experiment(file: Any, cell: dict[str, Any], message: str
     with pytest.raises(ValueError) as caught:
         settings.parse(file(one=cell))
     assert str(caught.value).startswith(f"experiments.one.{message}")
-
-
-def control(name: str, *budgets: Any, **fields: Any) -> dict[str, Any]:
-    """An untrained experiment of a method."""
-    return {"method": {"name": name, **fields}, "budgets": list(budgets), **PLAIN}
-
-
-TRAINED = {"regime": {"name": "lora", "steps": 2}}
-UNKEPT = [
-    (control("full", 0.5), "budgets[0]: method full has nothing to spend a budget on"),
-    (control("ngram", 0.5), "budgets[0]: method ngram has nothing to spend"),
-    (control("window", {"top_k": 1}), "budgets[0]: method window takes a share of the distant"),
-    (control("random"), "budgets: method random needs a share of the distant pairs"),
-    (control("position"), "budgets: method position needs a share"),
-    (control("token"), "budgets: method token needs a share"),
-    (control("oracle_heads"), "budgets: method oracle_heads needs a share"),
-    (control("oracle_heads", {"top_k": 1}), "budgets[0]: method oracle_heads takes a share"),
-    (control("random", 0.5, 0.01), "budgets[1]: a share of 0.01 takes more than 64 groups"),
-    (control("position", 0.015), "budgets[0]: a share of 0.015 takes more than 64 groups"),
-    (control("token", 0.001), "budgets[0]: a share of 0.001 takes more than 64 groups"),
-    (control("window", 0.5, windo=1), "method.windo: unknown field"),
-    (control("oracle_heads", 0.5, ngram=3), "method.ngram: unknown field"),
-    ({**control("random", 0.5), **TRAINED}, "regime.name: no weights can be trained under method"),
-    ({**control("oracle_heads", 0.5), **TRAINED}, "regime.name: no weights can be trained"),
-    (
-        {**control("ngram", trained_at=0.5), **TRAINED},
-        "method.trained_at: method ngram has nothing",
-    ),
-    ({**control("position", 0.5), **TRAINED}, "method.trained_at: method position needs a share"),
-    ({**control("token", 0.5), **TRAINED}, "method.trained_at: method token needs a share"),
-]
-
-
-@pytest.mark.parametrize(("cell", "message"), UNKEPT, ids=[message for _, message in UNKEPT])
-def test_a_budget_that_a_method_cannot_keep(file: Any, cell: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        settings.parse(file(one=cell))
-    assert str(caught.value).startswith(f"experiments.one.{message}")
-
-
-KEPT = [control("full"), control("window"), control("window", 0.001, 1.0), control("ngram"),
-        control("random", 0.0625, 1.0), control("position", 1 / 64), control("token", 0.5),
-        control("oracle_heads", 0.001), control("oracle_heads", 0.5, window=64),
-        {**control("window"), **TRAINED}, {**control("window", 0.1, trained_at=0.1), **TRAINED},
-        {**control("full"), **TRAINED}]  # fmt: skip
-
-
-@pytest.mark.parametrize("cell", KEPT, ids=str)
-def test_budgets_that_methods_keep(file: Any, cell: dict[str, Any]) -> None:
-    assert settings.parse(file(one=cell)).cell("one").method.name == cell["method"]["name"]
 
 
 def test_what_came_later_stands_in_no_record_where_it_is_as_before(file: Any) -> None:

@@ -12,9 +12,7 @@ import focus
 from experiments.settings import Settings
 from experiments.stages import view
 from experiments.training import train
-from tests.experiments.training import CENTROIDS, work
-
-__all__ = ["work"]
+from tests.experiments.training import CENTROIDS
 
 
 @pytest.fixture
@@ -55,21 +53,16 @@ def test_a_page_says_whose_groups_it_shows(work: Callable[..., Settings]) -> Non
 
 
 @pytest.mark.usefixtures("trained")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_shown_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
         (["--text", ""], "is empty"),
         (["--text", "a", "--experiment", "none"], "no such experiment"),
         (["--text", "a", "--experiment", "adapted"], "has no groups"),
         (["--text", "a", "--experiment", "other", "--seed", "1"], "train"),
         (["--file", "nowhere.txt"], "give a text file"),
-    ],
-)
-def test_what_cannot_be_shown_is_said(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert view.main(arguments) == 1
-    assert message in capsys.readouterr().err
+    ):
+        assert view.main(arguments) == 1
+        assert message in capsys.readouterr().err
 
 
 def test_a_text_cannot_end_the_script() -> None:
