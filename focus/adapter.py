@@ -226,10 +226,12 @@ def _check_weights(adapter: FocusAdapter, model: PreTrainedModel) -> None:
     else:
         former, now = adapter.base.get("vocab_size"), _vocabulary(model)
         if former not in (None, now):
+            cure = ("load the adapter before resize_token_embeddings" if now > former
+                    else "load it on the resized model that it was trained on")  # fmt: skip
             raise ValueError(
                 f"base_model: has {now} token embeddings, the model that the adapter was trained "
-                f"on had {former}, so their weights cannot be compared; load the adapter before "
-                "resize_token_embeddings, or pass check_base=False"
+                f"on had {former}, so their weights cannot be compared; {cure}, or pass "
+                "check_base=False"
             )
         trained_on = adapter.base.get("base_model_name_or_path") or "a model without a name"
         name = model.name_or_path or "this model"

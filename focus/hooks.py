@@ -81,7 +81,7 @@ class ModelHook:
             self._refuse(module, given, named)
         if module.training and torch.is_grad_enabled() and mode != "soft":
             self.state.warn_without_gate(module, mode)
-        if mode == "hard" and not module.training and isinstance(given, Tensor):
+        if mode == "hard" and isinstance(given, Tensor):
             self.state.warn_of_untrained(given.shape[1], call.settings.config.window)
         if mode == "soft" and torch.is_grad_enabled():
             self.state.check_trainable(call.settings.config)
@@ -166,7 +166,9 @@ class LossHook:
             return
         mode = self.state.settings_of(module).mode
         if told := NO_GRADIENT.get(mode):
-            loss.requires_grad_().register_hook(partial(_refuse_gradient, told))
+            leaf = loss.detach().requires_grad_()
+            leaf.register_hook(partial(_refuse_gradient, told))
+            output.loss = leaf.clone()  # no leaf: trainers divide it in place
 
 
 def _refuse_gradient(told: str, gradient: Tensor) -> None:

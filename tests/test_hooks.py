@@ -27,6 +27,10 @@ def test_a_loss_of_hard_mode_says_why_nothing_learns(model: nn.Module, training:
     for each in (loss, loss / 4):  # as Trainer divides it
         with pytest.raises(RuntimeError, match=r'^loss: .*with focus\.mode\(model, "soft"\)'):
             each.backward()
+    loss = model(IDS, labels=IDS).loss
+    loss /= 4  # in place, as Trainer does, too
+    with pytest.raises(RuntimeError, match=r'^loss: .*with focus\.mode\(model, "soft"\)'):
+        loss.backward()
     with focus.mode(model.train(), "soft"):
         model(IDS, labels=IDS).loss.backward()
 

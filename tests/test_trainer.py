@@ -207,6 +207,22 @@ def test_texts_within_the_window_teach_nothing_and_it_is_told(tmp_path: Path) ->
         trainer_of(model, tmp_path, FocusCallback(), max_steps=1, eval_strategy="no").train()
 
 
+@pytest.mark.filterwarnings("ignore:the model is in training mode", "ignore:the routers are as")
+def test_a_callback_that_was_forgotten_is_named(tmp_path: Path) -> None:
+    trainer = trainer_of(focus.attach(build("llama"), CONFIG, seed=0), tmp_path)
+    with pytest.raises(RuntimeError, match=r"^loss: comes from hard mode.*FocusCallback\(\)"):
+        trainer.train()
+
+
+def test_a_lora_that_learns_under_untrained_routers_is_told(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(build("llama"), peft.LoraConfig(target_modules=["q_proj"]))
+    focus.attach(model, CONFIG, seed=0)
+    trainer = trainer_of(model, tmp_path, max_steps=1, eval_strategy="no")
+    with pytest.warns(UserWarning, match=r"^the routers are as focus\.attach made them"):
+        trainer.train()
+
+
 def test_an_error_in_a_step_leaves_no_mode(tmp_path: Path) -> None:
     model = focus.attach(build("llama"), CONFIG, seed=0)
     trainer = trainer_of(model, tmp_path, FocusCallback())
