@@ -177,11 +177,15 @@ class LargestPerHead(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("gate", ["log", "eq2", "straight_through"])
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize(
-    "rest", [{}, {"limit": 300}, {"softcap": 5.0}, {"dropout": 0.1}, {"padded": True}]
-)
+RESTS: list[dict[str, Any]] = [{}, {"limit": 300}, {"softcap": 5.0}, {"dropout": 0.1},
+                               {"padded": True}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gate", "compiled", "rest"), [
+    *((gate, False, rest) for gate in ("log", "eq2", "straight_through") for rest in RESTS),
+    # The rest is left to blocks, with a kernel there as well.
+    ("log", True, {}), ("log", True, {"padded": True}), ("straight_through", True, {}),
+])  # fmt: skip
 def test_nothing_of_tokens_by_tokens_is_made(
     gate: str, compiled: bool, rest: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 import tempfile
 import threading
+from functools import cache
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import focus
+from tests import forked
 from tests.composability.clients.made import CONFIG, Found, attached, ids, logits, restore
 from tests.models import tiny, token_ids
 
@@ -27,25 +28,33 @@ def deepcopy(mode: str) -> Found:
 
 
 LOADER = """
-import sys, torch
-model = torch.load(sys.argv[1], weights_only=False)
+import torch
+model, ids = torch.load(folder + "/model.pt", weights_only=False), torch.load(folder + "/ids.pt")
 import focus
-with torch.no_grad(), focus.mode(model, sys.argv[2]):
-    torch.save(model(torch.load(sys.argv[3]), use_cache=False).logits, sys.argv[4])
+found = {}
+for mode in ("soft", "hard", "full"):
+    with torch.no_grad(), focus.mode(model, mode):
+        found[mode] = model(ids, use_cache=False).logits
+torch.save(found, folder + "/found.pt")
 """
 
 
 def new_process(mode: str) -> Found:
+    return _in_new_process()[mode], logits(attached(), mode)
+
+
+@cache
+def _in_new_process() -> dict[str, Tensor]:
+    """What the loaded model gives, by mode: the process starts once."""
     model = attached()
-    plain = logits(model, mode)  # what a pass has left on it is no hindrance
+    logits(model, "hard")  # what a pass has left on it is no hindrance
     with tempfile.TemporaryDirectory() as folder:
-        model_file, ids_file, out = (str(Path(folder) / name) for name in ("m.pt", "i.pt", "o.pt"))
-        torch.save(model, model_file)
-        torch.save(ids(), ids_file)
-        command = [sys.executable, "-c", LOADER, model_file, mode, ids_file, out]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return torch.load(out), plain
+        torch.save(model, f"{folder}/model.pt")
+        torch.save(ids(), f"{folder}/ids.pt")
+        status, _, warned = forked.run(f"{folder = }\n{LOADER}", Path(folder))
+        assert status == 0, warned[-2000:]
+        found: dict[str, Tensor] = torch.load(f"{folder}/found.pt")
+    return found
 
 
 def save_pretrained(mode: str) -> Found:
