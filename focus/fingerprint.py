@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 VALUES = 64  # of each weight
@@ -74,7 +73,9 @@ def same(one: dict[str, str], other: dict[str, str]) -> bool:
 
 def gathered(tensor: Tensor) -> Tensor:
     """The whole of a tensor that may be spread over processes, each of which must ask for it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    gather = getattr(tensor, "full_tensor", None)  # DTensor; not every build of torch has it
+    whole: Tensor = tensor if gather is None else gather()
+    return whole
 
 
 def _sampled(weight: Tensor) -> Tensor:
