@@ -22,7 +22,7 @@ METHODS = ("paper_k1", "ours")
 NAMES = {"paper_k1": "the paper's decomposition", "ours": "ours (the paper's was not timed)"}
 PAPER_GROUPS = (4, 8)  # K of its Table 6
 MILLION = 2**20
-MODEL = "random weights in the sizes of Llama-3.2 1B, bfloat16"
+MODEL = "random weights in the shape of Llama-3.2 1B, bfloat16"
 LONG = 65536  # tokens from which our kernels are claimed to be faster
 
 
