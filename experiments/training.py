@@ -119,6 +119,8 @@ def alone(folder: Path) -> Iterator[None]:
 def note(run: Run, regime: Regime, resumed: int | None) -> None:
     """Losses, size and times of a finished training."""
     course = pd.DataFrame({"step": range(1, len(regime.losses) + 1), "loss": regime.losses})
+    if regime.validation:
+        course["validation_loss"] = course["step"].map(regime.validation)
     run.table(course, "train.csv")
     run.note("trained_parameters", regime.trained_parameters)
     run.note("frozen_sha256", regime.before)

@@ -1,4 +1,4 @@
-"""What every regime shares: the model as a submodule, steps, schedule, checkpoints.
+"""What every regime shares: the model as a submodule, steps, schedule, checkpoints, validation.
 
 Shapes: B batch, T tokens.
 """
@@ -47,6 +47,7 @@ class Regime(pl.LightningModule):
 
     Attributes:
         losses: of every step so far, nats a token, averaged over batches and processes.
+        validation: mean loss on validation windows by the number of steps that were done.
         auxiliary: losses that are added to the next token's.
         after_step: called after every step of the optimiser.
         timer: has the wall time of the training.
@@ -60,10 +61,12 @@ class Regime(pl.LightningModule):
         self.model: PreTrainedModel | None = None
         self.method: Method | None = None
         self.losses: list[float] = []
+        self.validation: dict[int, float] = {}
         self.auxiliary: list[Auxiliary] = []
         self.after_step: list[AfterStep] = []
         self.before = ""  # hash of the frozen weights
         self.timer = Timer()
+        self._validated: list[float] = []
 
     # What a regime says.
 
@@ -175,6 +178,22 @@ class Regime(pl.LightningModule):
         for call in self.after_step:
             call(self, self.global_step + 1)  # Lightning counts it later
 
+    def on_validation_epoch_start(self) -> None:
+        """Forgets the windows of the last validation."""
+        self._validated = []
+
+    def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
+        """Loss of validation windows (B, T) as the cell is read, at its first budget."""
+        budget = self.cell.budgets[0] if self.cell.budgets else None
+        with self.method.applied(self.model, self.cell.aim(budget)):
+            self._validated.append(float(next_token_loss(self.model, batch["input_ids"])))
+
+    def on_validation_epoch_end(self) -> None:
+        """Notes the mean; all processes have read the same windows."""
+        self.validation[self.global_step] = sum(self._validated) / len(self._validated)
+        mean = self.validation[self.global_step]
+        self.log("validation_loss", mean, prog_bar=True, rank_zero_only=True)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """What is trained, and the buffers that training changes."""
         kept = {name for name, p in self.named_parameters() if p.requires_grad}
@@ -205,11 +224,12 @@ class Regime(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the course so far."""
-        checkpoint["course"] = {"losses": list(self.losses)}
+        checkpoint["course"] = {"losses": list(self.losses), "validation": dict(self.validation)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes up the course where the checkpoint left it."""
-        self.losses = list(checkpoint["course"]["losses"])
+        course = checkpoint["course"]
+        self.losses, self.validation = list(course["losses"]), dict(course["validation"])
 
 
 def next_token_loss(model: nn.Module, input_ids: Tensor) -> Tensor:

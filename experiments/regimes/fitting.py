@@ -54,12 +54,15 @@ def trainer(how: Training, folder: Path) -> pl.Trainer:
         dirpath=folder, filename="{step}", every_n_train_steps=how.checkpoint_every, save_top_k=1,
         save_on_train_epoch_end=False,
     )  # fmt: skip
+    parts: dict[str, Any] = {"limit_val_batches": 0}
+    if how.validate_every:
+        parts = {"val_check_interval": how.validate_every * how.accumulate}
     return pl.Trainer(
         max_steps=how.steps, accumulate_grad_batches=how.accumulate, precision=how.precision,
         gradient_clip_val=how.gradient_clip, strategy=strategy(how), devices=how.devices,
         num_nodes=how.nodes, accelerator="auto", callbacks=[saver, Bar()], logger=False,
-        enable_model_summary=False, use_distributed_sampler=False,
-        plugins=None if how.strategy == "fsdp2" else [Whole()],
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
+        plugins=None if how.strategy == "fsdp2" else [Whole()], **parts,
     )  # fmt: skip
 
 

@@ -75,6 +75,7 @@ class Training(Frozen):
         learning_rate: highest rate, after a linear warm-up, then a cosine down to zero.
         gradient_clip: largest gradient norm.
         checkpoint_every: steps between checkpoints: what a killed run loses at most.
+        validate_every: steps between losses on validation windows (0: none).
         strategy, precision: of the Lightning trainer; ``nodes``: machines; ``devices``: of each.
         checkpoint_activations: computes activations again in the backward pass, to save memory.
         all_weights: whether all of the model's own weights are trained; no field.
@@ -82,7 +83,7 @@ class Training(Frozen):
     """
 
     LATER = ("nodes",)
-    FORMER = (("copies", 0.0), ("validate_every", 0))
+    FORMER = (("copies", 0.0),)
     all_weights: ClassVar[bool] = False
     drawn: ClassVar[bool] = False
 
@@ -95,6 +96,7 @@ class Training(Frozen):
     warmup_steps: Size = 5
     gradient_clip: Annotated[float, Field(gt=0)] = 1.0
     checkpoint_every: Count = 10
+    validate_every: Size = 0
     strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
     devices: Count = 1
     nodes: Count = 1

@@ -66,6 +66,8 @@ def _of_regime(how: Training) -> Reasons:
         yield "regime.batch_size", f"{how.batch_size} windows {shared}{many}"
     if how.precision == "16-mixed" and how.strategy == "fsdp2":
         yield "regime.precision", HALF
+    if how.validate_every > how.steps:
+        yield "regime.validate_every", f"{how.validate_every} is above steps = {how.steps}"
 
 
 def _of_method(cell: Experiment, how: Training) -> Reasons:

@@ -216,7 +216,7 @@ class WindowStream(Dataset):
 
 
 class StreamedData(TrainingData):
-    """Training batches of a streamed text, resumable.
+    """Training batches of a streamed text, resumable; validation windows as ever.
 
     Beside the loader's position, checkpoints hold the places of all lanes, gathered from all
     processes, since Lightning keeps the state of the first alone.

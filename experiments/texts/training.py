@@ -1,5 +1,5 @@
 """What is trained on: windows in an order that the seed alone decides, in batches that a killed run
-takes up again.
+takes up again; and windows to validate on.
 
 Shapes: B batch, T tokens, N windows.
 """
@@ -11,11 +11,13 @@ from functools import cached_property
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from experiments.settings import Experiment, Settings
 from experiments.texts.documents import Document, documents
+
+VALIDATION = 8  # documents, one window each: the course of training, not a reading
 
 
 class WindowSequence(Dataset):
@@ -122,10 +124,27 @@ class TrainingData(pl.LightningDataModule):
         own = Subset(self.windows, share(len(self.windows), batch, rank, world))
         return StatefulDataLoader(own, batch_size=batch // world, shuffle=False)
 
+    def val_dataloader(self) -> DataLoader:
+        """The first window of some validation documents, one a batch, the same in all processes."""
+        context = self.cell.regime.context
+        found = documents(self.cell.texts, "validation", self.cell.model, self.chosen)
+        long = [each.tokens[:context] for each in found if len(each.tokens) >= context]
+        if not long:
+            raise ValueError(f"texts.{self.cell.texts}: no validation document has a window of "
+                             f"{context} tokens; lower the regime's context")  # fmt: skip
+        return DataLoader(Rows(torch.stack(long[:VALIDATION])), batch_size=1)
+
     def _place(self) -> tuple[int, int]:
         """This process's rank, and how many there are."""
         trainer = self.trainer
         return (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+
+
+class Rows(TensorDataset):
+    """Rows of a tensor (N, T) as `{"input_ids": (T,)}`."""
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"input_ids": self.tensors[0][index]}
 
 
 def share(count: int, batch: int, rank: int, world: int) -> list[int]:

@@ -80,7 +80,7 @@ def test_auxiliary_losses_are_learnt_and_callbacks_see_every_step(
 
 
 def test_two_batches_of_one_are_one_step_of_two(work: Any, tmp_path: Path) -> None:
-    parts = {**LORA, "steps": 3, "accumulate": 2}
+    parts = {**LORA, "steps": 3, "accumulate": 2, "validate_every": 1}
     chosen = work(
         parts={"base": "adapted", "regime": parts},
         one={"base": "adapted", "regime": {**LORA, "steps": 3, "batch_size": 2}},
@@ -90,6 +90,9 @@ def test_two_batches_of_one_are_one_step_of_two(work: Any, tmp_path: Path) -> No
     # Adam divides by the gradient's size: of a tiny one the rounding shows, and processors differ.
     near = 2e-3 * LORA["learning_rate"]
     assert torch.allclose(trained_tensors(parts), trained_tensors(one), atol=near)
+    assert list(parts.validation) == [1, 2, 3]
+    assert one.validation == {}
+    assert parts.validation[3] < parts.validation[1]
 
 
 def test_activations_that_are_computed_again_change_nothing(work: Any, tmp_path: Path) -> None:

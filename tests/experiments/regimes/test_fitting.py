@@ -30,6 +30,7 @@ from tests.experiments.training import CENTROIDS, LORA, ROOT
         ({"batch_size": 3, "devices": 2}, r"regime\.batch_size: 3 windows.*devices = 2"),
         ({"batch_size": 6, "devices": 2, "nodes": 2}, r"regime\.nodes: .* 4 processes, not 2"),
         ({"precision": "16-mixed", "strategy": "fsdp2"}, r"regime\.precision: 16-mixed needs"),
+        ({"validate_every": 9}, r"regime\.validate_every: 9 is above steps = 4"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_field(
@@ -115,7 +116,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_train_the_routers_that_one_does(work: Any) -> None:
-    how = {**CENTROIDS, "steps": 4, "batch_size": 2}
+    how = {**CENTROIDS, "steps": 4, "batch_size": 2, "validate_every": 2}
     two = ("ddp", "fsdp2")
     blocks = {name: {"base": "routed", "regime": {**how, "devices": 2, "strategy": name}}
               for name in two}  # fmt: skip
@@ -186,4 +187,5 @@ def adapter(chosen: Any, name: str) -> dict[str, torch.Tensor]:
 
 def course(chosen: Any, name: str) -> list[float]:
     table = pd.read_csv(trained.weights(chosen.cell(name), 0, chosen).parent / "train.csv")
-    return table.to_numpy().flatten().tolist()
+    assert list(table["validation_loss"].notna()) == [False, True, False, True]
+    return table.fillna(0).to_numpy().flatten().tolist()

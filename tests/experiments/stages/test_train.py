@@ -129,7 +129,7 @@ def test_the_command_names_the_field_that_is_wrong(
 def test_a_killed_run_ends_as_an_undisturbed_one(
     tmp_path: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    how = {**CENTROIDS, "steps": 60, "batch_size": 1}
+    how = {**CENTROIDS, "steps": 60, "batch_size": 1, "validate_every": 20}
     long = {"long": {"base": "routed", "seeds": [0], "regime": how}}
     params["threads"] = 1
     calm, killed = tmp_path / "calm", tmp_path / "killed"

@@ -5,9 +5,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from experiments import settings
+from experiments import settings, texts
 from experiments.texts import TrainingData, corpus
-from experiments.texts.training import share
+from experiments.texts.training import VALIDATION, share
 from tests.experiments.texts.library import small
 
 
@@ -53,6 +53,15 @@ def test_processes_share_every_batch_in_its_order():
     assert share(6, 2, 0, 1) == list(range(6))
 
 
+def test_the_course_is_read_on_validation_documents(data):
+    module = data()
+    found = [row["input_ids"] for row in module.val_dataloader()]
+    wanted = texts.documents("mine", "validation", "tiny-llama", module.chosen)[:VALIDATION]
+    assert len(found) == len(wanted) == 2
+    for row, document in zip(found, wanted, strict=True):
+        assert row.equal(document.tokens[None, :64])
+
+
 class KilledError(Exception):
     pass
 
@@ -79,7 +88,7 @@ class Recorder(pl.LightningModule):
 def fit(module, data, folder, resume=None):
     saver = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=2, save_top_k=-1)
     trainer = pl.Trainer(
-        max_steps=8, callbacks=[saver], logger=False, accelerator="cpu",
+        max_steps=8, callbacks=[saver], logger=False, accelerator="cpu", limit_val_batches=0,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     trainer.fit(module, data(steps=8), ckpt_path=resume, weights_only=False)
