@@ -122,6 +122,9 @@ def test_routers_that_are_still_random_are_told_of_once(tmp_path: Path) -> None:
 def test_hard_mode_in_training_is_fine_where_something_else_learns() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG).train()
     model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)
+    with torch.no_grad():  # as a training of the routers would
+        for each in focus.trainable_parameters(model):
+            each.mul_(1.01)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(token_ids(1, 20), use_cache=False)
