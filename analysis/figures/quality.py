@@ -122,7 +122,7 @@ def _title(known: Headline, frame: pd.DataFrame) -> str:
     own = known.rows(frame).iloc[0]
     texts = TEXTS.get(known.texts, known.texts)
     return (f"{own['model']}, {int(own['documents'])} {texts}, {own['context']:,} tokens, "
-            f"{either(frame['seeds'], 'seed')} a row")  # fmt: skip
+            f"{either(frame['seeds'], 'seed')} a mark")  # fmt: skip
 
 
 def kinds(results: Results) -> Figure:
@@ -228,5 +228,5 @@ def by_time(results: Results) -> Figure:
     )
     style.legend(figure, [axis], 2)
     style.title(figure, f"{either(frame['documents'], 'book')}, {either(frame['seeds'], 'seed')} "
-                        f"a mark; not at the same length: 2,048 and {length:,} tokens")  # fmt: skip
+                        f"a mark; quality at 2,048 tokens, time at {length:,}")  # fmt: skip
     return figure
