@@ -1,5 +1,4 @@
-"""What stands side by side at equal density: controls beside the trained routers, and changes of
-one setting beside what they change."""
+"""Changes of one setting beside what they change, at equal density."""
 
 from __future__ import annotations
 
@@ -9,23 +8,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.cells import ROLES, Cell, labels, spoken
-from analysis.comparisons import headline, quality
+from analysis.cells import ROLES, Cell, spoken
+from analysis.comparisons import quality
 from analysis.figures import style
 from analysis.figures.ablations import read
 from analysis.figures.models import told
-from analysis.figures.quality import counted_against
 from analysis.results import Results
-from analysis.rows import Missing, need, only
+from analysis.rows import need, only
 from analysis.words import plural
 
-CAPTION = (
-    "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
-    "of perplexity against the full model that is named, with 95% intervals over seeds "
-    "and documents. Groups by position and by token were read on fewer windows; LoRA under a mask "
-    "has another baseline (docs/rivals.md). What each keeps of its budget was counted: learnt "
-    "groups that are uneven keep more. All of it stands in `quality.csv`."
-)
 SEARCH = (
     "Searches, on validation documents: change of perplexity when one setting changes, against the "
     "experiment that it changes, with 95% intervals over seeds and documents. Budgets are those "
@@ -38,28 +29,9 @@ SAID = {"num_groups": "{} groups", "window": "window of {}", "sinks": "{} sinks"
         "shared_layers": "{} layers share groups", "gate": "gate: {}"}  # fmt: skip
 NEVER = {"hard_from": "soft throughout"}
 MOST_BUDGETS = 4
-TWICE = ("masked", "trained_window")  # LoRA for the second time: not against LoRA once
 APART = 0.1  # of the distant pairs: no longer an equal budget
 FAR = 4  # times as far from zero as the next one
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
-
-def draw(results: Results) -> Figure:
-    """A row an experiment, a mark a budget; Missing where only one experiment was read."""
-    known = headline(results)
-    frame = known.masks(quality(results))
-    frame = only(frame, budget=[*known.rows(frame)["budget"], "own"])
-    frame = frame[~frame["role"].isin(TWICE)]
-    if frame["cell"].nunique() < 2:
-        raise Missing
-    names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
-    best = frame.groupby("cell")["change"].mean().sort_values().index
-    figure, (axis,) = style.axes(1, 8.0, 1.7 + 0.42 * len(best))
-    dots(axis, frame, list(best), [names[cell] for cell in best], by_density(frame))
-    axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
-    style.legend(figure, [axis], 2)
-    style.title(figure, read(frame))
-    return figure
 
 
 def searches(results: Results) -> Figure:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis import rivals, tables
 from analysis.cells import ROLES, labels
-from analysis.comparisons import Headline, above, headline, headlines, quality
+from analysis.comparisons import Headline, above, headline, quality
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import Missing, need, only
@@ -23,9 +23,6 @@ CAPTION = (
     "keeps (window and sinks aside). Bars: 95% interval over seeds and documents, paired. Masks "
     "are causal, but for the paper's setup, which balances its groups over the whole sequence. "
     "Other masks, and the paper's setup on the pretrained model, are in the table `quality`."
-)
-CORE = CAPTION.partition(" Other masks")[0] + (
-    " Where its model was not adapted, its cost is the distance from the dashed line."
 )
 KINDS = (
     "Change of perplexity by kind of text, at the middle budget, against the same full model, with "
@@ -60,17 +57,8 @@ TEXTS = {"unseen": "held-out books", "books": "development books"}
 
 
 def draw(results: Results) -> Figure:
-    """The headline's texts."""
-    return of(results, headline(results))
-
-
-def core(results: Results) -> Figure:
-    """The same of the second headline, the core's, where the first was read too."""
-    return of(results, need(headlines(results)[1:])[0])
-
-
-def of(results: Results, known: Headline) -> Figure:
-    """Lines of everything that was read on the same texts, as far as an eye keeps apart."""
+    """Lines of everything that was read on the headline's texts, as far as an eye keeps apart."""
+    known = headline(results)
     frame = known.masks(quality(results))
     figure, (axis,) = style.axes(1, 8.0, 5.2)
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
