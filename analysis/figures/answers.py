@@ -155,7 +155,7 @@ def tasks(results: Results) -> Figure:
     for number, role in enumerate(roles):
         own = only(shown, role=role).sort_values("length")
         look, aside = style.look(role, number), 2 ** (0.06 * (number - (len(roles) - 1) / 2))
-        label = f"{ROLES[role]} ({_shares(own['distant_density'])})"
+        label = f"{ROLES[role]} ({shares(own['distant_density'])})"
         style.bars(cost, aside * own["length"], own, "nats", 1, label=label, **look)
         ends = own.assign(low=own["base_found"] + own["points_low"],
                           high=own["base_found"] + own["points_high"])  # fmt: skip
@@ -180,7 +180,7 @@ def tasks(results: Results) -> Figure:
     return figure
 
 
-def _shares(kept: pd.Series) -> str:
+def shares(kept: pd.Series) -> str:
     """Shares of the distant pairs kept at all lengths, in words."""
     ends = dict.fromkeys(f"{share:.0%}" for share in (kept.min(), kept.max()))
     return " to ".join(ends)

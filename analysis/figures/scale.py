@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis import ladder, models
-from analysis.figures import style
+from analysis.cells import ROLES
+from analysis.figures import answers, style
 from analysis.paper import printed
 from analysis.results import Results
 from analysis.rows import Missing, need, only
@@ -31,13 +32,14 @@ LADDER = (
 )
 LENGTHS = (
     "Change of the perplexity against full attention at the same length, on plays, with 95% "
-    "intervals over documents (and seeds), and the share of distant pairs kept. Dashed: the "
-    "paper's Mistral 7B on books, routers trained at 1,024 tokens, without intervals; it does not "
-    "say what share of the pairs it keeps there."
+    "intervals over documents (and seeds); in brackets: distant pairs kept, over the lengths. "
+    "Dashed: the paper's Mistral 7B on books, routers trained at 1,024 tokens, without intervals; "
+    "it does not say what share of the pairs it keeps there."
 )
 POSITIONS = (
-    "Plays of 8,192 tokens, by position. Left: what a mask costs there against full attention, "
-    "with 95% intervals over documents. Right: how far the groups of the keys there are from those "
+    "Plays of 8,192 tokens, in stretches of 1,024 by their start; marks are set apart sideways. "
+    "Left: what a mask costs there against full attention, with 95% intervals over documents. "
+    "Right: how far the groups of the keys there are from those "
     "of the first thousand tokens (total variation of the shares, mean over routers)."
 )
 # Colour, marker, and how far aside of a further model's size.
@@ -48,6 +50,8 @@ SIZES = np.logspace(5.7, 10.1, 60)  # parameters
 TICKS = {10.0**n: f"{10 ** (n - 6):g}M" if n < 9 else f"{10 ** (n - 9):g}B" for n in range(6, 11)}
 LOWEST = -10.0  # percent: further down lies no gap
 CHANGES = (-10, -5, 0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+APART = 0.09  # of a stretch, or of a doubling of the length: between marks side by side
+NAMES = {models.LINES["long_recipe"]: ROLES["ours"]}  # as other figures call it
 LOOKS = {
     "long_paper": "paper",
     "long_paper_steps": "paper_steps",
@@ -139,54 +143,68 @@ def line(axis: Axes, law: ladder.Law | None, colour: str, aside: float = 1.0) ->
 
 
 def by_length(results: Results) -> Figure:
-    """Cost and density against length; Missing where nothing was read at several lengths."""
+    """Cost against length; Missing where nothing was read at several lengths."""
     frame = models.lengths(results)
     if frame["context"].nunique() < 2:
         raise Missing
-    figure, (cost, kept) = style.axes(2, 9.2, 3.6)
-    shown = frame.assign(kept=100 * frame["distant_density"], label=[
-        f"{row['method']}, trained at {style.short(int(row['trained_at']))}"
-        if pd.notna(row["trained_at"]) else row["method"] for _, row in frame.iterrows()
-    ])  # fmt: skip
-    lines(cost, kept, shown, "context", "kept")
+    figure, (cost,) = style.axes(1, 9.2, 5.8)
+    labels = {method: legend(own) for method, own in frame.groupby("method")}
+    lines(cost, frame.assign(label=frame["method"].map(labels),
+                             place=np.log2(frame["context"].astype(float))))  # fmt: skip
     rows = printed("long_context")
-    cost.plot([row["context"] for row in rows],
-              [100 * (row["ppl_topk2"] / row["ppl_full"] - 1) for row in rows], linestyle="--",
-              label="the paper's Mistral 7B, books, 2 of 4 groups", **style.PAPER)  # fmt: skip
-    kept.set(ylabel="distant pairs kept (%)", ylim=(0, 100))
-    for axis in (cost, kept):
-        style.lengths(axis, [row["context"] for row in rows])
-    return finish(figure, cost, kept, "tokens of the text", shown)
+    places = np.log2([row["context"] for row in rows])
+    cost.plot(places, [100 * (row["ppl_topk2"] / row["ppl_full"] - 1) for row in rows],
+              linestyle="--", label="the paper's Mistral 7B, books, 2 of 4 groups",
+              **style.PAPER)  # fmt: skip
+    cost.set_xticks(places, [style.short(row["context"]) for row in rows])
+    return finish(figure, [cost], "tokens of the text (marks are set apart sideways)", frame)
+
+
+def legend(rows: pd.DataFrame) -> str:
+    """An experiment, the length that its routers learnt at, and the distant pairs that it keeps."""
+    first, kept = rows.iloc[0], answers.shares(rows["distant_density"])
+    trained = first["trained_at"]
+    at = f", trained at {style.short(int(trained))}" if pd.notna(trained) else ""
+    return f"{NAMES.get(first['method'], first['method'])}{at}\n(keeps {kept} of the distant pairs)"
 
 
 def by_position(results: Results) -> Figure:
     """Cost and drift against the position."""
     frame = need(models.positions(results))
-    figure, (cost, moved) = style.axes(2, 9.2, 3.6)
-    lines(cost, moved, frame.assign(label=frame["method"]), "position", "moved")
-    moved.set(ylabel="shift of the group shares (%)", ylim=(0, None))
-    return finish(figure, cost, moved, "first position of the stretch (tokens)", frame)
+    figure, (cost, moved) = style.axes(2, 11.0, 4.6)
+    starts = sorted(frame["position"].unique())
+    frame = frame.assign(label=frame["method"].replace(NAMES),
+                         place=frame["position"].map(starts.index))  # fmt: skip
+    lines(cost, frame)
+    lines(moved, frame, "moved")
+    moved.set(ylabel="group shares that differ from those of\nthe first stretch (%)",
+              ylim=(0, None))  # fmt: skip
+    for axis in (cost, moved):
+        axis.set_xticks(range(len(starts)), [style.short(int(start)) for start in starts])
+    return finish(figure, [cost, moved], "tokens before the stretch of 1,024", frame)
 
 
-def lines(cost: Axes, beside: Axes, rows: pd.DataFrame, x: str, column: str) -> None:
-    """A line an experiment: what it costs, and another column of it."""
-    step = 0.06 if x == "context" else 0.0
-    apart = 0.0 if step else 130.0  # tokens; of a logarithmic axis a share
+def lines(axis: Axes, rows: pd.DataFrame, column: str = "change") -> None:
+    """A line an experiment: what it costs, or another column of it; side by side, or one would
+    hide the other."""
     for number, (name, role) in enumerate(LOOKS.items()):
-        own, look = only(rows, method=models.LINES[name]).sort_values(x), style.look(role)
-        aside = number - (len(LOOKS) - 1) / 2
-        if len(own):
-            style.bars(cost, own[x] * 2 ** (step * aside) + apart * aside, own,
-                       label=own["label"].iloc[0], **look)  # fmt: skip
-            beside.plot(own[x], own[column], **look, markersize=5.5)
+        own, look = only(rows, method=models.LINES[name]).sort_values("place"), style.look(role)
+        places = own["place"] + APART * (number - (len(LOOKS) - 1) / 2)
+        if own.empty:
+            continue
+        if column == "change":
+            style.bars(axis, places, own, label=own["label"].iloc[0], **look)
+        else:
+            axis.plot(places, own[column], **look, markersize=5.5)
 
 
-def finish(figure: Figure, cost: Axes, beside: Axes, x: str, rows: pd.DataFrame) -> Figure:
+def finish(figure: Figure, every: list[Axes], x: str, rows: pd.DataFrame) -> Figure:
     """Words on the axes, a legend, and what was read."""
-    cost.axhline(0, color=style.INK, linewidth=1.2)
-    cost.set(xlabel=x, ylabel="change of perplexity (%)")
-    beside.set_xlabel(x)
-    style.legend(figure, [cost, beside], 2)
+    every[0].axhline(0, color=style.INK, linewidth=1.2)
+    every[0].set_ylabel("change of perplexity (%)")
+    for axis in every:
+        axis.set_xlabel(x)
+    style.legend(figure, every, 2)
     read = f"{either(rows['documents'], 'play')}, {either(rows['seeds'], 'seed')} a line"
     style.title(figure, f"ours: SmolLM2-135M, {read}; against the same model with full attention")
     return figure
