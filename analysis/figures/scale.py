@@ -21,12 +21,12 @@ from analysis.words import either
 
 LADDER = (
     "The same retrofit on models of one type at growing size, masks with a window of 8 tokens, "
-    "test articles of 512. Left: change of the perplexity against the same model with full "
-    "attention (logarithmic above 10%), 95% intervals over documents. Right: the share of the "
+    "test articles of 512. A panel a mask: change of the perplexity against the same model with "
+    "full attention (logarithmic above 10%), 95% intervals over documents. Last: the share of the "
     "distant pairs from which on that change is 2% or less, read off between masks. Filled: "
     "models trained here, all on the same million tokens. Dashed: a straight line in the "
     "logarithm of the parameters, fitted on these alone; wide bars are where it expects one "
-    "further model of 135M, 1B and 7B (95%, cut at -10); marks are set apart sideways. Hollow: "
+    "further model of 135M, 1B and 7B (95%, cut at -10). Hollow: "
     "SmolLM2-135M, trained by others on two trillion tokens and read after the forecast was "
     "committed; crosses: the same model under a window of 128, plays and books."
 )
@@ -42,10 +42,10 @@ POSITIONS = (
     "Right: how far the groups of the keys there are from those "
     "of the first thousand tokens (total variation of the shares, mean over routers)."
 )
-# Colour, marker, and how far aside of a further model's size.
-SHOWN = {ladder.WINDOW: (style.ORANGE, "v", 0.72), "k1.symmetric.sinkhorn": (style.RED, "s", 0.9),
-         "k3.multi_probe.sinkhorn": (style.PURPLE, "^", 1.12),
-         "k2.symmetric.sinkhorn": (style.BLUE, "o", 1.4)}  # fmt: skip
+# Colour and marker, a panel each.
+SHOWN = {ladder.WINDOW: (style.ORANGE, "v"), "k1.symmetric.sinkhorn": (style.RED, "s"),
+         "k3.multi_probe.sinkhorn": (style.PURPLE, "^"),
+         "k2.symmetric.sinkhorn": (style.BLUE, "o")}  # fmt: skip
 SIZES = np.logspace(5.7, 10.1, 60)  # parameters
 TICKS = {10.0**n: f"{10 ** (n - 6):g}M" if n < 9 else f"{10 ** (n - 9):g}B" for n in range(6, 11)}
 LOWEST = -10.0  # percent: further down lies no gap
@@ -63,55 +63,62 @@ LOOKS = {
 
 
 def by_size(results: Results) -> Figure:
-    """Gaps, and density needed."""
+    """A panel a mask with its gaps, and one for the density needed."""
     need(ladder.of(results, "ladder"))
-    figure, (gaps, share) = style.axes(2, 9.8, 4.4)
-    for budget, (colour, marker, aside) in SHOWN.items():
-        masks(gaps, results, budget, {"color": colour, "marker": marker}, aside)
-    gaps.axhline(0, color=style.INK, linewidth=1.2)
-    top = 1.5 * gaps.get_ylim()[1]
-    style.changes(gaps, LOWEST, top)
-    gaps.set_yticks([tick for tick in CHANGES if tick <= top])
-    gaps.set(ylim=(LOWEST, top), ylabel="change of perplexity\n(%, logarithmic beyond 10)")
+    figure, every = style.axes(3, 12.0, 7.4, rows=2)
+    *gaps, share, spare = every
+    for axis, (budget, (colour, marker)) in zip(gaps, SHOWN.items(), strict=True):
+        masks(axis, results, budget, {"color": colour, "marker": marker})
+        axis.set_title(ladder.MASKS[budget], loc="left")
+    alike(gaps)
     density(share, results)
-    gaps.set_title("What a mask costs", loc="left")
-    share.set_title("Pairs needed to cost little", loc="left")
-    for axis in (gaps, share):
+    share.set_title("pairs needed to cost little", loc="left")
+    for axis in (*gaps, share):
         axis.set_xscale("log")
         axis.set_xticks(list(TICKS), list(TICKS.values()))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.set_xlabel("parameters")
-    keys(gaps, results)
-    style.legend(figure, [gaps, share], 3)
+    keys(spare, results)
     return figure
 
 
+def alike(gaps: list[Axes]) -> None:
+    """One vertical axis for all masks."""
+    top = 1.5 * max(axis.get_ylim()[1] for axis in gaps)
+    for axis in gaps:
+        axis.axhline(0, color=style.INK, linewidth=1.2)
+        style.changes(axis, LOWEST, top)
+        axis.set_yticks([tick for tick in CHANGES if tick <= top])
+        axis.set_ylim(LOWEST, top)
+    for axis in gaps[::3]:
+        axis.set_ylabel(f"change of perplexity\n(%{style.scale(axis)})")
+
+
 def keys(axis: Axes, results: Results) -> None:
-    """What a dashed line, a hollow mark and a cross stand for, where there are any."""
+    """What a line, a bar and a mark stand for, where there are any, in place of a panel."""
     there = set(ladder.table(results)["place"])
     for place, label, look in (
-        ("ladder", "fit on our sizes", {"linestyle": "--"}),
-        (
-            "ladder",
-            "its forecasts of 135M, 1B, 7B (side by side)",
-            {"marker": "|", "markersize": 12, "markeredgewidth": 6, "alpha": 0.4},
-        ),
-        ("next rung", "135M, the same masks", {"marker": "o", "markerfacecolor": "white"}),
-        ("another window and text", "135M, a window of 128", {"marker": "x"}),
-    ):
+        ("ladder", "small models, trained here", {"marker": "o"}),
+        ("ladder", "fit on these alone", {"linestyle": "--"}),
+        ("ladder", "its forecasts of 135M, 1B and 7B",
+         {"linestyle": "-", "linewidth": 7, "alpha": 0.35}),
+        ("next rung", "SmolLM2-135M, the same masks", {"marker": "o", "markerfacecolor": "white"}),
+        ("another window and text", "SmolLM2-135M, a window of 128", {"marker": "x"}),
+    ):  # fmt: skip
         if place in there:
             axis.plot([], [], color=style.GREY, label=label, **{"linestyle": "", **look})
+    axis.set_axis_off()
+    axis.legend(loc="center left", frameon=False, fontsize=10, labelspacing=1)
 
 
-def masks(axis: Axes, results: Results, budget: str, look: dict[str, str], aside: float) -> None:
+def masks(axis: Axes, results: Results, budget: str, look: dict[str, str]) -> None:
     """One mask: the rungs with their law, the next rung, and the same mask elsewhere."""
-    line(axis, ladder.gap(results, budget), look["color"], aside)
-    rungs, beyond = (ladder.of(results, place, budget) for place in ("ladder", "next rung"))
-    # One behind the other they would hide each other.
-    points(axis, rungs, "change", 1 + (aside - 1) / 3, label=ladder.MASKS[budget], **look)
-    points(axis, beyond, "change", aside, **look, markerfacecolor="white", zorder=4)
+    line(axis, ladder.gap(results, budget), look["color"])
+    points(axis, ladder.of(results, "ladder", budget), "change", **look)
+    points(axis, ladder.of(results, "next rung", budget), "change", **look,
+           markerfacecolor="white", zorder=4)  # fmt: skip
     other = ladder.of(results, "another window and text", budget)
-    axis.plot(aside * other["parameters"], 100 * other["change"], linestyle="", marker="x",
+    axis.plot(other["parameters"], 100 * other["change"], linestyle="", marker="x",
               color=look["color"])  # fmt: skip
 
 
@@ -122,15 +129,15 @@ def density(axis: Axes, results: Results) -> None:
     points(axis, only(frame, place="ladder"), "density", **look)
     points(axis, only(frame, place="next rung"), "density", **look, zorder=4,
            markerfacecolor="white")  # fmt: skip
-    axis.set(ylim=(0, 102), ylabel=f"distant pairs needed for a gap of {ladder.SMALL:.0%} (%)")
+    axis.set(ylim=(0, 102), ylabel=f"distant pairs needed\nfor a gap of {ladder.SMALL:.0%} (%)")
 
 
-def points(axis: Axes, rows: pd.DataFrame, column: str, aside: float = 1.0, **look: Any) -> None:
+def points(axis: Axes, rows: pd.DataFrame, column: str, **look: Any) -> None:
     """Values in percent with their intervals."""
-    style.bars(axis, aside * rows["parameters"], rows, column, linestyle="", **look)
+    style.bars(axis, rows["parameters"], rows, column, linestyle="", **look)
 
 
-def line(axis: Axes, law: ladder.Law | None, colour: str, aside: float = 1.0) -> None:
+def line(axis: Axes, law: ladder.Law | None, colour: str) -> None:
     """A law, and where it expects further models."""
     if law is None:
         return
@@ -138,7 +145,7 @@ def line(axis: Axes, law: ladder.Law | None, colour: str, aside: float = 1.0) ->
               color=colour)  # fmt: skip
     for size in ladder.AHEAD.values():
         _, low, high = law.at(size)
-        axis.plot([aside * size] * 2, [low, high], color=colour, linewidth=6, alpha=0.25,
+        axis.plot([size] * 2, [low, high], color=colour, linewidth=6, alpha=0.25,
                   solid_capstyle="butt")  # fmt: skip
 
 
