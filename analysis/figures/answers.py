@@ -16,10 +16,10 @@ from analysis.words import either
 
 BENCHMARKS = (
     "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
-    "model without a mask. Third line of each place: how many questions have a pair that the mask "
-    "can change. Under the paper's window of 128 tokens and without worked examples these are next "
-    "to none, so an unchanged score shows nothing there. Bars: 95% intervals over questions, "
-    "paired. None of these figures is the paper's."
+    "model without a mask. Third line of each place: how many questions have a pair that a mask "
+    "can change (fewest and most over the methods). Under the paper's window of 128 tokens and "
+    "without worked examples these are next to none, so an unchanged score shows nothing there. "
+    "Bars: 95% intervals over questions, paired. None of these figures is the paper's."
 )
 CHAT = (
     "How far a model's answers are from the original model's, against its perplexity on plays. "
@@ -48,7 +48,7 @@ COPYING = (
 LINES = (
     ("the paper's setup", "paper", ("answers_paper", "answers_paper_window")),
     ("the window alone", "window", ("answers_longformer", "answers_window")),
-    ("ours (recipe)", "ours", ("answers",)),
+    ("ours (recipe)", "ours", ("answers", "answers_ours_window")),
 )
 # What was not read on these windows of plays (the paper's setup after all steps, on shorter ones).
 UNREAD = {"adapted": "full attention, adapted to books", "ours": "ours (recipe), on books",
@@ -86,7 +86,10 @@ def told(rows: pd.DataFrame, shots: int, window: int) -> str:
     """A place on the axis in words."""
     own = only(rows, shots=shots, window=window)
     before = f"{shots} examples" if shots else "no examples"
-    return f"{window} tokens\n{before}\n{own['exposed_questions_percent'].max():.0f}%"
+    reached = (own["exposed_questions_percent"] * own["questions"] / 100).round().astype(int)
+    least_and_most = dict.fromkeys((reached.min(), reached.max()))  # sinks differ by method
+    counts = " to ".join(map(str, least_and_most))
+    return f"{window} tokens\n{before}\n{counts} of {own['questions'].max()}"
 
 
 def distances(results: Results) -> Figure:
