@@ -214,10 +214,12 @@ def uneven(results: Results) -> Figure:
     for axis in axes:
         axis.set_yscale("log", base=2)
         axis.yaxis.set_major_formatter("{x:g}")
-    axes[0].set_ylabel("1 + CV\N{SUPERSCRIPT TWO} at the last step")
-    axes[2].set_ylabel("1 + CV\N{SUPERSCRIPT TWO}, median layer")
+    groups = cells[0].method["num_groups"]
+    for axis, where in ((axes[0], "at the last step"), (axes[2], "median layer")):
+        axis.set_ylabel(f"1 + CV\N{SUPERSCRIPT TWO} of the sizes, {where}\n"
+                        f"(1: even, {groups}: all tokens in one)")  # fmt: skip
     style.legend(figure, axes, 3)
-    style.title(figure, f"{cells[0].model}, {cells[0].method['num_groups']} groups")
+    style.title(figure, f"{cells[0].model}, {groups} groups")
     return figure
 
 
