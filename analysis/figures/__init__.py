@@ -34,12 +34,9 @@ class Shown(NamedTuple):
 
 FIGURES = {
     "quality": Shown(quality.draw, "Quality against pairs kept", quality.CAPTION),
-    "quality_core": Shown(quality.core, "Quality against pairs kept, the core's texts",
-                          quality.CORE),
     "kinds": Shown(quality.kinds, "Quality by kind of text", quality.KINDS),
     "rivals": Shown(quality.beside_rivals, "Other methods on the same model", quality.RIVALS),
     "timed": Shown(quality.by_time, "Quality against time", quality.TIMED),
-    "controls": Shown(equal.draw, "Groups and controls at equal budgets", equal.CAPTION),
     "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
     "architectures": Shown(models.by_type, "The paper's setup on five attention types",
                            models.ARCHITECTURES),

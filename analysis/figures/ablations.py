@@ -3,7 +3,7 @@ settings that the paper leaves alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,12 +18,13 @@ from analysis.rows import need, only
 from analysis.words import either
 
 CAPTION = (
-    "Above: change of the perplexity under the training gate against the default (K = 8, window "
-    "128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Below: tokens in the "
-    "largest group, the mean over layers. Filled: ours with 95% intervals over documents (and over "
-    "seeds, where the table `ablations` has several in a row), SmolLM2 on plays after 24 steps, "
-    "and after the paper's 4,000 on texts of 256 tokens; below also a small model on articles "
-    "after 4,000 (both with shorter windows, counted as the paper's that they stand for). Hollow: "
+    "Upper rows: change of the perplexity under the training gate against the default (K = 8, "
+    "window 128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Lower rows: "
+    "tokens in the largest group, the mean over layers. Filled: ours with 95% intervals over "
+    "documents (and over seeds, where the table `ablations` has several in a row), SmolLM2 on "
+    "plays after 24 steps, and after the paper's 4,000 on texts of 256 tokens; in the last row "
+    "also a small model on articles after 4,000 (both with shorter windows, counted as the paper's "
+    "that they stand for). It hardly reads far, so that its perplexity tells nothing here. Hollow: "
     "the paper's GPT-2 on PG-19, without intervals."
 )
 FURTHER = (
@@ -39,11 +40,15 @@ TITLES = {
     "sinks": "sinks", "gate": "training gate", "routers": "routers",
     "dense_every": "full attention: one layer in", "shared_layers": "layers sharing groups",
 }  # fmt: skip
-# By default: colour, marker, name, and how far aside.
-LOOKS = {"ablate": (style.BLUE, "o", "routers alone", -0.08),
-         "tuned": (style.RED, "s", "with all weights", 0.08),
-         "ablate_steps": (style.GREEN, "^", "4,000 steps, routers alone", 0.16),
-         "steady": (style.ORANGE, "v", "4,000 steps, with all weights", 0.16)}  # fmt: skip
+ROWS = ("change of perplexity (%),\nrouters alone", "change of perplexity (%),\nall weights",
+        "largest group (% of tokens),\nrouters alone",
+        "largest group (% of tokens),\nall weights")  # fmt: skip
+# By default: its row, colour, marker, name, and how far aside.
+LOOKS = {"ablate": (0, style.BLUE, "o", "24 steps", -0.08),
+         "tuned": (1, style.BLUE, "o", "24 steps", -0.08),
+         "ablate_steps": (0, style.GREEN, "^", "4,000 steps", 0.08),
+         "steady": (1, style.ORANGE, "v", "4,000 steps of a small model (its groups alone)",
+                    0.08)}  # fmt: skip
 BLIND = "steady"  # on a model that hardly reads far: it tells of groups alone
 THEIRS = {"ablate": ("centroid_ppl", "dominance_centroid"),
           "tuned": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
@@ -52,56 +57,63 @@ CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
 
 
 def draw(results: Results) -> Figure:
-    """Two rows of panels, one a setting that the paper changes, too."""
+    """A column of panels a setting that the paper changes, too; a row a measure and what learns."""
     frame = only(ablations.table(results), setting=ablations.SETTINGS)
-    figure, columns = grid(frame, 6.2, "tokens in the largest group (%)", 100)
-    for setting, own, above, below in columns:
+    figure, columns = grid(frame, 11.0, ROWS, 100)
+    for setting, own, column in columns:
         own, values = own.sort_values("value"), sorted(set(own["value"]))
         for base, rows in own.groupby("base", sort=False):
-            panel(above, below, rows, values, str(base))
-        finish(above, below, range(len(values)), [f"{value:g}" for value in values], setting)
+            row = LOOKS[str(base)][0]
+            panel(column[row], column[row + 2], rows, values, str(base))
+        finish(column, [f"{value:g}" for value in values], setting)
     style.legend(figure, figure.axes, 4)
+    style.title(figure, "ours: SmolLM2-135M on plays; the paper's: GPT-2 on PG-19, no intervals\n"
+                        f"ours: {read(frame, 'mark')}")  # fmt: skip
     return figure
 
 
-def grid(frame: pd.DataFrame, height: float, share: str,
-         most: float) -> tuple[Figure, list[tuple[str, pd.DataFrame, Axes, Axes]]]:  # fmt: skip
-    """Two panels a setting of several values: perplexity; below, percent, up to ``most``."""
+def grid(frame: pd.DataFrame, height: float, labels: Sequence[str],
+         most: float) -> tuple[Figure, list[tuple[str, pd.DataFrame, list[Axes]]]]:  # fmt: skip
+    """A column of panels a setting of several values, a row a label: perplexity in the first half,
+    percent up to ``most`` in the second."""
     known = frame[frame["change"].notna() | frame["largest"].notna()
                   | (frame["value"] == frame["default"])]  # fmt: skip
     shown = need([(str(name), own) for name, own in known.groupby("setting", sort=False)
                   if len(set(own["value"])) > 1])  # fmt: skip
     count = len(shown)
-    figure, every = style.axes(count, 0.8 + 2.5 * count, height, rows=2, share=True)
-    every[0].set_ylabel("change of perplexity (%)")
-    every[count].set(ylabel=share, ylim=(0, most))
-    panels = zip(shown, every[:count], every[count:], strict=True)
-    return figure, [(*own, above, below) for own, above, below in panels]
+    figure, every = style.axes(count, 0.8 + 2.5 * count, height, rows=len(labels), share=True)
+    for first, label in zip(every[::count], labels, strict=True):
+        first.set_ylabel(label)
+    for first in every[::count][len(labels) // 2 :]:
+        first.set_ylim(0, most)
+    return figure, [(*own, every[place::count]) for place, own in enumerate(shown)]
 
 
-def finish(above: Axes, below: Axes, places: Iterable[int], names: list[str], setting: str) -> None:
-    """No change, values, and the setting's name."""
-    above.axhline(0, color=style.INK, linewidth=1.2)
-    for axis in (above, below):
-        axis.set_xticks(list(places), names)
-    above.set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
+def finish(column: list[Axes], names: list[str], setting: str) -> None:
+    """No change, values, and the setting's name; a panel of which nothing was read is left out."""
+    for number, axis in enumerate(column):
+        if not axis.has_data():
+            axis.set_axis_off()
+        elif number < len(column) // 2:
+            axis.axhline(0, color=style.INK, linewidth=1.2)
+        axis.set_xticks(range(len(names)), names)
+        axis.set_xlim(-0.6, len(names) - 0.4)
+    column[0].set_title(TITLES.get(setting, setting.replace("_", " ")), loc="left")
 
 
 def panel(above: Axes, below: Axes, rows: pd.DataFrame, values: list[Any], base: str) -> None:
     """Ours by one default, above perplexity and below the largest group, and the paper's."""
-    colour, marker, name, side = LOOKS[base]
-    look: dict[str, Any] = {"color": colour, "marker": marker}
+    _, colour, marker, name, side = LOOKS[base]
     places = [values.index(value) + side for value in rows["value"]]
-    ours = {**look, "linestyle": "-", "label": f"ours, {name}"}
+    ours = {"color": colour, "marker": marker, "label": f"ours, {name}"}
     if base != BLIND:
         style.bars(above, places, from_default(rows), **ours)
     style.bars(below, places, rows, "largest", 1, **ours)
     if base in THEIRS:
         theirs = only(paper(rows["setting"].iloc[0], base, rows["default"].iloc[0]), value=values)
-        theirs = theirs.set_index(pd.Index([values.index(each) + side for each in theirs["value"]]))
-        hollow = {**look, "linestyle": ":", "markerfacecolor": "white", "markersize": 5.5}
-        above.plot(theirs["change"], label=f"the paper's, {name}", **hollow)
-        below.plot(theirs["largest"].dropna(), **hollow)
+        theirs.index = pd.Index([values.index(each) for each in theirs["value"]])
+        above.plot(theirs["change"], linestyle=":", label="the paper's", **style.PAPER)
+        below.plot(theirs["largest"].dropna(), linestyle=":", **style.PAPER)
 
 
 def from_default(rows: pd.DataFrame, prefix: str = "") -> pd.DataFrame:
@@ -128,21 +140,20 @@ def further(results: Results) -> Figure:
     """The same of settings that the paper leaves alone."""
     own = only(ablations.table(results), base=ablations.DEFAULTS["centroids"])
     frame = own[~own["setting"].isin(ablations.SETTINGS)]
-    figure, columns = grid(frame, 5.6, "distant pairs kept (%)", 104)
-    for setting, own, above, below in columns:
+    figure, columns = grid(frame, 5.6, ("change of perplexity (%)", "distant pairs kept (%)"), 104)
+    for setting, own, (above, below) in columns:
         own = own.sort_values("value", key=lambda values: values.map(rank))
         beside(above, below, own)
-        finish(above, below, range(len(own)), [named(setting, each) for each in own["value"]],
-               setting)  # fmt: skip
+        finish([above, below], [named(setting, each) for each in own["value"]], setting)
     style.legend(figure, figure.axes, 2)
     style.title(figure, read(frame))
     return figure
 
 
-def read(frame: pd.DataFrame) -> str:
+def read(frame: pd.DataFrame, shown: str = "row") -> str:
     """How many documents and seeds the rows' intervals are over, in words."""
     return (f"intervals over {either(frame['documents'], 'document')}, "
-            f"{either(frame['seeds'], 'seed')} a row")  # fmt: skip
+            f"{either(frame['seeds'], 'seed')} a {shown}")  # fmt: skip
 
 
 def beside(above: Axes, below: Axes, rows: pd.DataFrame) -> None:
@@ -152,8 +163,6 @@ def beside(above: Axes, below: Axes, rows: pd.DataFrame) -> None:
         style.bars(above, places + side, from_default(rows, prefix), label=label, color=colour,
                    marker=marker, linestyle="")  # fmt: skip
     below.bar(places, 100 * rows["distant_density"].astype(float), 0.5, color=style.GREY)
-    for axis in (above, below):
-        axis.set_xlim(-0.6, len(rows) - 0.4)
 
 
 def rank(value: object) -> tuple[str, float]:

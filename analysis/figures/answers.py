@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import answers, tables
-from analysis.cells import ROLES, Cell, labels
+from analysis.cells import ROLES, labels
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import Missing, need, only
@@ -16,16 +16,16 @@ from analysis.words import either
 
 BENCHMARKS = (
     "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
-    "model without a mask. Third line of each place: how many questions have a pair that the mask "
-    "can change. Under the paper's window of 128 tokens and without worked examples these are next "
-    "to none, so an unchanged score shows nothing there. Bars: 95% intervals over questions, "
-    "paired. None of these figures is the paper's."
+    "model without a mask. Third line of each place: how many questions have a pair that a mask "
+    "can change (fewest and most over the methods). Under the paper's window of 128 tokens and "
+    "without worked examples these are next to none, so an unchanged score shows nothing there. "
+    "Bars: 95% intervals over questions, paired. None of these figures is the paper's."
 )
 CHAT = (
     "How far a model's answers are from the original model's, against its perplexity on plays. "
     "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
-    "tokens of a play. Numbers beside the points of LoRA: learning rates. Dotted: what has no "
-    "perplexity on these windows of plays. Fine-tuning of all "
+    "tokens of a play. Behind the name of a LoRA: its learning rates, in the order of its line. "
+    "Dotted: what has no perplexity on these windows of plays. Fine-tuning of all "
     "weights is in the table alone. Bars: 95% intervals over questions and over documents. The "
     "paper has no such figure."
 )
@@ -48,10 +48,13 @@ COPYING = (
 LINES = (
     ("the paper's setup", "paper", ("answers_paper", "answers_paper_window")),
     ("the window alone", "window", ("answers_longformer", "answers_window")),
-    ("ours (recipe)", "ours", ("answers",)),
+    ("ours (recipe)", "ours", ("answers", "answers_ours_window")),
 )
+# What was not read on these windows of plays (the paper's setup after all steps, on shorter ones).
+UNREAD = {"adapted": "full attention, adapted to books", "ours": "ours (recipe), on books",
+          "paper_steps": "the paper's setup, its 4,000 steps"}  # fmt: skip
 # The role whose look a block has.
-LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq", "lora16_steps": "quest"}
+LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq", "lora16_steps": "heavy"}
 
 
 def scores(results: Results) -> Figure:
@@ -83,7 +86,10 @@ def told(rows: pd.DataFrame, shots: int, window: int) -> str:
     """A place on the axis in words."""
     own = only(rows, shots=shots, window=window)
     before = f"{shots} examples" if shots else "no examples"
-    return f"{window} tokens\n{before}\n{own['exposed_questions_percent'].max():.0f}%"
+    reached = (own["exposed_questions_percent"] * own["questions"] / 100).round().astype(int)
+    least_and_most = dict.fromkeys((reached.min(), reached.max()))  # sinks differ by method
+    counts = " to ".join(map(str, least_and_most))
+    return f"{window} tokens\n{before}\n{counts} of {own['questions'].max()}"
 
 
 def distances(results: Results) -> Figure:
@@ -93,29 +99,29 @@ def distances(results: Results) -> Figure:
     lengths = sorted(frame["before"].unique())
     if len(lengths) < 2:
         raise Missing
-    figure, axes = style.axes(len(lengths), 9.2, 4.6, share=True)
+    figure, axes = style.axes(len(lengths), 10.4, 5.6, share=True)
     for axis, before in zip(axes, lengths, strict=True):
         for block, own in only(frame, before=before).groupby("experiment", sort=False):
-            role = str(own["role"].iloc[0])
-            look = LORA.get(str(block), role)
-            line(axis, own.sort_values("rate"), named(results.cells[own["cell"].iloc[0]]), look)
-        elsewhere = every[every["gain"].isna()]
-        fully_tuned = elsewhere["cell"].map(lambda name: fully(results, name)).astype(bool)
-        elsewhere = elsewhere[~fully_tuned]
-        for _, row in only(elsewhere, before=before).iterrows():
-            # What the paper's routers after all steps gain was read on shorter windows.
-            later = row["role"] == "paper"
-            about = "its 4,000 steps, perplexity not read" if later else "adapted to books"
-            look = style.look("paper_steps" if later else row["role"])
-            axis.axhline(row["divergence"], label=f"{ROLES[row['role']]} ({about})",
-                         **look | {"marker": "", "linestyle": ":"})  # fmt: skip
+            look = LORA.get(str(block), str(own["role"].iloc[0]))
+            line(axis, own.sort_values("rate"), named(results, own), look)
+        levels(axis, results, only(every[every["gain"].isna()], before=before))
         axis.axhline(0, color=style.INK, linewidth=1.2)
-        axis.set_xlabel("perplexity on plays against the original model (%)")
+        axis.set_xlabel("change of perplexity on plays\nagainst the original model (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
     style.legend(figure, axes, 2)
-    style.title(figure, either(frame["questions"], "question"))
+    style.title(figure, f"{either(frame['questions'], 'question')}; a line of LoRA goes "
+                        "through its learning rates from below")  # fmt: skip
     return figure
+
+
+def levels(axis: Axes, results: Results, rows: pd.DataFrame) -> None:
+    """Lines across, of what has no perplexity on these windows of plays."""
+    tuned = rows["cell"].map(lambda name: fully(results, name)).astype(bool)
+    for _, row in rows[~tuned].iterrows():
+        role = "paper_steps" if row["role"] == "paper" else row["role"]
+        axis.axhline(row["divergence"], color=style.look(role)["color"], linestyle=":",
+                     label=f"{UNREAD.get(role, role)} (not read on these plays)")  # fmt: skip
 
 
 def fully(results: Results, name: str) -> bool:
@@ -124,24 +130,23 @@ def fully(results: Results, name: str) -> bool:
     return start is not None and start.regime.get("name") == "full"
 
 
-def named(cell: Cell) -> str:
-    """What was trained, and for how long."""
+def named(results: Results, rows: pd.DataFrame) -> str:
+    """What was trained, for how long, and at which rates."""
+    cell = results.cells[rows["cell"].iloc[0]]
     if cell.block not in LORA:
         return ROLES[cell.role]
-    return f"LoRA, rank {cell.regime['rank']}, {cell.steps:,} steps"
+    rates = ", ".join(f"{rate:.0e}".replace("e-0", "e-") for rate in sorted(rows["rate"]))
+    word = "rates" if len(rows) > 1 else "rate"
+    return f"LoRA, rank {cell.regime['rank']}, {cell.steps:,} steps, {word} {rates}"
 
 
 def line(axis: Axes, rows: pd.DataFrame, label: str, role: str) -> None:
-    """One way to train or to mask; LoRA's points with their learning rates."""
+    """One way to train or to mask."""
     axis.errorbar(
         100 * rows["gain"], rows["divergence"],
         style.spread(rows, "divergence", 1), style.spread(rows, "gain"),
         label=label, **style.look(role), **style.BAR,
     )  # fmt: skip
-    for _, row in rows.dropna(subset=["rate"]).iterrows():
-        axis.annotate(f"{row['rate']:g}", (100 * row["gain"], row["divergence"]), xytext=(6, 4),
-                      rotation=30, textcoords="offset points", fontsize=7.5, color=style.INK,
-                      zorder=5)  # fmt: skip
 
 
 def tasks(results: Results) -> Figure:
@@ -155,7 +160,7 @@ def tasks(results: Results) -> Figure:
     for number, role in enumerate(roles):
         own = only(shown, role=role).sort_values("length")
         look, aside = style.look(role, number), 2 ** (0.06 * (number - (len(roles) - 1) / 2))
-        label = f"{ROLES[role]} ({_shares(own['distant_density'])})"
+        label = f"{ROLES[role]} ({shares(own['distant_density'])})"
         style.bars(cost, aside * own["length"], own, "nats", 1, label=label, **look)
         ends = own.assign(low=own["base_found"] + own["points_low"],
                           high=own["base_found"] + own["points_high"])  # fmt: skip
@@ -180,7 +185,7 @@ def tasks(results: Results) -> Figure:
     return figure
 
 
-def _shares(kept: pd.Series) -> str:
+def shares(kept: pd.Series) -> str:
     """Shares of the distant pairs kept at all lengths, in words."""
     ends = dict.fromkeys(f"{share:.0%}" for share in (kept.min(), kept.max()))
     return " to ".join(ends)

@@ -1,5 +1,4 @@
-"""What stands side by side at equal density: controls beside the trained routers, and changes of
-one setting beside what they change."""
+"""Changes of one setting beside what they change, at equal density."""
 
 from __future__ import annotations
 
@@ -9,83 +8,66 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.cells import ROLES, Cell, labels, spoken
-from analysis.comparisons import headline, quality
+from analysis.cells import ROLES, Cell, spoken
+from analysis.comparisons import quality
 from analysis.figures import style
 from analysis.figures.ablations import read
+from analysis.figures.answers import shares
 from analysis.figures.models import told
-from analysis.figures.quality import counted_against
 from analysis.results import Results
-from analysis.rows import Missing, need, only
+from analysis.rows import need, only
 from analysis.words import plural
 
-CAPTION = (
-    "What was read on the headline's texts and windows, at equal budgets of distant pairs: change "
-    "of perplexity against the full model that is named, with 95% intervals over seeds "
-    "and documents. Groups by position and by token were read on fewer windows; LoRA under a mask "
-    "has another baseline (docs/rivals.md). What each keeps of its budget was counted: learnt "
-    "groups that are uneven keep more. All of it stands in `quality.csv`."
-)
 SEARCH = (
     "Searches, on validation documents: change of perplexity when one setting changes, against the "
     "experiment that it changes, with 95% intervals over seeds and documents. Budgets are those "
     "that were asked for, of the pairs beyond each cell's own window and outside its dense layers: "
-    "what was kept of all pairs stands in `quality.csv`."
+    "what was kept of all pairs stands in `quality.csv`, and here where it is far more than that "
+    "of what a cell is compared with."
 )
 # How a setting is said with its value, and without one.
-SAID = {"num_groups": "{} groups", "window": "window of {}", "sinks": "{} sinks",
-        "dense_every": "full attention: one layer in {}",
+SAID = {"num_groups": "{} groups", "window": "window of {}", "sinks": "sinks: {}",
+        "dense_every": "full attention: one layer in {}", "temperature": "temperature: {}",
+        "sinkhorn_iterations": "Sinkhorn iterations: {}", "learning_rate": "learning rate: {}",
         "shared_layers": "{} layers share groups", "gate": "gate: {}"}  # fmt: skip
 NEVER = {"hard_from": "soft throughout"}
+GATES = {"eq2": "the paper's", "log": "ours"}
 MOST_BUDGETS = 4
-TWICE = ("masked", "trained_window")  # LoRA for the second time: not against LoRA once
 APART = 0.1  # of the distant pairs: no longer an equal budget
 FAR = 4  # times as far from zero as the next one
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def draw(results: Results) -> Figure:
-    """A row an experiment, a mark a budget; Missing where only one experiment was read."""
-    known = headline(results)
-    frame = known.masks(quality(results))
-    frame = only(frame, budget=[*known.rows(frame)["budget"], "own"])
-    frame = frame[~frame["role"].isin(TWICE)]
-    if frame["cell"].nunique() < 2:
-        raise Missing
-    names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
-    best = frame.groupby("cell")["change"].mean().sort_values().index
-    figure, (axis,) = style.axes(1, 8.0, 1.7 + 0.42 * len(best))
-    dots(axis, frame, list(best), [names[cell] for cell in best], by_density(frame))
-    axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
-    style.legend(figure, [axis], 2)
-    style.title(figure, read(frame))
-    return figure
-
-
 def searches(results: Results) -> Figure:
-    """A panel an experiment that others were compared with at equal budgets."""
+    """A panel an experiment that others were compared with at equal budgets, one below another."""
     frame = only(quality(results), condition="hard", final=False)
     frame = frame[~frame["base_role"].isin(["adapted", "pretrained"])]
     panels = [(key, own) for key, own in frame.groupby(["reading", "texts", "against"], sort=False)]
     panels = sorted(need(panels), key=lambda panel: -panel[1]["cell"].nunique())
-    columns = min(2, len(panels))
-    heights = [1.6 + 0.42 * own["cell"].nunique() for _, own in panels[::columns]]
-    figure, every = style.axes(columns, 7.5 * columns, sum(heights), heights=heights)
-    for spare in every[len(panels) :]:
-        spare.set_axis_off()
+    heights = [0.9 + 0.36 * own["cell"].nunique() for _, own in panels]
+    figure, every = style.axes(1, 8.6, 1.4 + sum(heights), heights=heights)
     budgets = by_density(frame)
-    for axis, ((_, texts, against), own) in zip(every, panels, strict=False):
+    for axis, ((_, texts, against), own) in zip(every, panels, strict=True):
         base = results.cells[against]
         named = {cell: changed(results.cells[cell], base) for cell in own["cell"]}
         cells = sorted(named, key=lambda cell: in_order(named[cell]))
-        dots(axis, own, cells, [named[cell] for cell in cells], budgets, apart=True)
+        words = [named[cell] + apart(only(own, cell=cell, budget=budgets)) for cell in cells]
+        dots(axis, own, cells, words, budgets)
         cut(axis, own, cells)
+        axis.set_xlabel("change of perplexity (%)")
         name = told(base, ROLES.get(base.role, against))
-        axis.set_xlabel(f"change of perplexity against {name} (%)")
-        axis.set_title(f"{texts}: {read(own)}", loc="left")
+        axis.set_title(f"Against {name}\n{texts}, {read(own)}", loc="left")
     style.legend(figure, every, 2)
     style.title(figure, "the axes differ from panel to panel")
     return figure
+
+
+def apart(rows: pd.DataFrame) -> str:
+    """What a cell keeps, where it is far more pairs than what it stands against."""
+    far = rows[rows["distant_density"] - rows["base_distant_density"] > APART]
+    if far.empty:
+        return ""
+    return f"\n(keeps {shares(far['distant_density'])}, not {shares(far['base_distant_density'])})"
 
 
 def in_order(name: str) -> tuple[str, list[float]]:
@@ -100,28 +82,21 @@ def by_density(frame: pd.DataFrame) -> list[str]:
 
 
 def dots(axis: Axes, frame: pd.DataFrame, cells: list[str], names: list[str],
-         budgets: list[str], apart: bool = False) -> None:  # fmt: skip
-    """A row a cell, with a mark and its interval for every budget; with ``apart`` it is written
-    down where a cell keeps far more pairs than what it stands against."""
+         budgets: list[str]) -> None:  # fmt: skip
+    """A row a cell, with a mark and its interval for every budget."""
     looks = dict(zip(budgets, zip(style.shades(len(budgets)), style.MARKERS, strict=False),
                      strict=True))  # fmt: skip
     there = [budget for budget in budgets if budget in set(frame["budget"])]
     for number, budget in enumerate(there):
         own, (shade, marker) = only(frame, budget=budget), looks[budget]
-        off = 0.18 * (number - (len(there) - 1) / 2)
-        places = [cells.index(cell) + off for cell in own["cell"]]
+        off = 0.2 * (number - (len(there) - 1) / 2)
         axis.errorbar(
-            100 * own["change"], places, xerr=style.spread(own), linestyle="", color=shade,
-            marker=marker, label=_budget(str(budget)), **style.BAR,
+            100 * own["change"], [cells.index(cell) + off for cell in own["cell"]],
+            xerr=style.spread(own), linestyle="", color=shade, marker=marker,
+            label=_budget(str(budget)), **style.BAR,
         )  # fmt: skip
-        for place, row in zip(places, own.to_dict("records"), strict=True):
-            if apart and row["distant_density"] - row["base_distant_density"] > APART:
-                axis.annotate(f"keeps {row['distant_density']:.0%}, not "
-                              f"{row['base_distant_density']:.0%}", (100 * row["high"], place),
-                              (4, 0), textcoords="offset points", va="center", fontsize=7,
-                              color=style.INK)  # fmt: skip
     axis.axvline(0, color=style.INK, linewidth=1.4)
-    axis.set_yticks(range(len(cells)), names)
+    axis.set_yticks(range(len(cells)), names, fontsize=9)
     axis.set_ylim(len(cells) - 0.5, -0.5)
 
 
@@ -148,7 +123,7 @@ def changed(cell: Cell, base: Cell) -> str:
     if cell.role in ROLES and cell.role != base.role:
         return ROLES[cell.role]
     found = [
-        SAID.get(name, name.replace("_", " ") + " {}").format(value)
+        SAID.get(name, name.replace("_", " ") + " {}").format(GATES.get(str(value), value))
         if value is not None
         else NEVER.get(name, f"no {name}")
         for own, other in ((cell.method, base.method), (cell.regime, base.regime))
@@ -156,7 +131,7 @@ def changed(cell: Cell, base: Cell) -> str:
         if other.get(name) != value
     ]
     if not found and cell.start != base.start:
-        return f"start: {spoken(str(cell.start))}"
+        return f"start: {spoken(str(cell.start)).replace('search lora', 'LoRA')}"
     return ", ".join(found) or cell.name
 
 

@@ -214,37 +214,33 @@ def uneven(results: Results) -> Figure:
     for axis in axes:
         axis.set_yscale("log", base=2)
         axis.yaxis.set_major_formatter("{x:g}")
-    axes[0].set_ylabel("1 + CV\N{SUPERSCRIPT TWO} at the last step")
-    axes[2].set_ylabel("1 + CV\N{SUPERSCRIPT TWO}, median layer")
+    groups = cells[0].method["num_groups"]
+    for axis, where in ((axes[0], "at the last step"), (axes[2], "median layer")):
+        axis.set_ylabel(f"1 + CV\N{SUPERSCRIPT TWO} of the sizes, {where}\n"
+                        f"(1: even, {groups}: all tokens in one)")  # fmt: skip
     style.legend(figure, axes, 3)
-    style.title(figure, f"{cells[0].model}, {cells[0].method['num_groups']} groups")
+    style.title(figure, f"{cells[0].model}, {groups} groups")
     return figure
 
 
 def leak(results: Results) -> Figure:
-    """Bars by experiment and balance."""
+    """Marks by experiment and balance: where nothing leaks there would be no bar."""
     frame = need(tables.leak(results))
     cells = list(dict.fromkeys(frame["cell"]))
-    balances = list(dict.fromkeys(frame["balance"]))
     names = labels(results.cells[cell] for cell in cells) | NAMES
     figure, (axis,) = style.axes(1, 2.4 + 1.9 * len(cells), 4.4)
-    width = 0.8 / len(balances)
-    for number, balance in enumerate(balances):
-        own = only(frame, balance=balance)
-        places = [cells.index(cell) + (number - (len(balances) - 1) / 2) * width
-                  for cell in own["cell"]]  # fmt: skip
-        axis.bar(
-            places, 100 * own["changed"], 0.92 * width, label=SAYS.get(balance, balance), capsize=3,
-            yerr=style.spread(own, "changed"), color=LOOK.get(balance, style.PURPLE),
-        )  # fmt: skip
-        for place, row in zip(places, own.itertuples(), strict=True):
-            inside = row.changed > 0.01  # a lower bar has no room
-            axis.annotate(f"{100 * row.changed:.1f}", (place, 0), (0, 5 if inside else 2),
-                          ha="center", fontsize=9, textcoords="offset points",
-                          color="white" if inside else style.INK)  # fmt: skip
+    for number, (balance, own) in enumerate(frame.groupby("balance", sort=False)):
+        places = [cells.index(cell) + 0.24 * (number - 0.5) for cell in own["cell"]]
+        look = {"color": LOOK.get(str(balance), style.PURPLE), "marker": style.MARKERS[number]}
+        style.bars(axis, places, own, "changed", label=SAYS.get(str(balance), balance),
+                   linestyle="", **look)  # fmt: skip
+        for place, changed in zip(places, 100 * own["changed"], strict=True):
+            axis.annotate(f"{changed:.1f}", (place, changed), (7, 3), fontsize=9,
+                          textcoords="offset points", color=look["color"])  # fmt: skip
+    axis.axhline(0, color=style.INK, linewidth=1.2)
     axis.set_xticks(range(len(cells)), [names[cell] for cell in cells])
+    axis.set(xlim=(-0.5, len(cells) - 0.5), ylabel="earlier assignments changed (%)")
     axis.grid(axis="x", visible=False)
-    axis.set_ylabel("earlier assignments changed (%)")
     style.legend(figure, [axis], 1)
     style.title(figure, f"{int(frame['documents'].max())} plays")
     return figure

@@ -168,20 +168,21 @@ def training(results: Results) -> Figure:
     final = set(only(quality(results), final=True)["cell"])  # before those of searches
     trained.sort(key=lambda cell: cell.name not in final)
     lengths = sorted({cell.steps or 0 for cell in trained}, reverse=True)[:PANELS]
-    figure, axes = style.axes(len(lengths), 1 + 4.6 * len(lengths), 6.2)
+    figure, axes = style.axes(len(lengths), 1 + 5.2 * len(lengths), 6.2)
+    colours = iter([*style.CYCLE, *style.OTHERS, style.INK, style.GREY])  # each cell has its own
     for axis, steps in zip(axes, lengths, strict=True):
         own = [cell for cell in trained if (cell.steps or 0) == steps][:LINES]
         names = labels(own)
         shared = set.intersection(*(set(only(frame, cell=cell.name)["seed"]) for cell in own))
-        for number, cell in enumerate(own):
+        for cell, colour in zip(own, colours, strict=False):
             course = only(frame, cell=cell.name, seed=shared).groupby("step")["loss"]
-            colour = style.CYCLE[-1 - number]  # that of a role may come twice
             axis.plot(course.mean(), label=told(cell, names[cell.name]), color=colour)
             style.band(axis, course.min(), course.max(), colour)
         axis.set(xlabel="training step", ylabel="loss (nats per token)")
         axis.set_title(f"{steps:,} steps, {plural(len(shared), 'seed')}", loc="left")
         axis.legend(loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
-    style.title(figure, "the loss axes differ")
+    style.title(figure, "each step has another text, the same for all lines of a panel: jumps are "
+                        "the texts', not divergence; the loss axes differ")  # fmt: skip
     return figure
 
 

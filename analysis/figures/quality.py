@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis import rivals, tables
 from analysis.cells import ROLES, labels
-from analysis.comparisons import Headline, above, headline, headlines, quality
+from analysis.comparisons import Headline, above, headline, quality
 from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import Missing, need, only
@@ -24,9 +24,6 @@ CAPTION = (
     "are causal, but for the paper's setup, which balances its groups over the whole sequence. "
     "Other masks, and the paper's setup on the pretrained model, are in the table `quality`."
 )
-CORE = CAPTION.partition(" Other masks")[0] + (
-    " Where its model was not adapted, its cost is the distance from the dashed line."
-)
 KINDS = (
     "Change of perplexity by kind of text, at the middle budget, against the same full model, with "
     "95% intervals over seeds and documents, paired; in brackets: documents. The 44 documents that "
@@ -34,10 +31,10 @@ KINDS = (
 )
 RIVALS = (
     "Change of perplexity against the adapted model under full attention, on the same windows of "
-    "held-out books. Ours, and the rivals that cost least at the middle budget; oracles, controls "
-    "and the other rivals are in the table `rivals`. Choosing keys costs SparQ a quarter of every "
-    "product, Quest one product per page, ours one product of a token with each centroid. Bars: "
-    "95% interval over documents (and seeds, where there are several), paired."
+    "held-out books. Ours, and the three rivals that cost least at the middle budget; oracles, "
+    "controls and the other rivals are in the table `rivals`. Choosing keys costs SparQ a quarter "
+    "of every product, Quest one product per page, ours one product of a token with each centroid. "
+    "Bars: 95% interval over documents (and seeds, where there are several), paired."
 )
 TIMED = (
     "Change of perplexity at 2,048 tokens, against the time of attention at 16,384 tokens as a "
@@ -54,23 +51,14 @@ FIRST = ("ours", "allocated", "paper_adapted", "window", "random", "longer_alloc
 MINE = ("ours", "allocated", "longer_allocated", "sparq_groups")
 FROZEN = [role for role, about in rivals.ABOUT.items()
           if role not in rivals.CONTROLS and not about.every]  # fmt: skip
-FOUND = style.MOST - len(MINE) - 1  # of these, beside the model with full attention
+FOUND = style.MOST - len(MINE)  # of these
 CLOCKED = ("ours", "heavy", "allocated", "longer_allocated", "window", tables.ON_ADAPTED)
 TEXTS = {"unseen": "held-out books", "books": "development books"}
 
 
 def draw(results: Results) -> Figure:
-    """The headline's texts."""
-    return of(results, headline(results))
-
-
-def core(results: Results) -> Figure:
-    """The same of the second headline, the core's, where the first was read too."""
-    return of(results, need(headlines(results)[1:])[0])
-
-
-def of(results: Results, known: Headline) -> Figure:
-    """Lines of everything that was read on the same texts, as far as an eye keeps apart."""
+    """Lines of everything that was read on the headline's texts, as far as an eye keeps apart."""
+    known = headline(results)
     frame = known.masks(quality(results))
     figure, (axis,) = style.axes(1, 8.0, 5.2)
     names = labels((results.cells[name] for name in frame["cell"].unique()), known.cell)
@@ -122,7 +110,7 @@ def _title(known: Headline, frame: pd.DataFrame) -> str:
     own = known.rows(frame).iloc[0]
     texts = TEXTS.get(known.texts, known.texts)
     return (f"{own['model']}, {int(own['documents'])} {texts}, {own['context']:,} tokens, "
-            f"{either(frame['seeds'], 'seed')} a row")  # fmt: skip
+            f"{either(frame['seeds'], 'seed')} a mark")  # fmt: skip
 
 
 def kinds(results: Results) -> Figure:
@@ -185,17 +173,25 @@ def beside_rivals(results: Results) -> Figure:
         line = only(frame, role=role).sort_values("distant_density")
         style.bars(axis, 100 * line["distant_density"], line, label=names[cell],
                    **style.look(role, number))  # fmt: skip
-    axis.axhline(0, color=style.INK, linewidth=1.4, label="adapted model, full attention")
+    axis.axhline(0, color=style.INK, linewidth=1.4)
     finish(figure, axis, frame[frame["role"].isin(best["role"])])
+    axis.set_ylabel("change of perplexity against the\n"
+                    f"adapted model, full attention (%{style.scale(axis)})")  # fmt: skip
     first = frame.iloc[0]
     title = (f"{first['model']}, {plural(first['documents'], 'held-out book')}, "
              f"{first['context']:,} tokens, {either(best['seeds'], 'seed')} a line")  # fmt: skip
+    style.title(figure, f"{title}\n{not_drawn(order, best)}")
+    return figure
+
+
+def not_drawn(order: pd.DataFrame, best: pd.DataFrame) -> str:
+    """How many other methods are in the table alone, and which controls beat what is drawn."""
+    others = order["role"].isin(FROZEN) & ~order["role"].isin(best["role"])
     better = order[order["role"].isin(rivals.CONTROLS) & (order["change"] < best["change"].max())]
     better = better[~better["role"].str.startswith("trained_")]  # has another baseline
-    left_out = ", ".join(f"{ROLES[row['role']]} {row['change']:+.1%}"
-                         for _, row in better.iterrows())  # fmt: skip
-    style.title(figure, title + f"\nnot drawn: {left_out}" * bool(left_out))
-    return figure
+    left_out = [f"{plural(others.sum(), 'method')} that cost more"] * bool(others.any())
+    left_out += [f"{ROLES[row['role']]} ({row['change']:+.1%})" for _, row in better.iterrows()]
+    return f"in the table alone: {'; '.join([*left_out, 'oracles'])}"
 
 
 def by_time(results: Results) -> Figure:
@@ -220,5 +216,5 @@ def by_time(results: Results) -> Figure:
     )
     style.legend(figure, [axis], 2)
     style.title(figure, f"{either(frame['documents'], 'book')}, {either(frame['seeds'], 'seed')} "
-                        f"a mark; not at the same length: 2,048 and {length:,} tokens")  # fmt: skip
+                        f"a mark; quality at 2,048 tokens, time at {length:,}")  # fmt: skip
     return figure

@@ -91,10 +91,10 @@ def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
         if len(other):  # of no K
             axis.plot(other["length"], other["speedup"], "-", color=style.GREY, linewidth=1.3,
                       label="full attention, torch's fastest other kernel", zorder=2)  # fmt: skip
-    axes[0].annotate(
-        f"{first['hardware']}: {first['heads']:.0f} heads, {first['key_heads']:.0f} key heads of "
-        f"{first['head_dim']:.0f}, {first['dtype']}", (0, 1),
-        (0, 24), xycoords="axes fraction", textcoords="offset points", fontsize=10.5,
+    axes[0].set_title(
+        f"{_device(first['hardware'])}, against {base}: {first['heads']:.0f} heads, "
+        f"{first['key_heads']:.0f} key heads of {first['head_dim']:.0f}, {first['dtype']}\n"
+        f"{axes[0].get_title(loc='left')}", loc="left",
     )  # fmt: skip
     for axis in axes[rows["K"].nunique() :]:
         axis.set_visible(False)
@@ -112,7 +112,8 @@ def _of_groups(axis: Axes, rows: pd.DataFrame, groups: int) -> None:
         axis.plot([row["context"] for row in theirs],
                   [row[f"speedup_K{groups}"] for row in theirs], ":", color=style.GREY, marker="x",
                   markersize=6, label="the paper's figures (Table 6, H100)")  # fmt: skip
-    _against_full(axis, rows["length"], "tokens", f"{groups} groups", fontweight="bold")
+    _against_full(axis, rows["length"], "tokens", f"{groups} groups",
+                  "1: full attention (on a GPU FlashAttention)")  # fmt: skip
 
 
 def _line(axis: Axes, rows: pd.DataFrame, x: str, label: str, **look: Any) -> None:
@@ -122,15 +123,19 @@ def _line(axis: Axes, rows: pd.DataFrame, x: str, label: str, **look: Any) -> No
 
 
 def _against_full(axis: Axes, lengths: pd.Series, words: str, title: str,
-                  base: str = "full attention", ticks: bool = True,
-                  **font: str) -> None:  # fmt: skip
+                  base: str = "full attention", ticks: bool = True) -> None:  # fmt: skip
     """The line of what speed-ups are over, and both axes."""
     axis.axhline(1, color=style.INK, linewidth=1.3, label=base, zorder=2)
     if ticks:
         style.speedups(axis)
     style.lengths(axis, lengths)
     axis.set_xlabel(words)
-    axis.set_title(title, loc="left", **font)
+    axis.set_title(title, loc="left")
+
+
+def _device(name: str) -> str:
+    """A device or its hardware as a reader writes it."""
+    return "CPU" if name == "cpu" else name
 
 
 def decode(results: Results) -> Figure:
@@ -139,8 +144,8 @@ def decode(results: Results) -> Figure:
     figure, axes = style.axes(len(panels), 1.0 + 4.8 * len(panels), 5.2, share=True)
     for axis, ((device, dtype), rows) in zip(axes, panels, strict=True):
         _steps(axis, rows)
-        _against_full(axis, rows["context"], "tokens in the cache", f"{device}, {dtype}",
-                      fontweight="bold")  # fmt: skip
+        _against_full(axis, rows["context"], "tokens in the cache",
+                      f"{_device(str(device))}, {dtype}")  # fmt: skip
     axes[0].set_ylabel("times as fast as full attention (log scale)")
     style.legend(figure, axes, 2)
     return figure
@@ -168,7 +173,7 @@ def whole(results: Results) -> Figure:
     """A panel a phase."""
     frame = need(results.whole)
     phases = [name for name in TITLES if name in set(frame["phase"])]
-    figure, axes = style.axes(len(phases), 1.0 + 4.6 * len(phases), 4.6, share=True)
+    figure, axes = style.axes(len(phases), 1.0 + 4.6 * len(phases), 5.2, share=True)
     for axis, phase in zip(axes, phases, strict=True):
         _phase(axis, only(frame, phase=phase).sort_values("length"))
     for axis in axes:
@@ -189,7 +194,7 @@ def _phase(axis: Axes, rows: pd.DataFrame) -> None:
                       zorder=2)  # fmt: skip
     first = rows.iloc[0]
     words = "tokens" if first["phase"] == "forward" else "tokens of the context"
-    title = f"{TITLES[first['phase']]} ({first['device']}, {first['dtype']})"
+    title = f"{TITLES[first['phase']]} ({_device(first['device'])}, {first['dtype']})"
     _against_full(axis, rows["length"], words, title, "pretrained model", ticks=False)
 
 

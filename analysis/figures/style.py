@@ -3,6 +3,7 @@ shape too, plain words, units and error bars."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,10 @@ def lengths(axis: Axes, values: Iterable[float]) -> None:
     """A logarithmic axis of token counts with ticks 1K, 4K, ... at the values."""
     every = sorted({int(v) for v in values})
     axis.set_xscale("log", base=2)
-    shown = every[::-1][:: max(1, round(len(every) / 8))][::-1]
+    shown = every[-1:]
+    for value in every[-2::-1]:  # labels closer than this would touch
+        if math.log2(shown[0] / value) >= math.log2(every[-1] / every[0]) / 8:
+            shown = [value, *shown]
     axis.set_xticks(shown, [short(v) for v in shown])
     axis.minorticks_off()
 

@@ -37,3 +37,11 @@ def test_what_lies_near_the_others_is_drawn():
 ])  # fmt: skip
 def test_a_budget_has_words(budget: str, words: str) -> None:
     assert equal._budget(budget) == words
+
+
+@pytest.mark.parametrize(("kept", "words"), [
+    ([0.26, 0.40], "\n(keeps 26% to 40%, not 12%)"), ([0.13, 0.14], ""),
+])  # fmt: skip
+def test_a_row_that_keeps_far_more_says_so(kept: list[float], words: str) -> None:
+    rows = pd.DataFrame({"distant_density": kept, "base_distant_density": 0.12})
+    assert equal.apart(rows) == words
