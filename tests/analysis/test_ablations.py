@@ -18,7 +18,8 @@ from experiments.stages import read
 from experiments.training import train
 from tests.analysis.group_files import DEFAULT, JOINT, write_ablation, write_groups
 from tests.analysis.result_files import ROUTERS
-from tests.experiments.training import CENTROIDS, work
+from tests.experiments.conftest import work
+from tests.experiments.training import CENTROIDS
 
 __all__ = ["work"]
 
