@@ -11,7 +11,7 @@ import torch
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
 from experiments.settings import Chat, Reading, Ruler, Settings, Windows
-from experiments.sources import models
+from experiments.sources import catalogue, models
 
 
 def refuse_block(block: str, chosen: Settings) -> None:
@@ -56,7 +56,7 @@ def longest(reading: Reading, model: str) -> tuple[str, int, int]:
 
 def positions(model: str) -> int | None:
     """Tokens that a model reads at most; None where it was not fetched, or its config says none."""
-    try:
-        return getattr(models.config(model), "max_position_embeddings", None)
-    except ValueError:
+    fetched = (catalogue.ROOT / model / "config.json").is_file()
+    if model not in models.TINY and not fetched:
         return None
+    return getattr(models.config(model), "max_position_embeddings", None)

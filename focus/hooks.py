@@ -166,9 +166,11 @@ class LossHook:
             return
         mode = self.state.settings_of(module).mode
         if told := NO_GRADIENT.get(mode):
-            leaf = loss.detach().requires_grad_()
-            leaf.register_hook(partial(_refuse_gradient, told))
-            output.loss = leaf.clone()  # no leaf: trainers divide it in place
+            # In training no leaf: trainers divide it in place.
+            leaf = torch.zeros_like(loss) if module.training else loss
+            leaf.requires_grad_().register_hook(partial(_refuse_gradient, told))
+            if module.training:
+                loss.add_(leaf)
 
 
 def _refuse_gradient(told: str, gradient: Tensor) -> None:

@@ -70,7 +70,7 @@ class FocusAdapter(ModelHubMixin, library_name="focus-attention", tags=["focus"]
         self.write(save_directory, card)
         if not push_to_hub:
             return None
-        repo_id = repo_id or Path(save_directory).name
+        repo_id = repo_id or Path(save_directory).resolve().name
         return self.push_to_hub(repo_id, model_card_kwargs={"card": card}, **push)
 
     def write(self, folder: str | Path, card: Any = None) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -27,10 +29,11 @@ def test_a_loss_of_hard_mode_says_why_nothing_learns(model: nn.Module, training:
     for each in (loss, loss / 4):  # as Trainer divides it
         with pytest.raises(RuntimeError, match=r'^loss: .*with focus\.mode\(model, "soft"\)'):
             each.backward()
-    loss = model(IDS, labels=IDS).loss
+    loss = model.train()(IDS, labels=IDS).loss
     loss /= 4  # in place, as Trainer does, too
     with pytest.raises(RuntimeError, match=r'^loss: .*with focus\.mode\(model, "soft"\)'):
         loss.backward()
+    copy.deepcopy(model.eval()(IDS, labels=IDS))
     with focus.mode(model.train(), "soft"):
         model(IDS, labels=IDS).loss.backward()
 

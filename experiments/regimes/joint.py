@@ -113,8 +113,8 @@ class Joint(Centroids):
         """The trace goes on."""
         super().on_load_checkpoint(checkpoint)
         self.trace = list(checkpoint["course"]["trace"])
-        seen = checkpoint["course"]["seen"]
-        for router, (first, former) in zip(self.routers, seen, strict=True):
+        seen = checkpoint["course"].get("seen", [])  # none in files of before
+        for router, (first, former) in zip(self.routers, seen, strict=bool(seen)):
             if first is not None and former is not None:
                 self.first[router], self.former[router] = first, former
 

@@ -9,8 +9,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import is_zipfile
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,18 +54,16 @@ def documents(name: str, side: str, model: str, chosen: Settings,
     """
     _refuse(name, side, chosen, opened_by)
     path = side_file(name, side)
-    kept = TOKENS / model / name / f"{side}-{_key(path, model)}.pt"
+    kept = TOKENS / model / name / f"{side}-{_key(path, model)}.npz"
     found = _load(kept)
     if found is None:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         tokenizer = models.load_tokenizer(model)
-        tokens = (tokenizer(row["text"], add_special_tokens=False, verbose=False)["input_ids"]
-                  for row in rows)  # fmt: skip
-        found = [(row["title"], torch.tensor(ids, dtype=torch.int32))
-                 for row, ids in zip(rows, tokens, strict=True)]  # fmt: skip
-        with written(kept) as part:
-            torch.save(found, part)
-    return [Document.of(title, tokens.long()) for title, tokens in found]
+        tokens = [tokenizer(row["text"], add_special_tokens=False, verbose=False)["input_ids"]
+                  for row in rows]  # fmt: skip
+        _save(kept, [row["title"] for row in rows], tokens)
+        found = _load(kept)
+    return found or []
 
 
 def _refuse(name: str, side: str, chosen: Settings, opened_by: Windows | None) -> None:
@@ -100,9 +99,28 @@ def _key(path: Path, model: str) -> str:
     return hashlib.sha256(path.read_bytes() + b"\0" + tokenizer).hexdigest()[:16]
 
 
-def _load(path: Path) -> list[tuple[str, Tensor]] | None:
-    """Titles and tokens; None: there is no such file, or it is cut short: then it has no end."""
-    return torch.load(path) if is_zipfile(path) else None
+def _save(path: Path, titles: list[str], tokens: list[list[int]]) -> None:
+    """Titles and tokens as one file, whole or not at all, whoever else writes it."""
+    parts = [np.asarray(each, dtype=np.int32) for each in tokens]
+    with written(path) as part, part.open("wb") as file:
+        np.savez(
+            file,
+            tokens=np.concatenate([np.zeros(0, dtype=np.int32), *parts]),
+            offsets=np.cumsum([0, *map(len, parts)], dtype=np.int64),
+            titles=np.asarray(titles, dtype=np.str_),
+        )
+
+
+def _load(path: Path) -> list[Document] | None:
+    """None: there is no such file, or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            tokens, offsets, titles = arrays["tokens"], arrays["offsets"], arrays["titles"]
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+    whole = torch.from_numpy(tokens.astype(np.int64))
+    places = zip(titles, offsets[:-1], offsets[1:], strict=True)
+    return [Document.of(str(title), whole[start:end]) for title, start, end in places]
 
 
 def reading_windows(reading: Windows, name: str, model: str,

@@ -182,6 +182,18 @@ def test_apples_compiler_takes_pytorchs_openmp_where_it_can_be_loaded(
     assert threaded == (runtime == "whole")
 
 
+def test_a_compiler_that_hangs_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "c++"
+    fake.write_text(f"#!/bin/sh\nprintf x >> {tmp_path}/calls\nexec sleep 60\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(build, "SECONDS", 0.5)
+    with pytest.raises(build.NativeUnavailableError, match=r"could not be run: .*timed out"):
+        build.compile_to(tmp_path / "kernel.so", (str(fake),))
+    assert (tmp_path / "calls").read_text() == "x"
+
+
 def test_a_compiler_that_fails_is_told_once(tmp_path: Path, told: Told) -> None:
     fails = f"printf x >> {tmp_path}/calls\necho no such instruction >&2\nexit 1"
     fake = script(tmp_path / "c++", fails)

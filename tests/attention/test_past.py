@@ -79,7 +79,7 @@ def test_counts_outlive_the_step() -> None:
     assert kept.counts() == now
 
 
-@pytest.mark.parametrize(("limit", "padded"), [(None, True), (20, False)])
+@pytest.mark.parametrize(("limit", "padded"), [(None, True), (20, False), (20, True)])
 @pytest.mark.parametrize(("routings", "extra"), [(1, 0), (2, 0), (1, 3), (4, 3)])
 def test_crop_select_and_go_on(limit: int | None, padded: bool, routings: int, extra: int) -> None:
     rule = Rule(5, 3, limit, 4, 2, 2)

@@ -205,8 +205,10 @@ def _compile(target: Path, found: tuple[str, ...], flags: tuple[str, ...]) -> st
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=SECONDS
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"it could not be run: {error}"
+    except (OSError, subprocess.TimeoutExpired) as error:  # other flags will not mend it
+        raise NativeUnavailableError(
+            f"{found[0]} could not be run: {error}; mend or unset CXX, or set FOCUS_NATIVE=0"
+        ) from error
     return done.stderr.strip() or "nothing" if done.returncode else None
 
 

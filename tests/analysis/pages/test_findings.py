@@ -6,10 +6,11 @@ import pandas as pd
 import pytest
 
 from analysis.pages import findings
-from analysis.words import MINUS, percent, pointed
+from analysis.words import percent, pointed
 from tests.analysis.group_files import write_contents
 from tests.analysis.result_files import ROUTERS, write_adapted, write_masks
 
+MINUS = "\N{MINUS SIGN}"
 UP = pd.Series({"cell": "a", "change": 0.0432, "low": 0.04, "high": 0.0461})
 DOWN = pd.Series({"cell": "b", "change": -0.112, "low": -0.12, "high": -0.1})
 SCORE = pd.Series({"points": -5.7, "points_low": -11.0, "points_high": -0.4, "low": 9, "high": 9})
