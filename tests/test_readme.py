@@ -30,7 +30,7 @@ def test_the_example_of_the_library_runs(tmp_path, monkeypatch):
     names = {
         "folder": tmp_path / "model",
         "input_ids": torch.randint(0, 256, (2, 160)),
-        "windows": [torch.randint(0, 256, (1, 700))],
+        "calibration": [torch.randint(0, 256, (1, 700))],
         "another_copy": models.load("tiny-llama")[0],
     }
     exec(compile(code, "README.md", "exec"), names)

@@ -104,6 +104,7 @@ def test_long_texts_are_read_by_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ways == ["masked", "listed"]
 
 
+@pytest.mark.timeout(300)
 def test_kernels_compile_for_a_card_that_is_not_here() -> None:
     """The interpreter tells nothing of types that a compiler refuses, nor of memory. An
     A100 (8.0) has more of it; on 2026-11-29 every kernel needed as much there as here."""
