@@ -26,7 +26,8 @@ def find(kind: str, name: str, path: str = "") -> Any:
         path: of the setting that names it; usually the kind's ``name``.
 
     Raises:
-        ValueError: there is none; the message lists those that there are.
+        ValueError: there is none (the message lists those that there are), or its file does not
+            define one class of the kind.
     """
     known = names(kind)
     if name not in known:
@@ -37,6 +38,10 @@ def find(kind: str, name: str, path: str = "") -> Any:
     if "base" not in package.HELPERS:
         return module
     base = getattr(importlib.import_module(f"experiments.{kind}s.base"), kind.capitalize())
-    (own,) = {each for each in vars(module).values() if isinstance(each, type)
-              and issubclass(each, base) and each.__module__ == module.__name__}  # fmt: skip
-    return own
+    own = {each for each in vars(module).values() if isinstance(each, type)
+           and issubclass(each, base) and each.__module__ == module.__name__}  # fmt: skip
+    if len(own) != 1:
+        raise ValueError(f"experiments/{kind}s/{name}.py: defines {len(own)} classes that are a "
+                         f"{base.__name__}, and must define one; put others into files of their "
+                         "own below experiments/")  # fmt: skip
+    return own.pop()
