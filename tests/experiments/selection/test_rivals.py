@@ -22,18 +22,9 @@ from experiments.settings import Distil
 from focus.config import FocusConfig
 from focus.routing import Router
 from tests.experiments.methods.reference import words
+from tests.experiments.selection.ready import NEAR, ready
 from tests.experiments.selection.test_layer import layer
 from tests.models import tiny
-
-NEAR = {"window": 8, "sinks": 2}
-
-
-def ready(name: str, tokens: int = 300, **fields: Any) -> tuple[PreTrainedModel, Any]:
-    model = tiny("tiny-llama")
-    method = built(registry.find("method", name), {**NEAR, **fields}, seed=1)
-    method.install(model)
-    method.calibrate(model, [words(1, tokens, seed=s) for s in (8, 9)])
-    return model.eval(), method
 
 
 @torch.no_grad()
