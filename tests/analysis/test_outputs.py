@@ -296,13 +296,6 @@ def test_the_headline_falls_back_on_whatever_trains_groups(results):
     assert pd.notna(tables.metrics(results)["tiny"]["change"])
 
 
-def test_labels_of_lengths_do_not_touch():
-    _, (axis,) = style.axes(1, 4, 3)
-    style.lengths(axis, [2**n for n in (10, 12, 14, 15, 16, 18, 20)])
-    shown = [label.get_text() for label in axis.get_xticklabels()]
-    assert shown == ["1K", "4K", "16K", "64K", "256K", "1M"]
-
-
 def test_rivals_that_are_not_drawn_are_counted(filled):
     for name, cost in (("sparq", 0.0), ("magicpig", 0.01), ("moba", 0.3), ("xattention", 0.4)):
         write_masks(filled.root, name, {0.125: cost}, method={"name": name}, reading="rivals",
@@ -311,13 +304,6 @@ def test_rivals_that_are_not_drawn_are_counted(filled):
     assert {"SparQ", "MagicPIG", "Quest"} <= labels(figure)
     assert "MoBA" not in labels(figure)
     assert "2 methods that cost more" in figure.get_suptitle()
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text"), [(256, "256"), (1024, "1K"), (2**20, "1M"), (1500, "1500")]
-)
-def test_lengths_are_short(tokens, text):
-    assert style.short(tokens) == text
 
 
 def test_every_figure_is_titled(filled, tmp_path, monkeypatch):
