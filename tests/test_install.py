@@ -70,7 +70,8 @@ def test_with_the_oldest_transformers_that_is_allowed(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (named,) = (each for each in project["dependencies"] if each.startswith("transformers>="))
     oldest = named.removeprefix("transformers>=") + ".0"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile",
+           "--disable-pip-version-check"]  # fmt: skip
     subprocess.run([*pip, "--target", tmp_path, f"transformers=={oldest}"], check=True,
                    capture_output=True)  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
