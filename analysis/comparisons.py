@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,15 @@ import pandas as pd
 
 from analysis.cells import Cell
 from analysis.results import Results, reading_of
-from analysis.rows import Missing, columns, need, only
+from analysis.rows import Missing, columns, need, only, tabled
 from experiments import statistics
 
-COLUMNS = [
+COLUMNS = (
     "experiment", "cell", "role", "reading", "texts", "condition", "budget", "against",
     "base_role", "change", "low", "high", "seeds", "documents", "distant_density", "density",
     "base_distant_density", "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "sinks",
     "balance", "model", "context", "final", "formats", "evidence",
-]  # fmt: skip
+)  # fmt: skip
 SAME = ["reading", "texts", "cell", "condition", "budget"]
 MASK = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
 PAIRED = ["document", "sha", "tokens"]
@@ -31,10 +30,10 @@ HEADLINES = ("recipe", "plays_recipe")
 MAIN_READING = "final"
 
 
-@cache
-def quality(results: Results) -> pd.DataFrame:
+@tabled(*COLUMNS)
+def quality(results: Results) -> list[dict[str, Any]]:
     """A row a cell, reading, texts, budget and experiment that it is compared with."""
-    return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
+    return pairs(results, versus)
 
 
 def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Iterable[dict[str, Any]]]
@@ -111,7 +110,7 @@ def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.
 def change(ours: pd.DataFrame, base: pd.DataFrame, confidence: float) -> dict[str, Any]:
     """Relative change of perplexity, with its interval over seeds and documents."""
     found = statistics.paired_change(ours, base, confidence)
-    return {**columns(found, "change"), "seeds": found.seeds, "documents": found.documents}
+    return {**columns(found, "change"), "documents": found.documents, "seeds": found.seeds}
 
 
 def described(results: Results, cell: Cell, rows: pd.DataFrame) -> dict[str, Any]:

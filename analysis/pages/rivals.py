@@ -152,8 +152,8 @@ def answers(results: Results) -> tuple[dict[str, pd.Series], int, float | None]:
     """Rows of long-context answers by role, against the adapted model; the length of the prompts,
     the longest that all were asked at; percent that the adapted model finds."""
     frame = tasks(results)
-    every = only(frame, task=ALL_TASKS, role=SHOWN)
-    own = every[every["against"].map(lambda name: results.cells[name].role) == "adapted"]
+    bases = [cell.name for cell in results.cells.values() if cell.role == "adapted"]
+    own = only(frame, task=ALL_TASKS, role=SHOWN, against=bases)
     if own.empty:
         return {}, 0, None
     asked = own.groupby("length")["role"].nunique()

@@ -53,7 +53,7 @@ def known(row: pd.Series, results: Results) -> dict[str, Any]:
 
 def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
     """Rows under masks, of prompts without worked examples."""
-    own = only(answers.scores(results), shots=0, **where)
+    own = need(only(answers.scores(results), shots=0, **where))
     return own[own["budget"] != "own"]
 
 
@@ -123,7 +123,7 @@ def causal(row: pd.Series) -> str:
 def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
     """Scores under a mask that worked examples put within its reach, question by question. A
     verdict needs the interval over questions and that over benchmarks to agree."""
-    frame, limit = answers.scores(results), limits.same_score
+    frame, limit = need(answers.scores(results)), limits.same_score
     row = need(row_of(frame[frame["shots"] > 0], role=role, texts=answers.ALL_FOUR))
     why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
            f"-{limit:.0f}); the mask{causal(row)} reaches "
@@ -212,11 +212,11 @@ def reached(row: pd.Series, results: Results) -> str:
 
 def narrower(claim: Claim, results: Results, method: str) -> str:
     """The score under the narrowest window that was read; the paper names none."""
-    own = only(answers.scores(results), texts=TASKS[claim.column], shots=0)
-    own = own[own["experiment"] == "answers_window"].sort_values("window")
+    own = only(answers.scores(results), texts=TASKS[claim.column], shots=0,
+               experiment="answers_window")  # fmt: skip
     if method != "longformer" or own.empty:
         return ""
-    row = own.iloc[0]
+    row = own.sort_values("window").iloc[0]
     return f", the paper names none; of {int(row['window'])} tokens {points(row)}"
 
 
