@@ -11,8 +11,7 @@ import pandas as pd
 
 from analysis import scope
 from analysis.cells import WINDOW, Cell
-from analysis.comparisons import COLUMNS as QUALITY
-from analysis.comparisons import quality, versus
+from analysis.comparisons import compared, quality
 from analysis.results import Results
 from analysis.rows import columns, ends, only, row_of, tabled
 from experiments import statistics
@@ -142,7 +141,7 @@ def perplexity(results: Results, cell: Cell, default: Cell,
     if cell.name == default.name:
         own = only(quality(results), cell=cell.name, base_role="pretrained")
     else:
-        own = pd.DataFrame(versus(results, cell, default), columns=QUALITY)
+        own = compared(results, cell, default)
     row = row_of(own, condition=condition)
     names = ["change", "low", "high", "ppl", "distant_density", "documents", "seeds", "evidence"]
     return {} if row is None else {name: row[name] for name in names}

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.cells import Cell
-from analysis.comparisons import pairs, quality
+from analysis.comparisons import paired, quality
 from analysis.results import Results
 from analysis.rows import columns, need, only, row_of, tabled, wide
 from experiments import statistics
@@ -34,17 +34,13 @@ UNMASKED = ("full", "performer")  # methods that keep every pair: no window boun
 MORE_TOKENS = 1.17
 
 
-@tabled()
-def scores(results: Results) -> list[dict[str, Any]]:
+@paired
+def scores(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row a benchmark (and the paper's four together), cell, budget and base: scores and their
     difference in points, how many answers changed, what the right answer cost more (nats), how far
     a mask of the cell's window reaches at all (``exposed_elsewhere_percent``: in another model's
     tokens, :data:`MORE_TOKENS` as many), and where a method gives every query a number of keys, how
     many it kept in the mean."""
-    return pairs(results, _scores)
-
-
-def _scores(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     for known, rows in asked(results, cell, base):
         yield {**known, **_scored(rows, results.confidence)}
 
@@ -109,16 +105,12 @@ def right_answers(both: pd.DataFrame, suffix: str = "") -> pd.Series:
     return by_length.where(by_length.notna(), both[f"correct{suffix}"]).astype(float)
 
 
-@tabled()
-def within_reach(results: Results) -> list[dict[str, Any]]:
+@paired
+def within_reach(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row a mask, benchmark (and the paper's four together) and base: scores and their difference
     in points over all questions and over those reached, and how many answers changed among those
     reached and among the others. Nothing where a mask reaches none; no interval where it reaches
     fewer than :data:`FEWEST`."""
-    return pairs(results, _within_reach)
-
-
-def _within_reach(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     if cell.method.get("name") in UNMASKED:
         return
     for known, rows in asked(results, cell, base):
@@ -151,15 +143,11 @@ def _changed(rows: pd.DataFrame) -> int:
     return int((right_answers(rows) != right_answers(rows, "_base")).sum())
 
 
-@tabled()
-def tasks(results: Results) -> list[dict[str, Any]]:
+@paired
+def tasks(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row a cell, budget, length, long-context task (and all together) and base: answers found
     (percent) and their difference in points; nats per token of the right answers above the base's.
     A base under a mask is taken at the same budget. Intervals over questions."""
-    return pairs(results, _tasks)
-
-
-def _tasks(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     own, theirs = (results.rows_of(each.name, "ruler") for each in (cell, base))
     for (length, _, budget), ours in own.groupby(["length", "condition", "budget"], sort=False):
         same = only(theirs, length=length)

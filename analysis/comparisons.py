@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 
 from analysis.cells import Cell
 from analysis.results import Results, reading_of
-from analysis.rows import Missing, columns, need, only, tabled
+from analysis.rows import Missing, Table, columns, need, only, row_of, tabled
 from experiments import statistics
 
 COLUMNS = (
@@ -43,6 +44,11 @@ def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Iterable[d
             for row in compared(results, cell, base)]  # fmt: skip
 
 
+def paired(compared: Callable[[Results, Cell, Cell], Iterable[dict[str, Any]]]) -> Table:
+    """Makes a function that compares one cell with another the table of all that are compared."""
+    return tabled()(wraps(compared)(lambda results: pairs(results, compared)))
+
+
 def bases(results: Results, cell: Cell) -> Iterator[Cell]:
     """The cells of the same model that a cell is compared with: of a swept experiment that at the
     same point, where there is one."""
@@ -70,6 +76,11 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
         yield beside(results, cell, own, same) | {
             **found, "against": base.name, "base_role": base.role,
         }  # fmt: skip
+
+
+def compared(results: Results, cell: Cell, base: Cell, /, **wanted: Any) -> pd.DataFrame:
+    """Rows of :func:`versus` that have these values."""
+    return only(pd.DataFrame(versus(results, cell, base), columns=list(COLUMNS)), **wanted)
 
 
 def beside(results: Results, cell: Cell, own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
@@ -195,6 +206,4 @@ def above(results: Results, known: Headline) -> pd.Series | None:
     ours, base = (results.cells.get(name or "") for name in (known.pretrained, known.against))
     if ours is None or base is None or ours.name == base.name:
         return None
-    rows = [row for row in versus(results, ours, base)
-            if (row["reading"], row["texts"]) == (known.reading, known.texts)]  # fmt: skip
-    return pd.Series(rows[0]) if rows else None
+    return row_of(compared(results, ours, base, reading=known.reading, texts=known.texts))

@@ -13,10 +13,10 @@ import pandas as pd
 
 from analysis import scope
 from analysis.cells import Cell
-from analysis.comparisons import change, pairs, quality
+from analysis.comparisons import change, paired, quality
 from analysis.paper import Claim, paper, printed
 from analysis.results import Results
-from analysis.rows import need, only, row_of, tabled
+from analysis.rows import need, only, row_of
 
 # The paper's name of an attention type, and our small model of it. Its own models are in Table 2.
 TYPES = {
@@ -150,15 +150,10 @@ def trained_at(results: Results, cell: str) -> int | None:
     return None if start is None else start.regime.get("context")
 
 
-@tabled()
-def positions(results: Results) -> list[dict[str, Any]]:
+@paired
+def positions(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row an experiment on longer texts and stretch of positions: change of perplexity, percent
     of its keys in the largest group, and of those in another group than in the first stretch."""
-    return pairs(results, _by_position)
-
-
-def _by_position(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
-    """Rows of one cell against a full model."""
     own, theirs = (results.rows_of(each.name, "positions") for each in (cell, base))
     own = only(own, experiment=LINES, condition="hard")
     theirs = only(theirs, condition="full")
