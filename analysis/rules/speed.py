@@ -39,9 +39,9 @@ def timings(results: Results, gpu: bool) -> pd.DataFrame:
     return order.sort_values(["paper", "rank"], ascending=[False, True], kind="stable")
 
 
-def timing(row: Mapping[str, Any], scale: str, command: str = GPU_COMMAND) -> dict[str, Any]:
+def timing(row: Mapping[str, Any], scale: str = "", command: str = GPU_COMMAND) -> dict[str, Any]:
     """Evidence, command, n and scale of a timing, as an Outcome takes them; ends are a range."""
-    rounds = int(row["repetitions"])
+    rounds, scale = int(row["repetitions"]), scale or f"{row['hardware']}; {row['dtype']}"
     return {"n": rounds, "evidence": row["evidence"], "command": command,
             "scale": f"{scale}; low to high: range of {rounds} rounds"}  # fmt: skip
 
@@ -188,7 +188,7 @@ def full_seconds(claim: Claim, results: Results) -> Outcome:
     possible = taken / heads <= paper and taken * 32 / heads >= paper
     verdict = told(False, PAPER_GPU in str(row["hardware"]) and not possible)
     return Outcome(verdict, why, ours=taken, low=float(row["low_s"]), high=float(row["high_s"]),
-                   **timing(row, f"{row['hardware']}; {row['dtype']}"))  # fmt: skip
+                   **timing(row))  # fmt: skip
 
 
 @rule("audit.3", refuted="a bound of the mask, or a measured speed-up, of 8.6x or more")
@@ -204,8 +204,7 @@ def above_the_bound(results: Results) -> Outcome:
         why += ", above the bound too, since full attention's kernel does less per second there"
     below = bound < claimed and row["speedup"] < claimed
     verdict = Verdict.ARITHMETIC if below else Verdict.NOT_REPRODUCED
-    known = timing(full, f"{full['hardware']}; {full['dtype']}")
-    return Outcome(verdict, why, ours=bound, unit="times as fast", **known)
+    return Outcome(verdict, why, ours=bound, unit="times as fast", **timing(full))
 
 
 def forward_times(results: Results) -> pd.DataFrame:
@@ -233,8 +232,7 @@ def _faster(frame: pd.DataFrame, why: str) -> Outcome:
                      f"{times(each, 'ratio')}" for _, each in frame.iterrows())  # fmt: skip
     good, bad = bool((frame["low"] > 1).all()), bool((frame["high"] < 1).any())
     return Outcome(told(good, bad, Verdict.REPRODUCED), f"{why}: {said}",
-                   **interval(row, "ratio"), same_setting=good,
-                   **timing(row, f"{row['hardware']}; {row['dtype']}"))  # fmt: skip
+                   **interval(row, "ratio"), **timing(row), same_setting=good)  # fmt: skip
 
 
 @rule("ours.gpu.attention", refuted="slower at one of these lengths by more than the interval")
