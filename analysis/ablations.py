@@ -11,10 +11,9 @@ import pandas as pd
 
 from analysis import scope
 from analysis.cells import WINDOW, Cell
-from analysis.comparisons import COLUMNS as QUALITY
-from analysis.comparisons import quality, versus
+from analysis.comparisons import compared, quality
 from analysis.results import Results
-from analysis.rows import columns, only, row_of
+from analysis.rows import columns, ends, only, row_of, tabled
 from experiments import statistics
 from experiments.methods.focus import FocusSettings
 
@@ -27,10 +26,6 @@ THEIRS = {ours: name for name, ours in SETTINGS.items()}
 DEFAULTS = {"centroids": "ablate", "joint": "tuned"}
 STEADY = {"centroids": "ablate_steps", "joint": "steady"}
 LIBRARY = FocusSettings().model_dump()
-COLUMNS = ["trained", "setting", "value", "default", "base", "cell", "change", "low", "high", "ppl",
-           "hard_change", "hard_low", "hard_high", "distant_density",
-           "largest", "largest_low", "largest_high", "points", "points_low", "points_high",
-           "documents", "seeds", "evidence", "groups_evidence"]  # fmt: skip
 # Our mitigations by the paper's name; the last three are not the paper's.
 NAMES = {
     "softmax": "entropy-and-balance-loss", "stop_gradient": "stop-gradient-on-inputs",
@@ -44,22 +39,19 @@ MEASURES = ("drift", "shift", "rank", "alive", "agreement", "confidence", "one_p
 # paper's steps of a small one.
 WATCHED = ("stable", "stable_routers", "steady", "steady_routers")
 BALANCED, BALANCED_NAME = "held_recipe", "balanced keys alone (our recipe)"
-MITIGATIONS = ["cell", "experiment", "mitigation", "name", "weights", "groups", "steps", "layers",
-           "seeds", "evidence",
-           *(f"{name}{end}" for name in (*MEASURES, "lost_rank", "largest")
-             for end in ("", "_low", "_high")), "documents", "groups_evidence"]  # fmt: skip
 
 
-@cache
-def table(results: Results) -> pd.DataFrame:
+@tabled("trained", "setting", "value", "default", "base", "cell", "change", "low", "high", "ppl",
+        "hard_change", "hard_low", "hard_high", "distant_density", *ends("largest", "points"),
+        "documents", "seeds", "evidence", "groups_evidence")  # fmt: skip
+def table(results: Results) -> Iterator[dict[str, Any]]:
     """A row a way to train, setting and value: change of the perplexity under the training gate and
     under the hard mask against the default (of the default: against the pretrained model), the
     share of distant pairs that the mask keeps, tokens in the largest group (percent) and the
     difference, in points, to the default's. A window's value is the paper's that it stands for."""
-    rows = [row for defaults in (DEFAULTS, STEADY) for trained, name in defaults.items()
-            if (default := results.cells.get(name))
-            for row in _of_default(results, trained, default)]  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS)
+    for trained, name in (*DEFAULTS.items(), *STEADY.items()):
+        if default := results.cells.get(name):
+            yield from _of_default(results, trained, default)
 
 
 def _of_default(results: Results, trained: str, default: Cell) -> Iterator[dict[str, Any]]:
@@ -149,7 +141,7 @@ def perplexity(results: Results, cell: Cell, default: Cell,
     if cell.name == default.name:
         own = only(quality(results), cell=cell.name, base_role="pretrained")
     else:
-        own = pd.DataFrame(versus(results, cell, default), columns=QUALITY)
+        own = compared(results, cell, default)
     row = row_of(own, condition=condition)
     names = ["change", "low", "high", "ppl", "distant_density", "documents", "seeds", "evidence"]
     return {} if row is None else {name: row[name] for name in names}
@@ -192,8 +184,10 @@ def alike(cell: Cell, default: Cell | None) -> bool:
     return own == theirs
 
 
-@cache
-def mitigations(results: Results) -> pd.DataFrame:
+@tabled("cell", "experiment", "mitigation", "name", "weights", "groups", "steps", "layers", "seeds",
+        "evidence", *ends(*MEASURES, "lost_rank", "largest"), "documents",
+        "groups_evidence")  # fmt: skip
+def mitigations(results: Results) -> Iterator[dict[str, Any]]:
     """A row a joint training: tokens in the largest group on test documents (percent), and at the
     last step, as means over layers with intervals over layers, how far centroids and hidden states
     moved, the dimensions that projected tokens fill (of those at first), groups that are alive, how
@@ -201,7 +195,7 @@ def mitigations(results: Results) -> pd.DataFrame:
     tokens that keep their group from look to look, over the second half. The last row is the
     recipe's, whose training was not watched: all of it is of test documents."""
     found = [*(_mitigation(results, cell) for cell in watched(results)), _recipe(results)]
-    return pd.DataFrame([each for each in found if each], columns=MITIGATIONS)
+    yield from filter(None, found)
 
 
 def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
@@ -225,8 +219,9 @@ def _mitigation(results: Results, cell: Cell) -> dict[str, Any]:
 def described(cell: Cell) -> dict[str, Any]:
     """What a joint training is."""
     mitigation = cell.regime["mitigation"]
-    return {"cell": cell.name, "experiment": cell.block, "mitigation": mitigation,
-            "name": NAMES.get(mitigation, mitigation), "weights": bool(cell.regime["weights"]),
+    return {"cell": cell.name, "experiment": cell.block, "model": cell.model,
+            "mitigation": mitigation, "name": NAMES.get(mitigation, mitigation),
+            "weights": bool(cell.regime["weights"]),
             "groups": cell.method["num_groups"]}  # fmt: skip
 
 

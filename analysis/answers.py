@@ -7,16 +7,16 @@ the sinks. On the others it changes nothing, so that they dilute a score over al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from analysis.cells import Cell
-from analysis.comparisons import pairs, quality
+from analysis.comparisons import paired, quality
 from analysis.results import Results
-from analysis.rows import columns, need, only, wide
+from analysis.rows import columns, need, only, row_of, tabled, wide
 from experiments import statistics
 
 QUESTION = ["texts", "document", "sha"]
@@ -27,40 +27,20 @@ SHOWN = (
     "ours", "ours_last", "sparq", "quest", "window", "allocated", "allocated_last",
     "longer_allocated", "sparq_groups", "heavy_window", "paper",
 )  # fmt: skip
-SCORES = ["experiment", "cell", "role", "model", "window", "reading", "shots", "budget", "against",
-          "texts", "questions", "seeds", "score", "base_score", "points", "low", "high",
-          "changed_percent", "nats", "greatest_nats", "exposed_pairs_percent",
-          "exposed_questions_percent", "exposed_elsewhere_percent", "tokens", "keys",
-          "evidence"]  # fmt: skip
 FEWEST = 10  # questions of an interval, of those reached
 UNMASKED = ("full", "performer")  # methods that keep every pair: no window bounds what they change
-REACHED = ["experiment", "cell", "role", "model", "window", "reading", "shots", "budget", "against",
-           "texts", "questions", "score", "base_score", "points", "low", "high",
-           "reached_questions", "reached_score", "reached_base_score", "reached_points",
-           "reached_low", "reached_high", "reached_changed", "unreached_changed",
-           "evidence"]  # fmt: skip
 # Of these questions the tokenizers of Mistral and Llama 2 make 8 to 17% more tokens than SmolLM2's,
 # GPT-2's as many (docs/log/2026-11-30.md).
 MORE_TOKENS = 1.17
-TASKS = ["experiment", "cell", "role", "task", "length", "budget", "against", "questions", "seeds",
-         "found", "base_found", "points", "points_low", "points_high", "nats", "low", "high",
-         "distant_density", "base_distant_density", "evidence"]  # fmt: skip
-DISTANCES = ["experiment", "cell", "role", "rate", "before", "budget", "questions", "divergence",
-             "low", "high", "agreed", "distant_density", "gain", "gain_low", "gain_high",
-             "evidence"]  # fmt: skip
 
 
-@cache
-def scores(results: Results) -> pd.DataFrame:
+@paired
+def scores(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row a benchmark (and the paper's four together), cell, budget and base: scores and their
     difference in points, how many answers changed, what the right answer cost more (nats), how far
     a mask of the cell's window reaches at all (``exposed_elsewhere_percent``: in another model's
     tokens, :data:`MORE_TOKENS` as many), and where a method gives every query a number of keys, how
     many it kept in the mean."""
-    return pd.DataFrame(pairs(results, _scores), columns=SCORES)
-
-
-def _scores(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     for known, rows in asked(results, cell, base):
         yield {**known, **_scored(rows, results.confidence)}
 
@@ -75,8 +55,8 @@ def asked(results: Results, cell: Cell,
     both = both.assign(exposure=exposed(both, cell), elsewhere=exposed(elsewhere, cell))
     by = ["reading", "shots", "condition", "budget"]
     for (reading, shots, _, budget), same in both.groupby(by, sort=False):
-        known = {**named(cell, base), "model": cell.model, "window": cell.window,
-                 "reading": reading, "shots": int(shots), "budget": budget}  # fmt: skip
+        known = {**named(cell), "model": cell.model, "window": cell.window, "reading": reading,
+                 "shots": int(shots), "budget": budget, "against": base.name}  # fmt: skip
         tasks = dict(list(same.groupby("texts", sort=False)))
         if set(FOUR) <= set(tasks):
             tasks[ALL_FOUR] = only(same, texts=FOUR)
@@ -85,9 +65,9 @@ def asked(results: Results, cell: Cell,
                 yield {**known, "texts": name}, rows
 
 
-def named(cell: Cell, base: Cell) -> dict[str, Any]:
-    """What a row is of, and what it is against."""
-    return {"experiment": cell.block, "cell": cell.name, "role": cell.role, "against": base.name}
+def named(cell: Cell) -> dict[str, Any]:
+    """What a row is of."""
+    return {"experiment": cell.block, "cell": cell.name, "role": cell.role}
 
 
 def exposed(both: pd.DataFrame, cell: Cell) -> pd.Series:
@@ -114,8 +94,8 @@ def _scored(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
         "exposed_pairs_percent": 100 * both["exposure"].mean(),
         "exposed_questions_percent": 100 * (both["exposure"] > 0).mean(),
         "exposed_elsewhere_percent": 100 * (both["elsewhere"] > 0).mean(),
-        "tokens": both["tokens"].mean(), "evidence": both["evidence"].iloc[0],
-        "keys": both["keys"].mean() if "keys" in both else None,
+        "tokens": both["tokens"].mean(), "keys": both["keys"].mean() if "keys" in both else None,
+        "evidence": both["evidence"].iloc[0],
     }  # fmt: skip
 
 
@@ -125,16 +105,12 @@ def right_answers(both: pd.DataFrame, suffix: str = "") -> pd.Series:
     return by_length.where(by_length.notna(), both[f"correct{suffix}"]).astype(float)
 
 
-@cache
-def within_reach(results: Results) -> pd.DataFrame:
+@paired
+def within_reach(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row a mask, benchmark (and the paper's four together) and base: scores and their difference
     in points over all questions and over those reached, and how many answers changed among those
     reached and among the others. Nothing where a mask reaches none; no interval where it reaches
     fewer than :data:`FEWEST`."""
-    return pd.DataFrame(pairs(results, _within_reach), columns=REACHED)
-
-
-def _within_reach(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     if cell.method.get("name") in UNMASKED:
         return
     for known, rows in asked(results, cell, base):
@@ -149,13 +125,12 @@ def _within_reach(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str
 
 
 def _lost(rows: pd.DataFrame, confidence: float, prefix: str = "") -> dict[str, float]:
-    """Scores of some questions, and their difference; {} of none."""
-    if rows.empty:
-        return {}
+    """Scores of some questions, and their difference; without ends of few."""
     right, before = right_answers(rows), right_answers(rows, "_base")
     told = {f"{prefix}score": 100 * right.mean(), f"{prefix}base_score": 100 * before.mean()}
     if _number(rows) < FEWEST:
-        return told | {f"{prefix}points": 100 * (right - before).mean()}
+        few = {f"{prefix}points": 100 * (right - before).mean()}
+        return told | few | dict.fromkeys((f"{prefix}low", f"{prefix}high"), math.nan)
     found = statistics.two_way(wide(rows, right - before, QUESTION), confidence)
     return told | columns(found, f"{prefix}points", prefix, scale=100)
 
@@ -168,15 +143,11 @@ def _changed(rows: pd.DataFrame) -> int:
     return int((right_answers(rows) != right_answers(rows, "_base")).sum())
 
 
-@cache
-def tasks(results: Results) -> pd.DataFrame:
+@paired
+def tasks(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row a cell, budget, length, long-context task (and all together) and base: answers found
     (percent) and their difference in points; nats per token of the right answers above the base's.
     A base under a mask is taken at the same budget. Intervals over questions."""
-    return pd.DataFrame(pairs(results, _tasks), columns=TASKS)
-
-
-def _tasks(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     own, theirs = (results.rows_of(each.name, "ruler") for each in (cell, base))
     for (length, _, budget), ours in own.groupby(["length", "condition", "budget"], sort=False):
         same = only(theirs, length=length)
@@ -184,8 +155,8 @@ def _tasks(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
         both = ours.merge(same, on=QUESTION, suffixes=("", "_base"))
         for task, asked in [(ALL_TASKS, both), *both.groupby("texts", sort=False)]:
             if len(asked) > 1:
-                yield {**named(cell, base), "task": task, "length": int(length),
-                       "budget": budget, **_found(asked, results.confidence)}  # fmt: skip
+                yield {**named(cell), "task": task, "length": int(length), "budget": budget,
+                       "against": base.name, **_found(asked, results.confidence)}  # fmt: skip
 
 
 def _found(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
@@ -202,25 +173,23 @@ def _found(both: pd.DataFrame, confidence: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@cache
-def distances(results: Results) -> pd.DataFrame:
+@tabled()
+def distances(results: Results) -> Iterator[dict[str, Any]]:
     """A row a cell, budget and length of the text before the question: the divergence (nats a
     token, interval over questions), percent of the tokens that both models hold likeliest; and,
     where it was read, the change of the perplexity on plays against the pretrained model."""
-    rows = []
     grouped = results.readings["chat"].groupby(["cell", "before", "budget"], sort=False)
     for (name, before, budget), own in grouped:
         cell = results.cells[str(name)]
         found = statistics.two_way(wide(own, own["divergence"], ["document"]), results.confidence)
-        rows.append({
-            "experiment": cell.block, "cell": cell.name, "role": cell.role,
-            "rate": cell.regime.get("learning_rate"), "before": int(before), "budget": budget,
+        yield {
+            **named(cell), "rate": cell.regime.get("learning_rate"), "before": int(before),
+            "budget": budget,
             "questions": found.documents, **columns(found, "divergence"),
             "agreed": own["agreed"].mean(),
             "distant_density": own["distant_density"].mean(), **gain(results, cell, str(budget)),
             "evidence": own["evidence"].iloc[0],
-        })  # fmt: skip
-    return pd.DataFrame(rows, columns=DISTANCES)
+        }  # fmt: skip
 
 
 def apart(results: Results, one: str, other: str, before: int) -> statistics.Interval:
@@ -232,13 +201,11 @@ def apart(results: Results, one: str, other: str, before: int) -> statistics.Int
 
 def gain(results: Results, cell: Cell, budget: str) -> dict[str, float]:
     """Change of the perplexity on plays against the pretrained model, of the cell or of what it
-    starts from; {} where that was not read."""
+    starts from; empty where that was not read."""
     frame = only(quality(results), base_role="pretrained", texts="plays", reading="plays",
                  final=True)  # fmt: skip
-    for name in (cell.name, cell.start):
-        own = only(frame, cell=name)
-        own = own[(own["condition"] == "full") | (own["budget"] == budget)]
-        if len(own):
-            row = own.iloc[0]
-            return {"gain": row["change"], "gain_low": row["low"], "gain_high": row["high"]}
-    return {}
+    frame = frame[(frame["condition"] == "full") | (frame["budget"] == budget)]
+    rows = (row_of(frame, cell=name) for name in (cell.name, cell.start))
+    row: Any = next((each for each in rows if each is not None), {})
+    found = {"gain": "change", "gain_low": "low", "gain_high": "high"}
+    return {column: row.get(name) for column, name in found.items()}

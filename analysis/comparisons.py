@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,15 @@ import pandas as pd
 
 from analysis.cells import Cell
 from analysis.results import Results, reading_of
-from analysis.rows import Missing, columns, need, only
+from analysis.rows import Missing, Table, columns, need, only, row_of, tabled
 from experiments import statistics
 
-COLUMNS = [
+COLUMNS = (
     "experiment", "cell", "role", "reading", "texts", "condition", "budget", "against",
     "base_role", "change", "low", "high", "seeds", "documents", "distant_density", "density",
     "base_distant_density", "ppl", "base_ppl", "K", "top_k", "probe", "ngram", "window", "sinks",
     "balance", "model", "context", "final", "formats", "evidence",
-]  # fmt: skip
+)  # fmt: skip
 SAME = ["reading", "texts", "cell", "condition", "budget"]
 MASK = ("K", "top_k", "probe", "ngram", "window", "sinks", "balance")
 PAIRED = ["document", "sha", "tokens"]
@@ -31,10 +31,10 @@ HEADLINES = ("recipe", "plays_recipe")
 MAIN_READING = "final"
 
 
-@cache
-def quality(results: Results) -> pd.DataFrame:
+@tabled(*COLUMNS)
+def quality(results: Results) -> list[dict[str, Any]]:
     """A row a cell, reading, texts, budget and experiment that it is compared with."""
-    return pd.DataFrame(pairs(results, versus), columns=COLUMNS)
+    return pairs(results, versus)
 
 
 def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Iterable[dict[str, Any]]]
@@ -42,6 +42,11 @@ def pairs(results: Results, compared: Callable[[Results, Cell, Cell], Iterable[d
     """Rows of every cell against each that it is compared with."""
     return [row for cell in results.cells.values() for base in bases(results, cell)
             for row in compared(results, cell, base)]  # fmt: skip
+
+
+def paired(compared: Callable[[Results, Cell, Cell], Iterable[dict[str, Any]]]) -> Table:
+    """Makes a function that compares one cell with another the table of all that are compared."""
+    return tabled()(wraps(compared)(lambda results: pairs(results, compared)))
 
 
 def bases(results: Results, cell: Cell) -> Iterator[Cell]:
@@ -71,6 +76,11 @@ def versus(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]
         yield beside(results, cell, own, same) | {
             **found, "against": base.name, "base_role": base.role,
         }  # fmt: skip
+
+
+def compared(results: Results, cell: Cell, base: Cell, /, **wanted: Any) -> pd.DataFrame:
+    """Rows of :func:`versus` that have these values."""
+    return only(pd.DataFrame(versus(results, cell, base), columns=list(COLUMNS)), **wanted)
 
 
 def beside(results: Results, cell: Cell, own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
@@ -111,7 +121,7 @@ def in_common(one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, pd.
 def change(ours: pd.DataFrame, base: pd.DataFrame, confidence: float) -> dict[str, Any]:
     """Relative change of perplexity, with its interval over seeds and documents."""
     found = statistics.paired_change(ours, base, confidence)
-    return {**columns(found, "change"), "seeds": found.seeds, "documents": found.documents}
+    return {**columns(found, "change"), "documents": found.documents, "seeds": found.seeds}
 
 
 def described(results: Results, cell: Cell, rows: pd.DataFrame) -> dict[str, Any]:
@@ -196,6 +206,4 @@ def above(results: Results, known: Headline) -> pd.Series | None:
     ours, base = (results.cells.get(name or "") for name in (known.pretrained, known.against))
     if ours is None or base is None or ours.name == base.name:
         return None
-    rows = [row for row in versus(results, ours, base)
-            if (row["reading"], row["texts"]) == (known.reading, known.texts)]  # fmt: skip
-    return pd.Series(rows[0]) if rows else None
+    return row_of(compared(results, ours, base, reading=known.reading, texts=known.texts))

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pandas as pd
 from sklearn.metrics import adjusted_mutual_info_score
 
 from analysis.results import Results
-from analysis.rows import columns, only
+from analysis.rows import columns, only, tabled
 from experiments import statistics
 
 CATEGORIES = ("punctuation", "determiners", "prepositions", "connectives", "verbs and pronouns",
@@ -28,17 +29,12 @@ SEARCH, FINAL = "contents_search", "contents"
 OWN, TUNED = "held", "held_tuned"  # experiments of params.yaml: routers alone, and with all weights
 KEY = ["by", "layer", "group"]
 LEAST = 0.02  # of the tokens: groups with fewer stand for nothing
-COLUMNS = ["layer", "by", "purity", "low", "high", "ours_more", "ours_more_low", "ours_more_high",
-           "documents", "evidence"]  # fmt: skip
-PUREST = ["category", "by", "layer", "group", "share", "purity", "low", "high", "ours_more",
-          "ours_more_low", "ours_more_high", "documents", "cell", "evidence"]  # fmt: skip
 RECIPE = "held_recipe"
 LABELS = {"token": "the token itself", "speech": "its part of speech",
           "frequency": "how frequent it is", "position": "its position"}  # fmt: skip
 OTHERS = {"held_again": "groups of another seed", "held_tuned": "groups trained with all weights"}
 NAMES = {**LABELS, **OTHERS}
 PLACE = ["document", "sha", "layer"]
-INFORMATION = ["layer", "about", "information", "low", "high", "documents", "cell", "evidence"]
 
 
 def counted(results: Results, experiment: str = OWN) -> pd.DataFrame:
@@ -75,11 +71,11 @@ def by_document(frame: pd.DataFrame) -> pd.Series:
     return (sums["hits"] / sums["members"]).groupby(["document", "sha"]).mean()
 
 
-@cache
-def table(results: Results) -> pd.DataFrame:
+@tabled()
+def table(results: Results) -> Iterator[dict[str, Any]]:
     """A row a layer (and ``all``) and way: percent of test tokens that have their group's category,
     and points that learnt groups have more, with intervals over documents."""
-    frame, rows = right(results), []
+    frame = right(results)
     for layer in ["all", *sorted(frame["layer"].unique())]:
         own = frame if layer == "all" else only(frame, layer=layer)
         ours = by_document(only(own, by="groups"))
@@ -88,20 +84,19 @@ def table(results: Results) -> pd.DataFrame:
             if len(theirs) == len(ours) > 1:
                 found, more = (statistics.mean(100 * each, results.confidence)
                                for each in (theirs, ours - theirs))  # fmt: skip
-                rows.append({"layer": layer, "by": by, **columns(found, "purity"),
-                             **columns(more, "ours_more", "ours_more_"),
-                             "documents": found.documents,
-                             "evidence": own["evidence"].iloc[0]})  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS)
+                yield {"layer": layer, "by": by, **columns(found, "purity"),
+                       **columns(more, "ours_more", "ours_more_"),
+                       "documents": found.documents,
+                       "evidence": own["evidence"].iloc[0]}  # fmt: skip
 
 
-@cache
-def purest(results: Results) -> pd.DataFrame:
+@tabled()
+def purest(results: Results) -> Iterator[dict[str, Any]]:
     """A row a category and way: the group of :func:`best`, the share of validation tokens that it
     holds, percent of its test tokens that have the category, and points that the learnt groups'
     has more, with intervals over documents."""
-    found = [row for category in CATEGORIES[:-1] for row in _purest(results, category)]
-    return pd.DataFrame(found, columns=PUREST)
+    for category in CATEGORIES[:-1]:
+        yield from _purest(results, category)
 
 
 def best(results: Results, category: str) -> pd.DataFrame:
@@ -117,47 +112,40 @@ def best(results: Results, category: str) -> pd.DataFrame:
     return known.loc[pure, ["share"]].reset_index()
 
 
-def _purest(results: Results, category: str) -> Iterator[dict[str, object]]:
+def _purest(results: Results, category: str) -> Iterator[dict[str, Any]]:
     own = only(results.readings["contents"], reading=FINAL, experiment=OWN)
     own = own.merge(chosen := best(results, category), on=KEY) if len(own) else own
     if own.empty:
         return
     percent = own.assign(found=100 * own[category] / own["members"])
     by_document = percent.pivot_table("found", ["document", "sha"], "by").reindex(columns=[*WAYS])
-    known = {"category": category, **own.iloc[0][["cell", "evidence"]]}
+    known = own.iloc[0][["cell", "evidence"]]
     for row in chosen.to_dict("records"):
         apart = (by_document["groups"] - by_document[row["by"]]).dropna()
         if len(apart) > 1:
             found = statistics.mean(by_document.loc[apart.index, row["by"]], results.confidence)
             more = statistics.mean(apart, results.confidence)
-            yield {**known, **row, **columns(found, "purity"),
+            yield {"category": category, **row, **columns(found, "purity"),
                    **columns(more, "ours_more", "ours_more_"),
-                   "documents": found.documents}  # fmt: skip
+                   "documents": found.documents, **known}  # fmt: skip
 
 
-@cache
-def information(results: Results) -> pd.DataFrame:
+@tabled()
+def information(results: Results) -> Iterator[dict[str, Any]]:
     """A row a layer (and ``all``, the mean over layers) and label, of the paper's setup and of the
     recipe: the mean over test documents."""
-    found = [row for name in (OWN, RECIPE) for row in _told(name, results)]
-    return pd.DataFrame(found, columns=INFORMATION)
-
-
-def _told(name: str, results: Results) -> Iterator[dict[str, object]]:
     frame = results.readings["information"]
-    own = only(frame, experiment=name)
-    if own.empty:
-        return
-    known = {column: own.iloc[0][column] for column in ("cell", "evidence")}
-    told = [own.melt(PLACE, list(LABELS), var_name="about", value_name="found")]
-    if name == OWN:
-        told += [_of_groups(own, only(frame, experiment=each), each) for each in OTHERS]
-    for about, one in pd.concat(told).groupby("about", sort=False):
-        for layer, by in (("all", one), *one.groupby("layer")):
-            by_document = by.groupby(["document", "sha"])["found"].mean()
-            found = statistics.mean(by_document, results.confidence)
-            yield {"layer": layer, "about": about, **columns(found, "information"),
-                   "documents": found.documents, **known}  # fmt: skip
+    for name, own in only(frame, experiment=[OWN, RECIPE]).groupby("experiment"):
+        told = [own.melt(PLACE, list(LABELS), var_name="about", value_name="found")]
+        if name == OWN:
+            told += [_of_groups(own, only(frame, experiment=each), each) for each in OTHERS]
+        for about, one in pd.concat(told).groupby("about", sort=False):
+            for layer, by in (("all", one), *one.groupby("layer")):
+                by_document = by.groupby(["document", "sha"])["found"].mean()
+                found = statistics.mean(by_document, results.confidence)
+                yield {"layer": layer, "about": about, **columns(found, "information"),
+                       "documents": found.documents,
+                       **own.iloc[0][["cell", "evidence"]]}  # fmt: skip
 
 
 def _of_groups(own: pd.DataFrame, other: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -4,7 +4,6 @@ is 1 where all are alike and K where one has every token."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -12,12 +11,10 @@ import pandas as pd
 from analysis import ablations
 from analysis.cells import Cell
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import only, tabled
 
 MEASURE = "one_plus_cv2"
 AT = {"first": 0.0, "half": 0.5, "last": 1.0}  # looks, by their place among all
-COLUMNS = ["cell", "experiment", "model", "mitigation", "name", "weights", "groups", "steps",
-           "layer", *AT, "evidence"]  # fmt: skip
 SUMMARY = {"median": "median", "least": "min", "most": "max"}
 
 
@@ -33,21 +30,17 @@ def by_step(results: Results, cell: Cell) -> pd.DataFrame:
     return own.pivot_table(MEASURE, "step", "layer")
 
 
-@cache
-def table(results: Results) -> pd.DataFrame:
+@tabled()
+def table(results: Results) -> Iterator[dict[str, Any]]:
     """A row a training and layer, and three of all layers (``median``, ``least``, ``most``): at the
     first look, half-way, and at the last one."""
-    found = [row for cell in traced(results) for row in _rows(results, cell)]
-    return pd.DataFrame(found, columns=COLUMNS)
-
-
-def _rows(results: Results, cell: Cell) -> Iterator[dict[str, Any]]:
-    looks = by_step(results, cell)
-    evidence = only(results.traces, cell=cell.name)["evidence"].iloc[0]
-    known = {**ablations.described(cell), "model": cell.model, "steps": int(looks.index.max()),
-             "evidence": evidence}  # fmt: skip
-    at = {name: looks.iloc[round(place * (len(looks) - 1))] for name, place in AT.items()}
-    for name, how in SUMMARY.items():
-        yield {**known, "layer": name, **{when: own.agg(how) for when, own in at.items()}}
-    for layer in looks.columns:
-        yield {**known, "layer": layer, **{when: own[layer] for when, own in at.items()}}
+    for cell in traced(results):
+        looks = by_step(results, cell)
+        evidence = only(results.traces, cell=cell.name)["evidence"].iloc[0]
+        known = {**ablations.described(cell), "steps": int(looks.index.max())}
+        at = {name: looks.iloc[round(place * (len(looks) - 1))] for name, place in AT.items()}
+        found = {name: {when: own.agg(how) for when, own in at.items()}
+                 for name, how in SUMMARY.items()}  # fmt: skip
+        found |= {layer: {when: own[layer] for when, own in at.items()} for layer in looks.columns}
+        for layer, values in found.items():
+            yield {**known, "layer": layer, **values, "evidence": evidence}

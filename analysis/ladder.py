@@ -26,7 +26,7 @@ from scipy import stats
 
 from analysis.comparisons import quality
 from analysis.results import Results
-from analysis.rows import only
+from analysis.rows import only, tabled
 
 # Parameters by model, embeddings counted once: of the rungs that a law is fitted on, and the next.
 RUNGS = {"small-llama-1m": 787_296, "small-llama-2m": 2_361_024, "small-llama-5m": 4_721_184,
@@ -85,20 +85,16 @@ def of(results: Results, place: str, budget: str | None = None) -> pd.DataFrame:
     return own if budget is None else only(own, budget=budget)
 
 
-@cache
-def needed(results: Results) -> pd.DataFrame:
+@tabled("place", "model", "parameters", *("density", "low", "high"))
+def needed(results: Results) -> Iterator[dict[str, Any]]:
     """A row a model of the ladder and the next rung: the least share of the distant pairs at which
     the gap is :data:`SMALL`, read off between neighbouring masks, and off the ends of their
     intervals. Empty where a model's window alone was not read."""
-    frame = table(results)
-    rows = []
-    for (place, model), own in frame.groupby(["place", "model"], sort=False):
-        if WINDOW not in set(own["budget"]):
-            continue
-        least = {end: share(own, column) for end, column in
-                 (("density", "change"), ("low", "low"), ("high", "high"))}  # fmt: skip
-        rows.append({"place": place, "model": model, "parameters": PARAMETERS[str(model)], **least})
-    return pd.DataFrame(rows, columns=["place", "model", "parameters", "density", "low", "high"])
+    for (place, model), own in table(results).groupby(["place", "model"], sort=False):
+        if WINDOW in set(own["budget"]):
+            least = {end: share(own, column) for end, column in
+                     (("density", "change"), ("low", "low"), ("high", "high"))}  # fmt: skip
+            yield {"place": place, "model": model, "parameters": PARAMETERS[str(model)], **least}
 
 
 def share(rows: pd.DataFrame, column: str) -> float:

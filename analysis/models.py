@@ -5,6 +5,7 @@ they were trained on, and where in them a mask costs (Section 4)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 
 from analysis import scope
 from analysis.cells import Cell
-from analysis.comparisons import change, pairs, quality
+from analysis.comparisons import change, paired, quality
 from analysis.paper import Claim, paper, printed
 from analysis.results import Results
 from analysis.rows import need, only, row_of
@@ -52,8 +53,6 @@ LINES = {
 }
 LENGTHS = ["method", "trained_at", "cell", "context", "against", "change", "low", "high",
            "distant_density", "density", "documents", "seeds", "evidence"]  # fmt: skip
-POSITIONS = ["method", "experiment", "cell", "position", "budget", "change", "low", "high",
-           "documents", "seeds", "largest", "moved", "evidence"]  # fmt: skip
 
 
 def attention_of(model: str) -> str | None:
@@ -151,30 +150,23 @@ def trained_at(results: Results, cell: str) -> int | None:
     return None if start is None else start.regime.get("context")
 
 
-@cache
-def positions(results: Results) -> pd.DataFrame:
+@paired
+def positions(results: Results, cell: Cell, base: Cell) -> Iterator[dict[str, Any]]:
     """A row an experiment on longer texts and stretch of positions: change of perplexity, percent
     of its keys in the largest group, and of those in another group than in the first stretch."""
-    return pd.DataFrame(pairs(results, _by_position), columns=POSITIONS)
-
-
-def _by_position(results: Results, cell: Cell, base: Cell) -> list[dict[str, Any]]:
-    """Rows of one cell against a full model."""
     own, theirs = (results.rows_of(each.name, "positions") for each in (cell, base))
     own = only(own, experiment=LINES, condition="hard")
     theirs = only(theirs, condition="full")
-    rows = []
     for (budget, position), ours in own.groupby(["budget", "position"], sort=False):
         same = only(theirs, position=position)
         both = set(ours["sha"]) & set(same["sha"])
         ours, same = (only(each, sha=both) for each in (ours, same))
         if len(both) > 1:
-            rows.append({
+            yield {
                 "method": LINES[cell.block], "experiment": cell.block, "cell": cell.name,
                 "position": int(position), "budget": budget,
                 **change(ours, same, results.confidence),
                 **{name: ours[name].mean() if name in ours else None
                    for name in ("largest", "moved")},
                 "evidence": ours["evidence"].iloc[0],
-            })  # fmt: skip
-    return rows
+            }  # fmt: skip

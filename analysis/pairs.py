@@ -8,13 +8,12 @@ distant pair, which is what they would keep by chance.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from analysis.results import Results
-from analysis.rows import columns, only
+from analysis.rows import columns, ends, only, tabled
 from experiments import statistics
 
 READ = ["reading", "texts", "cell", "budget"]
@@ -23,32 +22,22 @@ KNOWN = ("K", "top_k", "probe", "ngram", "evidence")
 LINKS = {"name": "one name, twice", "word": "any longer word, twice",
          "time": "two expressions of time", "words": "any two longer words"}  # fmt: skip
 PLAIN_LINKS = {"name": "word", "time": "words"}  # what a link is like but for its meaning
-INDUCTION = [
-    *READ, "role", "layer", "shared", "shared_low", "shared_high", "chance", "more", "more_low",
-    "more_high", "weight", "weight_shared", "weight_shared_low", "weight_shared_high",
-    "weight_chance", "weight_more", "weight_more_low", "weight_more_high", "by_word", "nats",
-    "missed_nats", "met_nats", "dearer", "dearer_low", "dearer_high", "documents", *KNOWN,
-]  # fmt: skip
-AFFINITY = [
-    *READ, "role", "layer", "link", "pairs", "shared", "chance", "more", "more_low", "more_high",
-    "beyond", "beyond_low", "beyond_high", "documents", *KNOWN,
-]  # fmt: skip
-
 # Measures by what they are multiplied with; the first with intervals.
 MEASURED = {"shared": 100, "more": 100, "weight_shared": 100, "weight_more": 100, "dearer": 1}
 PLAIN = {"chance": 100, "weight": 100, "weight_chance": 100, "by_word": 100, "nats": 1,
          "missed_nats": 1, "met_nats": 1}  # fmt: skip
 
 
-@cache
-def induction(results: Results) -> pd.DataFrame:
+@tabled(*READ, "role", "layer", *ends("shared"), "chance", *ends("more"), "weight",
+        *ends("weight_shared"), "weight_chance", *ends("weight_more"), "by_word", "nats",
+        "missed_nats", "met_nats", *ends("dearer"), "documents", *KNOWN)  # fmt: skip
+def induction(results: Results) -> Iterator[dict[str, Any]]:
     """A row a mask and layer (and ``all``): percent of the pairs that copying needs in a shared
     group, and of all distant pairs of the same queries (``chance``; ``more``: points between them);
     the same with each pair counted by full attention's weight; what a copied token costs more than
     under full attention (``nats``), in the half of the tokens whose weight groups miss most, in the
     other half, and the difference (``dearer``)."""
-    frame, rows = results.readings["induction"], []
-    for key, own in frame.groupby([*READ, "layer"], sort=False):
+    for key, own in results.readings["induction"].groupby([*READ, "layer"], sort=False):
         found = dict(zip([*READ, "layer"], key, strict=True))
         extra = (own["nll"] - own["full_nll"]).astype(float) / own["tokens"].astype(float)
         own = own.assign(nats=extra, dearer=own["missed_nats"] - own["met_nats"],
@@ -56,9 +45,8 @@ def induction(results: Results) -> pd.DataFrame:
                          weight_more=own["weight_shared"] - own["weight_chance"])  # fmt: skip
         means = own.groupby(DOCUMENT)[[*MEASURED, *PLAIN]].mean()
         if len(means) > 1:
-            rows.append({**found, **told(results, own), "documents": len(means),
-                         **measured(means, results)})  # fmt: skip
-    return pd.DataFrame(rows, columns=INDUCTION)
+            yield {**found, **told(results, own), "documents": len(means),
+                   **measured(means, results)}  # fmt: skip
 
 
 def measured(means: pd.DataFrame, results: Results) -> dict[str, float]:
@@ -76,16 +64,15 @@ def told(results: Results, own: pd.DataFrame) -> dict[str, Any]:
     return {"role": results.cells[first["cell"]].role, **{name: first[name] for name in KNOWN}}
 
 
-@cache
-def affinity(results: Results) -> pd.DataFrame:
+@tabled(*READ, "role", "layer", "link", "pairs", "shared", "chance", *ends("more", "beyond"),
+        "documents", *KNOWN)  # fmt: skip
+def affinity(results: Results) -> Iterator[dict[str, Any]]:
     """A row a mask, layer (and ``all``) and link: percent of such pairs in a shared group, of
     random ones at the same distances (``chance``; ``more``: points between them), and points that
     this is beyond what it is of other words (``beyond``): of one name beyond any longer word that
     comes again, of two expressions of time beyond any two longer words."""
-    frame = results.readings["affinity"]
-    rows = [row for key, own in frame.groupby(READ, sort=False)
-            for row in _linked(results, dict(zip(READ, key, strict=True)), own)]  # fmt: skip
-    return pd.DataFrame(rows, columns=AFFINITY)
+    for key, own in results.readings["affinity"].groupby(READ, sort=False):
+        yield from _linked(results, dict(zip(READ, key, strict=True)), own)
 
 
 def _linked(results: Results, found: dict[str, Any], own: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -95,35 +96,22 @@ def theirs(table_id: str, column: str, **named: Any) -> float:
     return magnitude(row[column]) or 0.0
 
 
-def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> list[Claim]:
+def _row_claims(entry: dict[str, Any], row: dict[str, Any]) -> Iterator[Claim]:
     """The claims of one row: every cell that is neither null nor a part of the row's name."""
     measures, keys = paper()["measures"], {key: row[key] for key in entry["keys"]}
     named = {key: model_name(value) if key == "model" else value for key, value in keys.items()}
-    found = []
+    stages = entry.get("stages", {})
+    of_row = stages.get(row[entry["keys"][0]], entry["stage"])
     for column, value in row.items():
         if column in keys or value is None:
             continue
         says, unit = measures[column]["says"], measures[column].get("unit", "")
-        found.append(
-            Claim(
-                id=f"{entry['id']}.{entry['row'].format(**keys)}.{column}",
-                source=entry["source"],
-                statement=f"{entry['label'].format(**named)}: {says} {value}{unit}",
-                kind=measures[column]["kind"],
-                paper=value,
-                stage=_stage(entry, row, column),
-                column=column,
-                keys=keys,
-                setting=entry["setting"],
-            )
-        )
-    return found
-
-
-def _stage(entry: dict[str, Any], row: dict[str, Any], column: str) -> str:
-    """What would measure a figure: its column's stage, its row's, or the table's."""
-    own = entry.get("stages", {})
-    return own.get(column) or own.get(row[entry["keys"][0]]) or entry["stage"]
+        yield Claim(
+            id=f"{entry['id']}.{entry['row'].format(**keys)}.{column}", source=entry["source"],
+            statement=f"{entry['label'].format(**named)}: {says} {value}{unit}",
+            kind=measures[column]["kind"], paper=value, stage=stages.get(column, of_row),
+            column=column, keys=keys, setting=entry["setting"],
+        )  # fmt: skip
 
 
 def claims() -> list[Claim]:

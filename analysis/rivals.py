@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from analysis import choosing
 from analysis.cells import ROLES, Cell
-from analysis.comparisons import COLUMNS, beside, in_common, quality, versus
+from analysis.comparisons import COLUMNS, beside, compared, in_common, quality
 from analysis.results import Results
-from analysis.rows import only, row_of
+from analysis.rows import only, row_of, tabled
 
 READING, TEXTS = "rivals", "unseen"
 OURS = "recipe"
@@ -109,35 +109,34 @@ def opponent(results: Results, cell: Cell, ours: str = OURS) -> Cell | None:
     return results.cells.get(MASKED if cell.regime.get("name") == "lora" else ours)
 
 
-def against_ours(results: Results) -> pd.DataFrame:
+@tabled(*COLUMNS)
+def against_ours(results: Results) -> Iterator[dict[str, Any]]:
     """Rivals against the recipe at the same budget; those without one, against its own."""
-    found: list[dict[str, Any]] = []
     for cell in results.cells.values():
         ours = opponent(results, cell)
         if ours and cell.role in ABOUT and cell.model == ours.model:
-            found += [row for row in versus(results, cell, ours)
-                      if (row["reading"], row["texts"]) == (READING, TEXTS)]  # fmt: skip
-            found += _without_budget(results, cell)
-    return pd.DataFrame(found, columns=COLUMNS)
+            found = compared(results, cell, ours, reading=READING, texts=TEXTS)
+            yield from found.to_dict("records")
+            yield from _without_budget(results, cell)
 
 
-def _without_budget(results: Results, cell: Cell) -> list[dict[str, Any]]:
+def _without_budget(results: Results, cell: Cell) -> Iterator[dict[str, Any]]:
     """A rival that keeps what it keeps."""
     own, ours = (only(results.rows_of(name), reading=READING, texts=TEXTS, condition="hard",
                       budget=budget)
                  for name, budget in ((cell.name, "own"), (OURS, BUDGET)))  # fmt: skip
-    if own.empty or ours.empty:
-        return []
-    return [beside(results, cell, *in_common(own, ours)) | {"budget": "own"}]
+    if len(own) and len(ours):
+        yield beside(results, cell, *in_common(own, ours)) | {"budget": "own"}
 
 
-def table(results: Results) -> pd.DataFrame:
+@tabled()
+def table(results: Results) -> Iterator[dict[str, Any]]:
     """A row a method and budget, the best first; changes in percent, with their intervals."""
-    every, own, found = against_ours(results), rows(results), []
-    for row in own.sort_values(["budget", "change"]).to_dict("records"):
+    every = against_ours(results)
+    for row in rows(results).sort_values(["budget", "change"]).to_dict("records"):
         own_kind = about(row["role"])
         known = row_of(every, cell=row["cell"], budget=row["budget"])
-        found.append({
+        yield {
             "method": ROLES.get(row["role"], row["cell"]), "experiment": row["experiment"],
             "source": own_kind.source, "budget": row["budget"],
             "distant_pairs_percent": 100 * row["distant_density"],
@@ -148,8 +147,7 @@ def table(results: Results) -> pd.DataFrame:
             "choice_computes": own_kind.scores, "learns": own_kind.learns,
             **counted(results, row), "generates": own_kind.generates,
             "left_out": missing(results, row), "evidence": row["evidence"],
-        })  # fmt: skip
-    return pd.DataFrame(found)
+        }  # fmt: skip
 
 
 def missing(results: Results, row: Mapping[Any, Any]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import cache, wraps
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from analysis.results import Results
 from experiments.statistics import Interval
 
 Found = TypeVar("Found")
+Rows = Iterable[Mapping[str, Any]]
+Table = Callable[[Results], pd.DataFrame]
 
 
 class Missing(Exception):  # noqa: N818
@@ -24,8 +28,29 @@ def need(found: Found | None) -> Found:
     return found
 
 
+def tabled(*columns: str) -> Callable[[Callable[[Results], Rows]], Table]:
+    """Makes a function that yields rows one that gives them as a table, made once.
+
+    Args:
+        columns: of the table, where no row need have all; else those of the rows, in their order,
+            and none where there is no row.
+    """
+
+    def decorate(make: Callable[[Results], Rows]) -> Table:
+        @cache
+        @wraps(make)
+        def made(results: Results) -> pd.DataFrame:
+            return pd.DataFrame(list(make(results)), columns=list(columns) or None)
+
+        return made
+
+    return decorate
+
+
 def only(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     """Rows whose columns have these values; where several are given, any of them."""
+    if frame.empty:  # it may have no columns, either
+        return frame
     kept = np.ones(len(frame), dtype=bool)
     for name, value in wanted.items():
         several = isinstance(value, list | tuple | set | dict)
@@ -65,6 +90,11 @@ def ends_of(rows: Any, value: str) -> tuple[str, str]:
     """Columns of the interval of a value: its own where there are such, else those of the row."""
     own = f"{value}_low", f"{value}_high"
     return own if own[0] in rows else ("low", "high")
+
+
+def ends(*values: str) -> list[str]:
+    """Columns of values and of their intervals."""
+    return [f"{value}{end}" for value in values for end in ("", "_low", "_high")]
 
 
 def columns(found: Interval, value: str, prefix: str = "", scale: float = 1) -> dict[str, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from analysis import (
 from analysis.comparisons import above, against_full, headlines, quality
 from analysis.paper import printed
 from analysis.results import Results
-from analysis.rows import columns, only, wide
+from analysis.rows import Table, columns, ends, only, tabled, wide
 from experiments import statistics
 
 
@@ -73,24 +74,19 @@ def exactness(results: Results) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
 
 
-LEAK = ["cell", "balance", "changed", "changed_low", "changed_high", "documents", "seeds",
-        "max_logit_change", "largest_group", "evidence"]  # fmt: skip
-
-
-def leak(results: Results) -> pd.DataFrame:
+@tabled()
+def leak(results: Results) -> Iterator[dict[str, Any]]:
     """A row a cell and balance: earlier assignments that a new suffix changes, and evenness."""
-    rows = []
     for (cell, balance), own in results.readings["leak"].groupby(["cell", "balance"], sort=False):
         by_document = own.groupby("document")[["changed", "largest_group"]].mean()
         found = statistics.mean(by_document["changed"], results.confidence)
-        rows.append({
+        yield {
             "cell": cell, "balance": balance, **columns(found, "changed", "changed_"),
             "documents": found.documents, "seeds": own["seed"].nunique(),
             "max_logit_change": own["max_logit_change"].max(),
             "largest_group": by_document["largest_group"].mean(),
             "evidence": own["evidence"].iloc[0],
-        })  # fmt: skip
-    return pd.DataFrame(rows, columns=LEAK)
+        }  # fmt: skip
 
 
 def training(results: Results) -> pd.DataFrame:
@@ -107,16 +103,12 @@ def training(results: Results) -> pd.DataFrame:
     return grouped["loss"].mean().reset_index()
 
 
-COPYING = [
-    *pairs.READ, "role", "copied", "copied_low", "copied_high", "nats", "gain", "distant_density",
-    "K", "top_k", "probe", "ngram", "seeds", "documents", "evidence",
-]  # fmt: skip
-
-
-def copying(results: Results) -> pd.DataFrame:
+@tabled(*pairs.READ, "role", *ends("copied"), "nats", "gain", "distant_density", "K", "top_k",
+        "probe", "ngram", "seeds", "documents", "evidence")  # fmt: skip
+def copying(results: Results) -> Iterator[dict[str, Any]]:
     """A row a mask: of what the model gains under full attention (nats per token) from having read
     the passage before, the share that the mask gains too (0: as if the passage were new)."""
-    frame, rows = results.readings["copying"], []
+    frame = results.readings["copying"]
     for key, own in only(frame, condition="hard").groupby(pairs.READ, sort=False):
         found = dict(zip(pairs.READ, key, strict=True))
         same = {name: found[name] for name in ("reading", "texts", "cell")}
@@ -125,13 +117,12 @@ def copying(results: Results) -> pd.DataFrame:
         if loss.shape != full.shape or loss.shape != new.shape:
             continue  # nothing to measure the mask against
         share = statistics.ratio(new - loss, new - full, results.confidence)
-        rows.append(found | {
+        yield found | {
             **pairs.told(results, own), **columns(share, "copied", "copied_"),
             "seeds": share.seeds, "documents": share.documents,
             "nats": float(loss.mean()), "gain": float((new - full).mean()),
             "distant_density": float(own["distant_density"].mean()),
-        })  # fmt: skip
-    return pd.DataFrame(rows, columns=COPYING)
+        }  # fmt: skip
 
 
 def _loss(rows: pd.DataFrame) -> np.ndarray:
@@ -147,14 +138,11 @@ RECIPE_GROUPS = 18
 ON_ADAPTED = "paper_adapted"  # on the model that ours start from
 
 
-@cache
-def timed(results: Results) -> pd.DataFrame:
+@tabled(*TIMED)
+def timed(results: Results) -> Iterator[dict[str, Any]]:
     """Masks timed and read on the headline's texts: change, and time as a share of full's."""
     known, clocked = headlines(results), results.table("masks")
-    if not known or clocked.empty:
-        return pd.DataFrame(columns=TIMED)
-    frame = known[0].masks(quality(results))
-    rows = []
+    frame = known[0].masks(quality(results)) if known else quality(results).head(0)
     for mask in clocked[clocked["method"] != "full"].to_dict("records"):
         own = only(frame, role=roles_of(mask))
         if mask["method"] == "window":
@@ -164,8 +152,7 @@ def timed(results: Results) -> pd.DataFrame:
             own = own[(own["balance"] == "sinkhorn") | (own["role"] != ON_ADAPTED)]
         for read in own.drop_duplicates("role").to_dict("records"):
             told = {name: read[name] for name in TIMED if name in read and name not in mask}
-            rows.append({**mask, **told, "read": read["evidence"]})
-    return pd.DataFrame(rows, columns=TIMED)
+            yield {**mask, **told, "read": read["evidence"]}
 
 
 def roles_of(mask: dict[str, object]) -> tuple[str, ...]:
@@ -179,7 +166,7 @@ def roles_of(mask: dict[str, object]) -> tuple[str, ...]:
     return ("heavy",) if mask["heavy"] else ("ours",)
 
 
-TABLES: dict[str, Callable[[Results], pd.DataFrame]] = {
+TABLES: dict[str, Table] = {
     "quality": quality,
     "pareto": pareto,
     "rivals": rivals.table,

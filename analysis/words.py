@@ -34,6 +34,12 @@ def between(row: Any, column: str, digits: int = 1, scale: float = 1) -> str:
     return f"({plain(low, digits)} to {plain(high, digits)})"
 
 
+def ranged(row: Any, value: str, form: str, unit: str = "") -> str:
+    """A value with its interval, all in one format."""
+    found, low, high = (f"{row[name]:{form}}" for name in (value, *ends_of(row, value)))
+    return f"{found}{unit} ({low} to {high})"
+
+
 def percent(row: Any, digits: int = 1) -> str:
     """A change of perplexity with its interval; a dash where there is none."""
     if row is None:

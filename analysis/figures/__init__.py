@@ -32,47 +32,32 @@ class Shown(NamedTuple):
     caption: str
 
 
-FIGURES = {
-    "quality": Shown(quality.draw, "Quality against pairs kept", quality.CAPTION),
-    "kinds": Shown(quality.kinds, "Quality by kind of text", quality.KINDS),
-    "rivals": Shown(quality.beside_rivals, "Other methods on the same model", quality.RIVALS),
-    "timed": Shown(quality.by_time, "Quality against time", quality.TIMED),
-    "searches": Shown(equal.searches, "One setting changed at a time", equal.SEARCH),
-    "architectures": Shown(models.by_type, "The paper's setup on five attention types",
-                           models.ARCHITECTURES),
-    "ladder": Shown(scale.by_size, "Cost of a mask against the size of the model, with the "
-                    "forecast", scale.LADDER),
-    "finetuning": Shown(models.finetuned, "All weights trained, with Focus and without",
-                        models.FINETUNING),
-    "lengths": Shown(scale.by_length, "Texts longer than those of training", scale.LENGTHS),
-    "benchmarks": Shown(answers.scores, "Benchmarks, and how far a mask reaches them",
-                        answers.BENCHMARKS),
-    "chat": Shown(answers.distances, "How far answers move from the original model's",
-                  answers.CHAT),
-    "positions": Shown(scale.by_position, "What a mask costs, by position in a long text",
-                       scale.POSITIONS),
-    "ruler": Shown(answers.tasks, "Long-context tasks", answers.RULER),
-    "ablations": Shown(ablations.draw, "The paper's setup, one setting changed", ablations.CAPTION),
-    "further": Shown(ablations.further, "The paper's setup, settings that it leaves alone",
-                     ablations.FURTHER),
-    "dominance": Shown(groups.dominance, "Group dominance by mitigation", groups.DOMINANCE),
-    "evenness": Shown(groups.uneven, "How uneven groups are, by layer and over steps",
-                      groups.EVENNESS),
-    "contents": Shown(groups.purity, "What groups hold", groups.CONTENTS),
-    "speech": Shown(groups.speech, "Parts of speech by group", groups.SPEECH),
-    "information": Shown(groups.told, "What groups tell of a token", groups.INFORMATION),
-    "mask": Shown(pairs.picture, "The mask of a head", pairs.PICTURE),
-    "training": Shown(models.training, "The course of training", models.TRAINING),
-    "copying": Shown(answers.copies, "What perplexity hides: a passage read twice",
-                     answers.COPYING),
-    "induction": Shown(pairs.induction, "Whether groups keep the pairs that copying needs",
-                       pairs.INDUCTION),
-    "leak": Shown(groups.leak, "What balancing over the sequence leaks", groups.LEAK),
-    "speed": Shown(speed.draw, "Speed of attention against length", speed.CAPTION),
-    "decode": Shown(speed.decode, "Speed of a decoding step", speed.DECODE),
-    "plan": Shown(speed.plan, "What it takes: memory by model", speed.PLAN),
-    "whole": Shown(speed.whole, "Speed of the whole model", speed.WHOLE),
+DRAWN: dict[str, Callable[[Results], Figure]] = {
+    "quality": quality.draw, "kinds": quality.kinds, "rivals": quality.beside_rivals,
+    "timed": quality.by_time, "searches": equal.searches, "architectures": models.by_type,
+    "ladder": scale.by_size, "finetuning": models.finetuned, "lengths": scale.by_length,
+    "benchmarks": answers.scores, "chat": answers.distances, "positions": scale.by_position,
+    "ruler": answers.tasks, "ablations": ablations.draw, "further": ablations.further,
+    "dominance": groups.dominance, "evenness": groups.uneven, "contents": groups.purity,
+    "speech": groups.speech, "information": groups.told, "mask": pairs.picture,
+    "training": models.training, "copying": answers.copies, "induction": pairs.induction,
+    "leak": groups.leak, "speed": speed.draw, "decode": speed.decode, "plan": speed.plan,
+    "whole": speed.whole,
 }  # fmt: skip
+
+
+def shown() -> dict[str, Shown]:
+    """Every figure by name, in the order of `captions.md`."""
+    text = Path(__file__).with_name("captions.md").read_text(encoding="utf-8")
+    found = {}
+    for part in text.split("\n## ")[1:]:
+        head, caption = part.strip().split("\n")
+        name, title = head.split(": ", 1)
+        found[name] = Shown(DRAWN[name], title, caption)
+    return found
+
+
+FIGURES = shown()
 
 
 def write(results: Results, folder: Path) -> list[Path]:

@@ -17,23 +17,6 @@ from analysis.results import Results
 from analysis.rows import need, only
 from analysis.words import either
 
-CAPTION = (
-    "Upper rows: change of the perplexity under the training gate against the default (K = 8, "
-    "window 128, temperature 0.1, 10 Sinkhorn iterations, 16 routing dimensions). Lower rows: "
-    "tokens in the largest group, the mean over layers. Filled: ours with 95% intervals over "
-    "documents (and over seeds, where the table `ablations` has several in a row), SmolLM2 on "
-    "plays after 24 steps, and after the paper's 4,000 on texts of 256 tokens; in the last row "
-    "also a small model on articles after 4,000 (both with shorter windows, counted as the paper's "
-    "that they stand for). It hardly reads far, so that its perplexity tells nothing here. Hollow: "
-    "the paper's GPT-2 on PG-19, without intervals."
-)
-FURTHER = (
-    "The paper's setup with one setting changed that the paper leaves alone (routers alone "
-    "trained, SmolLM2, plays, 24 steps). Above: change of perplexity against the default, with 95% "
-    "intervals over documents. A row of one seed says nothing of other seeds; its number stands in "
-    "the title and, row by row, in the table `ablations`. Below: distant pairs that the hard mask "
-    "keeps. Shared: so many layers use the groups of the first of them."
-)
 TITLES = {
     "k": "groups K", "window": "window (tokens)", "tau": "temperature",
     "sinkhorn-iterations": "Sinkhorn iterations", "routing_dim": "routing dimensions",
@@ -66,10 +49,8 @@ def draw(results: Results) -> Figure:
             row = LOOKS[str(base)][0]
             panel(column[row], column[row + 2], rows, values, str(base))
         finish(column, [f"{value:g}" for value in values], setting)
-    style.legend(figure, figure.axes, 4)
-    style.title(figure, "ours: SmolLM2-135M on plays; the paper's: GPT-2 on PG-19, no intervals\n"
-                        f"ours: {read(frame, 'mark')}")  # fmt: skip
-    return figure
+    told = "ours: SmolLM2-135M on plays; the paper's: GPT-2 on PG-19, no intervals"
+    return style.finished(figure, 4, f"{told}\nours: {read(frame, 'mark')}")
 
 
 def grid(frame: pd.DataFrame, height: float, labels: Sequence[str],
@@ -145,9 +126,7 @@ def further(results: Results) -> Figure:
         own = own.sort_values("value", key=lambda values: values.map(rank))
         beside(above, below, own)
         finish([above, below], [named(setting, each) for each in own["value"]], setting)
-    style.legend(figure, figure.axes, 2)
-    style.title(figure, read(frame))
-    return figure
+    return style.finished(figure, 2, read(frame))
 
 
 def read(frame: pd.DataFrame, shown: str = "row") -> str:

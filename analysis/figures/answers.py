@@ -14,36 +14,6 @@ from analysis.results import Results
 from analysis.rows import Missing, need, only
 from analysis.words import either
 
-BENCHMARKS = (
-    "Change of the score over HellaSwag, ARC-Easy, PIQA and LAMBADA together, against the same "
-    "model without a mask. Third line of each place: how many questions have a pair that a mask "
-    "can change (fewest and most over the methods). Under the paper's window of 128 tokens and "
-    "without worked examples these are next to none, so an unchanged score shows nothing there. "
-    "Bars: 95% intervals over questions, paired. None of these figures is the paper's."
-)
-CHAT = (
-    "How far a model's answers are from the original model's, against its perplexity on plays. "
-    "Left: bare questions, shorter than the window, which no mask reaches. Right: after 1,024 "
-    "tokens of a play. Behind the name of a LoRA: its learning rates, in the order of its line. "
-    "Dotted: what has no perplexity on these windows of plays. Fine-tuning of all "
-    "weights is in the table alone. Bars: 95% intervals over questions and over documents. The "
-    "paper has no such figure."
-)
-RULER = (
-    "Tasks in the manner of RULER, all together, in prompts of our own. Left: what the right "
-    "answers cost above the same model under full attention. Right: answers every token of which "
-    "is the likeliest; RULER lets a model write freely, so its scores are not these. In brackets: "
-    "distant pairs kept, over the lengths. Question in full: the last 128 tokens see every pair. "
-    "Calibrated ours and other methods are in the table `ruler` and on the page of other methods. "
-    "Bars: 95% intervals over questions (and seeds, where there are "
-    "several), paired. None of these figures is the "
-    "paper's."
-)
-COPYING = (
-    "Windows that end in a passage that they have held before: of what the same model gains under "
-    "full attention (nats) from having read the passage, the share that is left under a mask (what "
-    "it loses on any text counts too). Whiskers: 95% interval over seeds and documents."
-)
 # What masks a line has: its label, its look, and the experiments that it goes through.
 LINES = (
     ("the paper's setup", "paper", ("answers_paper", "answers_paper_window")),
@@ -59,8 +29,8 @@ LORA = {"lora4": "adapted", "lora16": "random", "lora4_steps": "sparq", "lora16_
 
 def scores(results: Results) -> Figure:
     """Points against window and worked examples; Missing where only one of them was read."""
-    own = only(answers.scores(results), texts=answers.ALL_FOUR,
-               experiment=[name for line in LINES for name in line[2]])  # fmt: skip
+    own = need(only(answers.scores(results), texts=answers.ALL_FOUR,
+                    experiment=[name for line in LINES for name in line[2]]))  # fmt: skip
     places = own[["shots", "window"]].drop_duplicates().sort_values(
         ["shots", "window"], ascending=[True, False]
     )  # fmt: skip
@@ -78,8 +48,7 @@ def scores(results: Results) -> Figure:
     axis.set_xticks(list(order.values()), [told(own, *place) for place in order])
     axis.set(xlim=(-0.6, len(order) - 0.4), ylabel="change of the score (points)",
              xlabel="window of the mask, worked examples, questions within its reach")  # fmt: skip
-    style.legend(figure, [axis], 4)
-    return figure
+    return style.finished(figure, 4)
 
 
 def told(rows: pd.DataFrame, shots: int, window: int) -> str:
@@ -94,7 +63,7 @@ def told(rows: pd.DataFrame, shots: int, window: int) -> str:
 
 def distances(results: Results) -> Figure:
     """Divergence against the change of perplexity."""
-    every = answers.distances(results)
+    every = need(answers.distances(results))
     frame = every.dropna(subset=["gain"])
     lengths = sorted(frame["before"].unique())
     if len(lengths) < 2:
@@ -109,10 +78,8 @@ def distances(results: Results) -> Figure:
         axis.set_xlabel("change of perplexity on plays\nagainst the original model (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
-    style.legend(figure, axes, 2)
-    style.title(figure, f"{either(frame['questions'], 'question')}; a line of LoRA goes "
-                        "through its learning rates from below")  # fmt: skip
-    return figure
+    read = f"{either(frame['questions'], 'question')}; a line of LoRA goes through its learning"
+    return style.finished(figure, 2, f"{read} rates from below")
 
 
 def levels(axis: Axes, results: Results, rows: pd.DataFrame) -> None:
@@ -181,8 +148,7 @@ def tasks(results: Results) -> Figure:
         axis.set_xticks(list(asked.index), [f"{style.short(int(tokens))}\n{count}"
                                             for tokens, count in asked.items()])  # fmt: skip
         axis.set_xlabel("tokens of the prompt; questions")
-    style.legend(figure, [cost, found], 2)
-    return figure
+    return style.finished(figure, 2)
 
 
 def shares(kept: pd.Series) -> str:
@@ -206,7 +172,5 @@ def copies(results: Results) -> Figure:
     axis.axvline(100, color=style.INK, linewidth=1.3, label="as full attention")
     axis.set_xlim(left=min(0.0, 110 * frame["copied_low"].min()))
     axis.set_xlabel("gain from the first reading that is kept (%)")
-    style.legend(figure, [axis], 2)
     first = frame.iloc[0]
-    style.title(figure, f"{first['documents']} documents ({first['texts']})")
-    return figure
+    return style.finished(figure, 2, f"{first['documents']} documents ({first['texts']})")

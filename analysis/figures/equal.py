@@ -18,13 +18,6 @@ from analysis.results import Results
 from analysis.rows import need, only
 from analysis.words import plural
 
-SEARCH = (
-    "Searches, on validation documents: change of perplexity when one setting changes, against the "
-    "experiment that it changes, with 95% intervals over seeds and documents. Budgets are those "
-    "that were asked for, of the pairs beyond each cell's own window and outside its dense layers: "
-    "what was kept of all pairs stands in `quality.csv`, and here where it is far more than that "
-    "of what a cell is compared with."
-)
 # How a setting is said with its value, and without one.
 SAID = {"num_groups": "{} groups", "window": "window of {}", "sinks": "sinks: {}",
         "dense_every": "full attention: one layer in {}", "temperature": "temperature: {}",
@@ -57,9 +50,7 @@ def searches(results: Results) -> Figure:
         axis.set_xlabel("change of perplexity (%)")
         name = told(base, ROLES.get(base.role, against))
         axis.set_title(f"Against {name}\n{texts}, {read(own)}", loc="left")
-    style.legend(figure, every, 2)
-    style.title(figure, "the axes differ from panel to panel")
-    return figure
+    return style.finished(figure, 2, "the axes differ from panel to panel")
 
 
 def apart(rows: pd.DataFrame) -> str:

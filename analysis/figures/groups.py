@@ -18,43 +18,6 @@ from analysis.figures import style
 from analysis.results import Results
 from analysis.rows import need, only
 
-CONTENTS = (
-    "Test tokens that have the part of speech of their group: each group is given the one that "
-    "most of its validation tokens have (seven categories, tagged by textblob). Learnt groups of "
-    "the paper's setup, K = 8, beside other ways to put the same tokens into 8 groups. Bands: 95% "
-    "interval over documents. K-means need not fill its groups evenly; the learnt groups must. The "
-    "hash puts words of one kind together by chance alone. Of one part of speech the table "
-    "`purest` has each way's purest group."
-)
-INFORMATION = (
-    "What a token's group (K = 8, the paper's setup) tells of the token, of its position, and of "
-    "its group under other routers: adjusted mutual information, where 0 is chance and 1 that each "
-    "tells the other. Bands: 95% interval over test documents."
-)
-SPEECH = (
-    "Share of each group's test tokens that have a part of speech (a row adds to 100%; textblob's "
-    "tags, `other` is mostly line breaks), by the paper's setup with K = 8. Rows are in the order "
-    "of what they hold most. Bottom: all tokens, which a group at random would be like."
-)
-DOMINANCE = (
-    "Share of tokens in the largest group of a training text, the mean over layers. Above: the "
-    "pretrained SmolLM2 for a few steps; below: a small model for as many as the paper's. Left: "
-    "routers and all weights learn together; right: routers alone. Bands: 95% interval over "
-    "layers, one seed. Dashed: perfect balance. Faint: other mitigations, which the table "
-    "`stability` has by name (of the paper's Table 8 inputs detached, averaged centroids, "
-    "reclustering and a balance loss five times as strong). The paper says that all but Sinkhorn "
-    "fail by step 600 of GPT-2."
-)
-EVENNESS = (
-    "How uneven groups are while SmolLM2 is trained for a few steps: 1 + CV^2 of their sizes on a "
-    "training text; 1 is even, 8 all tokens in one of eight. Above: by layer, at the last step. "
-    "Below: the median layer over steps. One seed. Other mitigations, the small model and the "
-    "range over layers stand in the table `evenness`."
-)
-LEAK = (
-    "Share of a prefix's group assignments that change when its suffix is replaced by another "
-    "document's; under the causal balance none may. Bars: 95% interval over documents."
-)
 # By name; lines of all others are faint, or no eye would keep them apart.
 FIRST = ("none", "softmax", "sinkhorn", "causal", "bias")
 OTHERS = "other mitigations"
@@ -73,8 +36,7 @@ def purity(results: Results) -> Figure:
     for number, (by, name) in enumerate(contents.WAYS.items()):
         by_layer(axis, only(frame, by=by), "purity", name, number)
     axis.set(ylim=(0, 100), ylabel="tokens of their group's part of speech (%)")
-    finish(figure, axis, frame, 2)
-    return figure
+    return finish(figure, axis, frame, 2)
 
 
 def told(results: Results) -> Figure:
@@ -87,8 +49,7 @@ def told(results: Results) -> Figure:
         by_layer(axis, own, "information", name, number)
     axis.axhline(0, color=style.INK, linewidth=1.2)
     axis.set_ylabel("mutual information\n(0: chance, 1: identical)")
-    finish(figure, axis, frame, 3)
-    return figure
+    return finish(figure, axis, frame, 3)
 
 
 def by_layer(axis: Axes, rows: pd.DataFrame, value: str, name: str, number: int) -> None:
@@ -99,11 +60,11 @@ def by_layer(axis: Axes, rows: pd.DataFrame, value: str, name: str, number: int)
     style.band(axis, own["low"], own["high"], look["color"])
 
 
-def finish(figure: Figure, axis: Axes, frame: pd.DataFrame, columns: int) -> None:
+def finish(figure: Figure, axis: Axes, frame: pd.DataFrame, columns: int) -> Figure:
     """Layers below, a legend, and what was read."""
     axis.set_xlabel("layer")
-    style.legend(figure, [axis], columns)
-    style.title(figure, f"Routers of the paper's setup on {int(frame['documents'].max())} plays")
+    read = f"Routers of the paper's setup on {int(frame['documents'].max())} plays"
+    return style.finished(figure, columns, read)
 
 
 def speech(results: Results) -> Figure:
@@ -158,9 +119,7 @@ def dominance(results: Results) -> Figure:
         _panel(axis, results, own)
     for axis in axes[::2]:
         axis.set_ylabel("tokens in the largest group (%)")
-    style.legend(figure, axes, 4)
-    style.title(figure, f"{cells[0].method['num_groups']} groups; dashed: even")
-    return figure
+    return style.finished(figure, 4, f"{cells[0].method['num_groups']} groups; dashed: even")
 
 
 def _named(cell: Cell) -> bool:
@@ -218,9 +177,7 @@ def uneven(results: Results) -> Figure:
     for axis, where in ((axes[0], "at the last step"), (axes[2], "median layer")):
         axis.set_ylabel(f"1 + CV\N{SUPERSCRIPT TWO} of the sizes, {where}\n"
                         f"(1: even, {groups}: all tokens in one)")  # fmt: skip
-    style.legend(figure, axes, 3)
-    style.title(figure, f"{cells[0].model}, {groups} groups")
-    return figure
+    return style.finished(figure, 3, f"{cells[0].model}, {groups} groups")
 
 
 def leak(results: Results) -> Figure:
@@ -241,6 +198,4 @@ def leak(results: Results) -> Figure:
     axis.set_xticks(range(len(cells)), [names[cell] for cell in cells])
     axis.set(xlim=(-0.5, len(cells) - 0.5), ylabel="earlier assignments changed (%)")
     axis.grid(axis="x", visible=False)
-    style.legend(figure, [axis], 1)
-    style.title(figure, f"{int(frame['documents'].max())} plays")
-    return figure
+    return style.finished(figure, 1, f"{int(frame['documents'].max())} plays")

@@ -17,27 +17,6 @@ from analysis.results import Results
 from analysis.rows import need, only
 from analysis.words import plural
 
-ARCHITECTURES = (
-    "Change of the perplexity against the same model with full attention. Filled: small models of "
-    "ours (3 to 4 million parameters), trained on encyclopedia articles and then given routers on "
-    "the same text, so that no gain is one of adaptation; 95% intervals over documents and seeds. "
-    "Near tokens alone: what a mask can cost at all. Hollow: the paper's models of 124M to 70B "
-    "parameters, routers trained on books, without intervals."
-)
-FINETUNING = (
-    "Left: change of the perplexity when all weights are trained with Focus, against full "
-    "attention trained as long on the same text: SmolLM2 for 24 steps, small models elsewhere. "
-    "95% intervals over documents (and seeds, from scratch). Hollow: the paper's, without "
-    "intervals. Right: loss of the training text from scratch, mean of seeds, the band from the "
-    "least to the greatest."
-)
-TRAINING = (
-    "Loss on training windows, in at most twenty stretches of the course; mean over the seeds that "
-    "all lines of a panel have, shaded from the lowest to the highest. Losses of routers are those "
-    "of the gate that they train with, from some step on the hard mask's own. Each step of a seed "
-    "has another text, the same one for all lines of a panel, so that they rise and fall together. "
-    "Axes differ from panel to panel. Small models of ours and LoRA at several rates are left out."
-)
 # By condition, or groups a query: colour, marker, words, and how far aside.
 LOOKS = {"soft": (style.BLUE, "o", "ours, training gate", -0.2),
          2: (style.RED, "s", "ours, hard mask, 2 of 4 groups", 0.0)}  # fmt: skip
@@ -68,11 +47,9 @@ def by_type(results: Results) -> Figure:
         range(len(shown)), [f"{name}\n{TYPES[name]}".replace(" + ", "\n+ ", 1) for name in shown]
     )
     axis.set(ylabel="change of perplexity (%)", xlim=(-0.5, len(shown) - 0.5))
-    style.legend(figure, [axis], 3)
     first = frame.iloc[0]
-    style.title(figure, f"ours: small models, {plural(first['documents'], 'article')}, "
-                        f"{plural(first['seeds'], 'seed')}; against full attention")  # fmt: skip
-    return figure
+    read = f"{plural(first['documents'], 'article')}, {plural(first['seeds'], 'seed')}"
+    return style.finished(figure, 3, f"ours: small models, {read}; against full attention")
 
 
 def windows(axis: Axes, results: Results, shown: list[str]) -> None:
@@ -111,8 +88,7 @@ def finetuned(results: Results) -> Figure:
     every[0].set_title("SmolLM2 (24 steps) and small models", loc="left")
     if len(curves):
         course(every[1], curves)
-    style.legend(figure, every, 3)
-    return figure
+    return style.finished(figure, 3)
 
 
 def by_text(axis: Axes, frame: pd.DataFrame) -> None:

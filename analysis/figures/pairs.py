@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -13,19 +14,6 @@ from analysis.results import Results
 from analysis.rows import need, only
 from experiments.readings.information import LETTERS
 
-PICTURE = (
-    "Which keys (columns) the first head of four layers sees from each query (rows) of a play, "
-    "under the recipe's default mask. Window and sinks are the same in every layer and head, and "
-    "n-gram keys depend on the text alone; groups are learnt. A key that both find is drawn as "
-    "found word for word. In brackets: share of the pairs beyond window and sinks that groups keep."
-)
-INDUCTION = (
-    "A passage that stands in a text twice, read with the recipe's groups and without n-gram keys. "
-    "Above: how many of the pairs that copying needs (a token of the second reading is predicted "
-    "from the same token of the first) lie in a shared group; each pair alike, and by the weight "
-    "that full attention gives it; and how many of all distant pairs do. Below: that weight, which "
-    "says where the model copies. Bands: 95% interval over documents."
-)
 SEES = {
     "window and sinks": "#D9D9D9", "keys of the query's groups": style.BLUE,
     "keys found word for word": style.RED,
@@ -51,17 +39,10 @@ def picture(results: Results) -> Figure:
         axis.imshow(seen, cmap=ListedColormap(["white", *SEES.values()]), vmin=0, vmax=WORD,
                     interpolation="nearest")  # fmt: skip
         queries, keys = np.nonzero(seen == WORD)
-        axis.scatter(
-            keys,
-            queries,
-            s=2.5,
-            color=SEES["keys found word for word"],
-            linewidths=0,
-            rasterized=True,
-        )
-        axis.set_title(
-            f"layer {row['layer']}, head {row['head']} (groups keep {_kept(row):.0%})", loc="left"
-        )
+        axis.scatter(keys, queries, s=2.5, color=SEES["keys found word for word"], linewidths=0,
+                     rasterized=True)  # fmt: skip
+        head = f"layer {row['layer']}, head {row['head']}"
+        axis.set_title(f"{head} (groups keep {_kept(row):.0%})", loc="left")
         axis.grid(visible=False)
         axis.set(xlabel="position of the key", ylabel="position of the query")
     for axis in axes[len(own) :]:
@@ -70,11 +51,8 @@ def picture(results: Results) -> Figure:
                for name, colour in SEES.items()]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     first = own.iloc[0]
-    style.title(
-        figure,
-        f"The first {first['tokens']} tokens of {first['document']} "
-        f"({first['texts']}), {first['top_k']:.0f} of {first['K']:.0f} groups a query",
-    )
+    read = f"The first {first['tokens']} tokens of {first['document']} ({first['texts']})"
+    style.title(figure, f"{read}, {groups(first)}")
     return figure
 
 
@@ -127,11 +105,11 @@ def induction(results: Results) -> Figure:
     below.bar(own.index, own["weight"], color=style.GREY)
     below.set(xlabel="layer", ylabel="weight of\na pair (%)")
     below.sharex(axis)
-    style.legend(figure, [axis], 2)
     first = own.iloc[0]
-    style.title(
-        figure,
-        f"{first['documents']} documents ({first['texts']}), {first['top_k']:.0f} "
-        f"of {first['K']:.0f} groups a query",
-    )
-    return figure
+    read = f"{first['documents']} documents ({first['texts']})"
+    return style.finished(figure, 2, f"{read}, {groups(first)}")
+
+
+def groups(row: pd.Series) -> str:
+    """How many groups a query has, in words."""
+    return f"{row['top_k']:.0f} of {row['K']:.0f} groups a query"

@@ -17,33 +17,6 @@ from analysis.results import Results
 from analysis.rows import Missing, need, only
 from analysis.words import either, plural
 
-CAPTION = (
-    "Change of perplexity against full attention (of the model that LoRA adapted on the "
-    "same texts, with as many trained parameters), against the share of distant pairs that a mask "
-    "keeps (window and sinks aside). Bars: 95% interval over seeds and documents, paired. Masks "
-    "are causal, but for the paper's setup, which balances its groups over the whole sequence. "
-    "Other masks, and the paper's setup on the pretrained model, are in the table `quality`."
-)
-KINDS = (
-    "Change of perplexity by kind of text, at the middle budget, against the same full model, with "
-    "95% intervals over seeds and documents, paired; in brackets: documents. The 44 documents that "
-    "were opened after all was chosen are in the table `quality` (reading `fresh`)."
-)
-RIVALS = (
-    "Change of perplexity against the adapted model under full attention, on the same windows of "
-    "held-out books. Ours, and the three rivals that cost least at the middle budget; oracles, "
-    "controls and the other rivals are in the table `rivals`. Choosing keys costs SparQ a quarter "
-    "of every product, Quest one product per page, ours one product of a token with each centroid. "
-    "Bars: 95% interval over documents (and seeds, where there are several), paired."
-)
-TIMED = (
-    "Change of perplexity at 2,048 tokens, against the time of attention at 16,384 tokens as a "
-    "share of full attention's (two CPU cores, all masks in turn in one run). Groups are random "
-    "and of one size, which trained ones are not quite; calibrated: heads of one layer that "
-    "differ about as ours do over all layers. Routing and the search for n-grams are not in it; "
-    "the figure of the whole model has them. Bars: 95% intervals of the quality, the range over "
-    "rounds of the time. Methods without a fast path here (SparQ, Quest and others) are left out."
-)
 # Of the lines; then rivals, if there is room.
 FIRST = ("ours", "allocated", "paper_adapted", "window", "random", "longer_allocated", "heavy",
          "paper")  # fmt: skip
@@ -72,17 +45,15 @@ def draw(results: Results) -> Figure:
     if full is not None:
         axis.axhline(100 * full["change"], color=style.INK, linestyle="--", linewidth=1.3,
                      label="pretrained model, full attention")  # fmt: skip
-    finish(figure, axis, frame)
-    style.title(figure, _title(known, frame))
-    return figure
+    by_density(axis, frame)
+    return style.finished(figure, 2, _title(known, frame))
 
 
-def finish(figure: Figure, axis: Axes, rows: pd.DataFrame) -> None:
-    """Changes against pairs kept: axes that fit the rows, and a legend."""
+def by_density(axis: Axes, rows: pd.DataFrame) -> None:
+    """Changes against pairs kept: axes that fit the rows."""
     style.changes(axis, 100 * rows["low"].min(), 100 * rows["change"].max())
     axis.set(xlim=(0, None), xlabel="distant pairs kept (%)",
              ylabel=f"change of perplexity (%{style.scale(axis)})")  # fmt: skip
-    style.legend(figure, [axis], 2)
 
 
 def lines(frame: pd.DataFrame, known: Headline, most: int) -> list[tuple[str, pd.DataFrame]]:
@@ -132,9 +103,8 @@ def kinds(results: Results) -> Figure:
     axis.set_yticks(range(len(texts)), named)
     axis.invert_yaxis()
     axis.set_xlabel(f"change of perplexity against the {counted_against(results, known)} (%)")
-    style.legend(figure, [axis], 2)
-    style.title(figure, f"in brackets: documents; {either(own['seeds'], 'seed')} of ours")
-    return figure
+    read = f"in brackets: documents; {either(own['seeds'], 'seed')} of ours"
+    return style.finished(figure, 2, read)
 
 
 def _kind(axis: Axes, results: Results, known: Headline, middle: list[str], place: int) -> None:
@@ -174,14 +144,13 @@ def beside_rivals(results: Results) -> Figure:
         style.bars(axis, 100 * line["distant_density"], line, label=names[cell],
                    **style.look(role, number))  # fmt: skip
     axis.axhline(0, color=style.INK, linewidth=1.4)
-    finish(figure, axis, frame[frame["role"].isin(best["role"])])
+    by_density(axis, frame[frame["role"].isin(best["role"])])
     axis.set_ylabel("change of perplexity against the\n"
                     f"adapted model, full attention (%{style.scale(axis)})")  # fmt: skip
     first = frame.iloc[0]
     title = (f"{first['model']}, {plural(first['documents'], 'held-out book')}, "
              f"{first['context']:,} tokens, {either(best['seeds'], 'seed')} a line")  # fmt: skip
-    style.title(figure, f"{title}\n{not_drawn(order, best)}")
-    return figure
+    return style.finished(figure, 2, f"{title}\n{not_drawn(order, best)}")
 
 
 def not_drawn(order: pd.DataFrame, best: pd.DataFrame) -> str:
@@ -214,7 +183,6 @@ def by_time(results: Results) -> Figure:
         xlabel=f"time of attention at {length:,} tokens, groups at random (% of full)",
         ylabel=f"change of perplexity at 2,048 tokens\n(%{style.scale(axis)})",
     )
-    style.legend(figure, [axis], 2)
-    style.title(figure, f"{either(frame['documents'], 'book')}, {either(frame['seeds'], 'seed')} "
-                        f"a mark; quality at 2,048 tokens, time at {length:,}")  # fmt: skip
-    return figure
+    read = f"{either(frame['documents'], 'book')}, {either(frame['seeds'], 'seed')} a mark"
+    at = f"quality at 2,048 tokens, time at {length:,}"
+    return style.finished(figure, 2, f"{read}; {at}")

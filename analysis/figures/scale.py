@@ -19,29 +19,6 @@ from analysis.results import Results
 from analysis.rows import Missing, need, only
 from analysis.words import either
 
-LADDER = (
-    "The same retrofit on models of one type at growing size, masks with a window of 8 tokens, "
-    "test articles of 512. A panel a mask: change of the perplexity against the same model with "
-    "full attention (logarithmic above 10%), 95% intervals over documents. Last: the share of the "
-    "distant pairs from which on that change is 2% or less, read off between masks. Filled: "
-    "models trained here, all on the same million tokens. Dashed: a straight line in the "
-    "logarithm of the parameters, fitted on these alone; wide bars are where it expects one "
-    "further model of 135M, 1B and 7B (95%, cut at -10). Hollow: "
-    "SmolLM2-135M, trained by others on two trillion tokens and read after the forecast was "
-    "committed; crosses: the same model under a window of 128, plays and books."
-)
-LENGTHS = (
-    "Change of the perplexity against full attention at the same length, on plays, with 95% "
-    "intervals over documents (and seeds); in brackets: distant pairs kept, over the lengths. "
-    "Dashed: the paper's Mistral 7B on books, routers trained at 1,024 tokens, without intervals; "
-    "it does not say what share of the pairs it keeps there."
-)
-POSITIONS = (
-    "Plays of 8,192 tokens, in stretches of 1,024 by their start; marks are set apart sideways. "
-    "Left: what a mask costs there against full attention, with 95% intervals over documents. "
-    "Right: how far the groups of the keys there are from those "
-    "of the first thousand tokens (total variation of the shares, mean over routers)."
-)
 # Colour and marker, a panel each.
 SHOWN = {ladder.WINDOW: (style.ORANGE, "v"), "k1.symmetric.sinkhorn": (style.RED, "s"),
          "k3.multi_probe.sinkhorn": (style.PURPLE, "^"),
@@ -211,7 +188,6 @@ def finish(figure: Figure, every: list[Axes], x: str, rows: pd.DataFrame) -> Fig
     every[0].set_ylabel("change of perplexity (%)")
     for axis in every:
         axis.set_xlabel(x)
-    style.legend(figure, every, 2)
     read = f"{either(rows['documents'], 'play')}, {either(rows['seeds'], 'seed')} a line"
-    style.title(figure, f"ours: SmolLM2-135M, {read}; against the same model with full attention")
-    return figure
+    against = "against the same model with full attention"
+    return style.finished(figure, 2, f"ours: SmolLM2-135M, {read}; {against}")

@@ -16,33 +16,6 @@ from analysis.paper import printed
 from analysis.results import Results
 from analysis.rows import Missing, need, only, with_ends
 
-CAPTION = (
-    "Attention alone, forward pass, one group a token, times as fast as full attention; the "
-    "methods are timed in turn in one run (median; bars: spread of the repetitions). Dashed: 1 / "
-    "density, which a kernel that is faster per pair than full attention's exceeds. On a GPU, full "
-    "attention is FlashAttention, whose kernels the paper's two calls are. Grey crosses: the "
-    "paper's Table 6, measured by its authors on an H100."
-)
-DECODE = (
-    "One new token's attention over a cache, times as fast as torch's full attention over a "
-    "contiguous one; the methods take turns in one run (median; bars: 10th and 90th percentile of "
-    "the steps). Grey: the cache copied at every step, as transformers' DynamicCache does. Routing "
-    "and the finding of n-gram keys are not in it."
-)
-WHOLE = (
-    "The whole model with two groups per query (FocusConfig.recipe()), routing and n-gram keys and "
-    "all, times as fast as the pretrained model; all take turns in one run (median of ratios "
-    "within rounds; bars: interval over rounds). Left: one forward pass without a cache; dashed: "
-    "the bound, if a kept pair cost what a pair costs full attention and nothing were added. "
-    "Right: tokens generated with the cache after a context, which is not timed."
-)
-PLAN = (
-    "Counted, not measured: memory of one process by part. Left: routers of the experiment "
-    "`recipe` are trained at scale cluster (8 devices, fsdp2, one window each of 4,096 tokens, or "
-    "of the model's longest context, activations computed twice). Right: full attention reads "
-    "one such window into a cache on one device. What an allocator, CUDA and communication "
-    "need comes on top. Table: plan.csv, by `python -m experiments.stages.cost --all`."
-)
 LOOK = {
     "ours": ("ours", style.BLUE, "o"),
     "paper_k1": ("the paper's decomposition, run here", style.RED, "^"),
@@ -77,8 +50,7 @@ def draw(results: Results) -> Figure:
     figure, axes = style.axes(columns, *size, rows=len(machines), share=True)
     for n, rows in enumerate(machines):
         _machine(axes[n * columns : (n + 1) * columns], rows)
-    style.legend(figure, axes, 3)
-    return figure
+    return style.finished(figure, 3)
 
 
 def _machine(axes: list[Axes], rows: pd.DataFrame) -> None:
@@ -147,8 +119,7 @@ def decode(results: Results) -> Figure:
         _against_full(axis, rows["context"], "tokens in the cache",
                       f"{_device(str(device))}, {dtype}")  # fmt: skip
     axes[0].set_ylabel("times as fast as full attention (log scale)")
-    style.legend(figure, axes, 2)
-    return figure
+    return style.finished(figure, 2)
 
 
 def _steps(axis: Axes, rows: pd.DataFrame) -> None:
@@ -179,8 +150,7 @@ def whole(results: Results) -> Figure:
     for axis in axes:
         style.speedups(axis)  # once all that share the scale are drawn
     axes[0].set_ylabel("times as fast as the pretrained model (log scale)")
-    style.legend(figure, axes, 2)
-    return figure
+    return style.finished(figure, 2)
 
 
 def _phase(axis: Axes, rows: pd.DataFrame) -> None:
@@ -212,8 +182,7 @@ def plan(results: Results) -> Figure:
         _memory(axis, rows, phase)
         axis.set_title(title, loc="left")
     axes[1].set_yticks(range(len(rows)), [])
-    style.legend(figure, axes, 7)
-    return figure
+    return style.finished(figure, 7)
 
 
 def _memory(axis: Axes, rows: pd.DataFrame, phase: str) -> None:

@@ -88,15 +88,18 @@ def title(figure: Figure, text: str) -> None:
     figure.suptitle(text, x=0.01, ha="left", fontsize=11.5)
 
 
-def legend(figure: Figure, every: Iterable[Axes], columns: int) -> None:
-    """One legend below all axes, each label once."""
+def finished(figure: Figure, columns: int, read: str = "") -> Figure:
+    """The figure with one legend below all its axes, each label once; and with what was read."""
     named: dict[str, object] = {}
-    for axis in every:
+    for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     figure.legend(
         named.values(), named.keys(), loc="outside lower center", ncols=columns, frameon=False
     )
+    if read:
+        title(figure, read)
+    return figure
 
 
 def spread(rows: pd.DataFrame, value: str = "change", scale: float = 100) -> Any:

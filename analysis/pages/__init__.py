@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from analysis import claims
@@ -62,29 +63,16 @@ def measurements(rows: list[claims.Row], verdict: Verdict) -> int:
                 for row in rows if row["verdict"] == verdict})  # fmt: skip
 
 
-def blocks(results: Results, rows: list[claims.Row]) -> dict[str, Callable[[], str]]:
-    """What can stand between markers, by name."""
-    return {
-        "headline": lambda: headline.sentence(results),
-        "results": lambda: headline.table(results),
-        "speed": lambda: headline.speed(results),
-        "spans": lambda: headline.spans(results),
-        "gpu": lambda: headline.on_gpu(results),
-        "gpu_spans": lambda: headline.on_gpu_shortly(results),
-        "bfloat16": lambda: headline.in_bfloat16(results),
-        "rounds": lambda: headline.rounds(results),
-        "budgets": lambda: headline.budgets(results),
-        "best": lambda: findings.told(results, "best"),
-        "question": lambda: rivals.question(results),
-        "rivals": lambda: rivals.beside(results),
-        "methods": lambda: rivals.methods(results),
-        "reached": lambda: rivals.reached(results),
-        "shares": lambda: rivals.shares(results),
-        "kinds": lambda: rivals.kinds(results),
-        "sharing": lambda: rivals.sharing(results),
-        "failed": lambda: findings.told(results, "failed"),
-        "ledger": lambda: ledger(rows),
-    }
+# What can stand between markers, by name; and the ledger.
+BLOCKS: dict[str, Callable[[Results], str]] = {
+    "headline": headline.sentence, "results": headline.table, "speed": headline.speed,
+    "spans": headline.spans, "gpu": headline.on_gpu, "gpu_spans": headline.on_gpu_shortly,
+    "bfloat16": headline.in_bfloat16, "rounds": headline.rounds, "budgets": headline.budgets,
+    "question": rivals.question, "rivals": rivals.beside, "methods": rivals.methods,
+    "reached": rivals.reached, "shares": rivals.shares, "kinds": rivals.kinds,
+    "sharing": rivals.sharing, "best": partial(findings.told, name="best"),
+    "failed": partial(findings.told, name="failed"),
+}  # fmt: skip
 
 
 def rendered(text: str, results: Results, rows: list[claims.Row]) -> str:
@@ -93,16 +81,15 @@ def rendered(text: str, results: Results, rows: list[claims.Row]) -> str:
     Raises:
         ValueError: a marker that nothing is known for, or that has no end.
     """
-    known = blocks(results, rows)
+    known = {**BLOCKS, "ledger": lambda _: ledger(rows)}
     opened = re.findall(r"<!-- (\w+) -->", text)
     ended = {match[1] for match in MARKED.finditer(text)}
     for name in opened:
         if name not in known or name not in ended:
             what = "has no end" if name in known else f"is unknown; there are {', '.join(known)}"
             raise ValueError(f"marker {name!r}: {what}")
-    return MARKED.sub(
-        lambda m: f"<!-- {m[1]} -->\n{or_nothing(known[m[1]])}\n<!-- /{m[1]} -->", text
-    )
+    return MARKED.sub(lambda m: f"<!-- {m[1]} -->\n{or_nothing(partial(known[m[1]], results))}\n"
+                                f"<!-- /{m[1]} -->", text)  # fmt: skip
 
 
 def write(root: Path, results: Results, rows: list[claims.Row]) -> list[Path]:

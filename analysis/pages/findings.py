@@ -60,7 +60,7 @@ def environment(results: Results, rows: list[claims.Row]) -> Environment:
     """What sentences are rendered with."""
     made = Environment(undefined=StrictUndefined, autoescape=True)
     made.filters |= {each.__name__: each for each in FILTERS}
-    made.filters |= {"change": percent, "points": pointed}
+    made.filters |= {"change": percent, "points": pointed, "gain": gain, "lost": lost}
     made.globals |= {**NAMES, **found(results, rows)}
     return made
 
@@ -176,8 +176,9 @@ def worse_layers(rows: Any) -> str:
     return f"{(own['ours_more'] < 0).sum()} of {len(own)}"
 
 
-def _sized(row: pd.Series, column: str, digits: int, ends: bool, sign: int, scale: float,
-           unit: str) -> str:  # fmt: skip
+def cost(row: pd.Series, digits: int = 1, ends: bool = False, column: str = "change", sign: int = 1,
+         scale: float = 100, unit: str = "%") -> str:  # fmt: skip
+    """A perplexity that rises; or another figure that goes the way of the sign."""
     number = sign * scale * float(row[column])
     if number < 0:
         raise ValueError(f"findings: {column} of {row.get('cell')} is {scale * row[column]:+.2f}; "
@@ -186,19 +187,8 @@ def _sized(row: pd.Series, column: str, digits: int, ends: bool, sign: int, scal
     return f"{text} {between(row, column, digits, sign * scale)}" if ends else text
 
 
-def cost(row: pd.Series, digits: int = 1, ends: bool = False) -> str:
-    """A perplexity that rises."""
-    return _sized(row, "change", digits, ends, 1, 100, "%")
-
-
-def gain(row: pd.Series, digits: int = 1, ends: bool = False) -> str:
-    """A perplexity that falls."""
-    return _sized(row, "change", digits, ends, -1, 100, "%")
-
-
-def lost(row: pd.Series, digits: int = 1, ends: bool = False) -> str:
-    """Points that a score loses."""
-    return _sized(row, "points", digits, ends, -1, 1, " points")
+gain = partial(cost, sign=-1)  # a perplexity that falls
+lost = partial(cost, column="points", sign=-1, scale=1, unit=" points")  # of a score
 
 
 def level(row: pd.Series) -> str:
@@ -278,5 +268,5 @@ def span(rows: pd.DataFrame, column: str = "change", digits: int = 1, scale: flo
     return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-FILTERS = (above, below, between, cost, costs, gain, level, lost, none, plural, rest, share, span,
-           sure, times, unsure, value)  # fmt: skip
+FILTERS = (above, below, between, cost, costs, level, none, plural, rest, share, span, sure, times,
+           unsure, value)  # fmt: skip

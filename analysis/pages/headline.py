@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from analysis.cells import ROLES
-from analysis.comparisons import SAME, Headline, headline, overall, quality, versus
+from analysis.comparisons import SAME, Headline, compared, headline, overall, quality
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
-from analysis.words import NONE, markdown, percent, plural
+from analysis.words import NONE, markdown, percent, plural, ranged
 from experiments import imports
 
 # FocusConfig.recipe() at its default: the configuration whose speed is timed.
@@ -103,13 +101,12 @@ def default_row(results: Results, known: Headline) -> pd.Series:
     return same.iloc[0] if len(same) else own.iloc[(len(own) - 1) // 2]
 
 
-def against_pretrained(results: Results, known: Headline, row: pd.Series) -> dict[str, Any] | None:
+def against_pretrained(results: Results, known: Headline, row: pd.Series) -> pd.Series | None:
     """The same mask and texts against the pretrained model; None where that is the base."""
     if known.pretrained in (None, row["against"]):
         return None
-    base = results.cells[known.pretrained]
-    every = versus(results, results.cells[row["cell"]], base)
-    return next((each for each in every if all(each[name] == row[name] for name in SAME)), None)
+    own, base = results.cells[row["cell"]], results.cells[known.pretrained]
+    return row_of(compared(results, own, base, **row[SAME]))
 
 
 def better(results: Results, known: Headline, default: pd.Series) -> pd.DataFrame:
@@ -164,10 +161,15 @@ def speed(results: Results) -> str:
 def in_bfloat16(results: Results) -> str:
     """The same in bfloat16, which some processors have tile registers for."""
     frame = need(only(results.timed, dtype="bfloat16", device="cpu"))
-    run, amx = results.run_of(frame["evidence"].iloc[0]), bool(frame["amx"].iloc[0])
-    told = (f"{run['finished'][:10]}, {run['hardware']['cpu']} {'with' if amx else 'without'} AMX, "
+    tiles = f" {'with' if frame['amx'].iloc[0] else 'without'} AMX"
+    return "\n".join([*by_length(columns(frame)), "", made(results, frame, tiles)])
+
+
+def made(results: Results, rows: pd.DataFrame, tiles: str = "") -> str:
+    """When rows were timed, on what, and of which library."""
+    run = results.run_of(rows["evidence"].iloc[0])
+    return (f"{run['finished'][:10]}, {run['hardware']['cpu']}{tiles}, "
             f"commit {run['commit']['id'][:7]}.")  # fmt: skip
-    return "\n".join([*by_length(columns(frame)), "", told])
 
 
 def columns(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -189,14 +191,10 @@ def spans(results: Results) -> str:
     slowest, and calibrated slowest."""
     every = need(results.whole)
     frame, told = need(only(every, role="ours")), []
-    for phase, where in (("forward", "at"), ("generation", "after")):
-        own = only(frame, phase=phase).sort_values("length")
-        if own.empty:
-            continue
-        places = sorted({0, len(own) // 2, len(own) - 1})
-        found = [f"{row['speedup']:.2f}x {where} {int(row['length']):,}"
-                 for _, row in own.iloc[places].iterrows()]  # fmt: skip
-        told.append(f"{PHASES[phase].capitalize()}: {', '.join(found)} tokens.")
+    for phase in PHASES:
+        own = only(frame, phase=phase).set_index("length").sort_index()
+        if len(own):
+            told.append(phrase(phase, own.iloc[sorted({0, len(own) // 2, len(own) - 1})]))
     for name, own in (("Slowest", frame), ("Slowest calibrated", only(every, role="allocated"))):
         if len(own):
             least = own.loc[own["speedup"].idxmin()]
@@ -205,27 +203,29 @@ def spans(results: Results) -> str:
     return " ".join(told)
 
 
+def phrase(phase: str, rows: pd.DataFrame) -> str:
+    """Speeds of one phase, indexed by length, in words."""
+    where = "at" if phase == "forward" else "after"
+    found = [f"{speed:.2f}x {where} {length:,}" for length, speed in rows["speedup"].items()]
+    return f"{PHASES[phase].capitalize()}: {', '.join(found)} tokens."
+
+
+def gpu_times(results: Results, phase: str, name: str) -> pd.DataFrame:
+    """Speeds of a whole model with random weights on a GPU, indexed by length."""
+    own = need(results.gpu_steps("prefill" if phase == "forward" else phase))
+    ends = {"low": "speedup_low", "high": "speedup_high"}
+    return pd.DataFrame([*own[name]], index=own["length"]).rename(columns=ends)
+
+
 def on_gpu_shortly(results: Results) -> str:
     """The recipe's speed on a GPU, at every length that was timed."""
-    told = []
-    for step, phase, where in (("prefill", "Forward pass", "at"),
-                               ("generation", "Generation", "after")):  # fmt: skip
-        own = need(results.gpu_steps(step))
-        found = [f"{row['speedup']:.2f}x {where} {length:,}"
-                 for row, length in zip(own["recipe"], own["length"], strict=True)]  # fmt: skip
-        told.append(f"{phase}: {', '.join(found)} tokens.")
-    return " ".join(told)
+    return " ".join(phrase(phase, gpu_times(results, phase, "recipe")) for phase in PHASES)
 
 
 def on_gpu(results: Results) -> str:
-    """As :func:`speed`, of a whole model with random weights on a GPU."""
-    timed = {}
-    for phase, step in (("forward", "prefill"), ("generation", "generation")):
-        own = need(results.gpu_steps(step))
-        for name in ("recipe", "8 groups"):
-            rows = pd.DataFrame([*own[name]], index=own["length"])
-            ends = {"low": "speedup_low", "high": "speedup_high"}
-            timed[f"{PHASES[phase]}, {name}"] = rows.rename(columns=ends)
+    """As :func:`speed`, of a GPU."""
+    timed = {f"{words}, {name}": gpu_times(results, phase, name)
+             for phase, words in PHASES.items() for name in ("recipe", "8 groups")}  # fmt: skip
     return "\n".join([*by_length(timed), "", measured(results)])
 
 
@@ -244,9 +244,7 @@ def rounds(results: Results) -> str:
     told = (f"In brackets: 95% intervals over rounds ({count.min():.0f} to {count.max():.0f}). "
             "Where there are three rounds it is their range.")  # fmt: skip
     for phase, own in results.whole.groupby("phase", sort=False):
-        run = results.run_of(own["evidence"].iloc[0])
-        told += (f" {PHASES[str(phase)].capitalize()}: {run['finished'][:10]}, "
-                 f"{run['hardware']['cpu']}, commit {run['commit']['id'][:7]}.")  # fmt: skip
+        told += f" {PHASES[str(phase)].capitalize()}: {made(results, own)}"
     return f"{told} Later changes of the library are not timed."
 
 
@@ -254,5 +252,4 @@ def times(timed: pd.DataFrame, length: int) -> str:
     """A speed at a length, with its interval."""
     if length not in timed.index:
         return NONE
-    row = timed.loc[length]
-    return f"{row['speedup']:.2f}x ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
+    return ranged(timed.loc[length], "speedup", ".2f", "x")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pandas as pd
 
 from analysis import rivals
 from analysis.answers import ALL_FOUR, ALL_TASKS, SHOWN, tasks, within_reach
 from analysis.cells import ROLES
-from analysis.comparisons import MAIN_READING, quality, versus
+from analysis.comparisons import MAIN_READING, compared, quality
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
 from analysis.words import NONE, markdown, percent, pointed
@@ -36,26 +34,21 @@ def beside(results: Results) -> str:
     """What each costs and loses, a row each, full attention first."""
     own = shown(results)
     own = own[own["change"] < WORST]
-    lost, _, full = answers(results)
+    lost, length, full = answers(results)
     found = "" if full is None else f"{full:.0f}% found"
     above = [["full attention, adapted", "100%", NONE, "0", found, NONE]] if found else []
     below = [[ROLES[role], f"{each['distant_density']:.1%}", NONE, NONE, pointed(each),
               f"{NONE}, {each['seeds']}"]
              for role, each in lost.items() if role == "window"]  # fmt: skip
-    return compared(results, own, above, below)
-
-
-def compared(results: Results, own: pd.DataFrame, above: Iterable[list[str]] = (),
-             below: Iterable[list[str]] = ()) -> str:  # fmt: skip
-    """A table of methods with their answers, and further rows."""
-    lost, length, _ = answers(results)
-    found = f"answers, {length:,} tokens" if length else "long-context answers"
     told = []
     for _, row in need(own).iterrows():
         each = lost.get(row["role"])
         said, seeds = (NONE, NONE) if each is None else (pointed(each), str(each["seeds"]))
-        told.append([*costs(row), said, f"{int(row['seeds'])}, {seeds}"])
-    head = ["", "distant pairs", "cost of choosing keys", "perplexity", found, "seeds"]
+        told.append([ROLES.get(row["role"], row["cell"]), f"{row['distant_density']:.1%}",
+                     rivals.about(row["role"]).scores, percent(row), said,
+                     f"{int(row['seeds'])}, {seeds}"])  # fmt: skip
+    asked = f"answers, {length:,} tokens" if length else "long-context answers"
+    head = ["", "distant pairs", "cost of choosing keys", "perplexity", asked, "seeds"]
     return "\n".join(markdown(head, [*above, *told, *below], "lrlrrr"))
 
 
@@ -142,18 +135,12 @@ def shares(results: Results) -> str:
     return "\n".join(markdown(head, told))
 
 
-def costs(row: pd.Series) -> list[str]:
-    """Name, pairs, what is computed to choose them, perplexity: cells of a row."""
-    return [ROLES.get(row["role"], row["cell"]), f"{row['distant_density']:.1%}",
-            rivals.about(row["role"]).scores, percent(row)]  # fmt: skip
-
-
 def answers(results: Results) -> tuple[dict[str, pd.Series], int, float | None]:
     """Rows of long-context answers by role, against the adapted model; the length of the prompts,
     the longest that all were asked at; percent that the adapted model finds."""
     frame = tasks(results)
-    every = only(frame, task=ALL_TASKS, role=SHOWN)
-    own = every[every["against"].map(lambda name: results.cells[name].role) == "adapted"]
+    bases = [cell.name for cell in results.cells.values() if cell.role == "adapted"]
+    own = only(frame, task=ALL_TASKS, role=SHOWN, against=bases)
     if own.empty:
         return {}, 0, None
     asked = own.groupby("length")["role"].nunique()
@@ -171,9 +158,8 @@ def sharing(results: Results) -> str:
         raise Missing
     told = []
     for *names, reading in pairs:
-        one, other = (results.cells[name] for name in names)
-        rows = [row for row in versus(results, one, other) if row["reading"] == reading]
+        rows = compared(results, *(results.cells[name] for name in names), reading=reading)
         told += [[f"{int(row['context']):,}", f"{row['distant_density']:.0%}", percent(row)]
-                 for row in rows]  # fmt: skip
+                 for _, row in rows.iterrows()]  # fmt: skip
     head = ["tokens", "distant pairs", "groups per head, against the same number for all"]
     return "\n".join(markdown(head, told, "rrr"))

@@ -73,7 +73,7 @@ def pair_of_groups(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     row, few = pd.Series({**found, "cell": name}), scope.fewer_steps(claim, results, name)
     verdict, why = beside_paper(row, paper, limits, few)
     why = f"{changed(row)} against {base}; the paper has {paper:+.1%}: {why}; training gate"
-    return Outcome(verdict, why, **interval(row), **facts(row, results))
+    return Outcome.of(verdict, why, row, results)
 
 
 @rule("routing_dim.r{dimension}.ppl", refuted="after as many steps, an interval wholly beyond the "
@@ -114,7 +114,7 @@ def judged(claim: Claim, results: Results, limits: Tolerances, row: pd.Series,
     verdict, why = beside_paper(row, theirs, limits, few)
     why = (f"{shorter(results, row)}{changed(row)} against {against}; the paper has {theirs:+.1%}: "
            f"{why}; training gate")  # fmt: skip
-    return Outcome(verdict, why, **interval(row), **facts(row, results))
+    return Outcome.of(verdict, why, row, results)
 
 
 def shorter(results: Results, row: pd.Series) -> str:
@@ -198,7 +198,7 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     if row["value"] == row["default"]:
         with suppress(Missing):
             return of_default(claim, results, limits, str(row["trained"]))
-    limit, own = limits.same_share, interval(row, "largest", 1)
+    limit, own = limits.same_share, interval(row, "largest")
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
     few = scope.fewer_steps(claim, results, row["cell"])
     if row["value"] == row["default"]:

@@ -18,17 +18,7 @@ from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.ablations import beside
-from analysis.rules.registry import (
-    Outcome,
-    Verdict,
-    agreed,
-    facts,
-    interval,
-    judged,
-    points,
-    rule,
-    told,
-)
+from analysis.rules.registry import Outcome, Verdict, agreed, interval, judged, points, rule, told
 from analysis.rules.rivals import KEYS, STANDS_FOR
 from experiments import statistics
 from experiments.settings import Tolerances
@@ -43,17 +33,18 @@ STAYS = ("it stays here, too", "it changes here", "it stays here")  # in place o
 ANSWERED = {name: f"answers_{own}" for name, own in {**STANDS_FOR, FINETUNED: "finetuned"}.items()}
 
 
-def known(row: pd.Series, results: Results) -> dict[str, Any]:
-    """Evidence, command, n and scale of a row."""
+def scored(verdict: Verdict, why: str, row: pd.Series, results: Results,
+           same_setting: bool = False) -> Outcome:  # fmt: skip
+    """Of a row of scores, in points."""
     seeds = ", ".join(map(str, results.run_of(row["evidence"]).get("seeds") or [0]))
     asked = f"{int(row['questions'])} questions, {int(row['shots'])} shots"
     scale = f"{results.scale}; {results.cells[row['cell']].model}; {asked}; seed {seeds}"
-    return facts(row, results, "questions", scale)
+    return Outcome.of(verdict, why, row, results, "points", "questions", scale, same_setting)
 
 
 def zero_shot(results: Results, **where: Any) -> pd.DataFrame:
     """Rows under masks, of prompts without worked examples."""
-    own = only(answers.scores(results), shots=0, **where)
+    own = need(only(answers.scores(results), shots=0, **where))
     return own[own["budget"] != "own"]
 
 
@@ -101,7 +92,7 @@ def kept(row: pd.Series, results: Results, limits: Tolerances, claim: Claim) -> 
            f"{points(row)}; {row['changed_percent']:.0f}% of the answers changed. The mask"
            f"{causal(row)} reaches {row['exposed_questions_percent']:.0f}% of the questions and "
            f"{row['exposed_pairs_percent']:.1f}% of their pairs{more}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+    return scored(verdict, why, row, results)
 
 
 def in_other_tokens(row: pd.Series, claim: Claim) -> str:
@@ -123,7 +114,7 @@ def causal(row: pd.Series) -> str:
 def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
     """Scores under a mask that worked examples put within its reach, question by question. A
     verdict needs the interval over questions and that over benchmarks to agree."""
-    frame, limit = answers.scores(results), limits.same_score
+    frame, limit = need(answers.scores(results)), limits.same_score
     row = need(row_of(frame[frame["shots"] > 0], role=role, texts=answers.ALL_FOUR))
     why = (f"{points(row)} of {row['base_score']:.0f}% against {row['against']} (limit "
            f"-{limit:.0f}); the mask{causal(row)} reaches "
@@ -137,8 +128,7 @@ def after_examples(results: Results, limits: Tolerances, role: str) -> Outcome:
         judged(-high, -low, limit)
         for low, high in ((row["low"], row["high"]), (over.low, over.high))
     )
-    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results),
-                   same_setting=True)  # fmt: skip
+    return scored(verdict, why, row, results, same_setting=True)
 
 
 @rule("audit.4", refuted="most zero-shot prompts are longer than the window and the sinks")
@@ -156,9 +146,8 @@ def unexposed(results: Results) -> Outcome:
         f"{row['exposed_pairs_percent']:.1f}%" for _, row in own.iterrows()
     )  # fmt: skip
     why += f"; in the tokens of Mistral or Llama 2 at most {elsewhere:.0f}% of all questions"
-    first = own.iloc[0]
-    every = known(first, results) | {"n": int(own["questions"].sum())}
-    return Outcome(verdict, why, ours=reached, unit="percent of the questions", **every)
+    return replace(scored(verdict, why, own.iloc[0], results), n=int(own["questions"].sum()),
+                   ours=reached, low=None, high=None, unit="percent of the questions")  # fmt: skip
 
 
 @rule(
@@ -174,7 +163,7 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     more = claim.figure - theirs(entry, claim.column, method="pretrained")
     limit, trained = limits.same_score, method == FINETUNED
     few = trained and scope.fewer_steps(claim, results, str(row["cell"]))
-    verdict, said = beside(interval(row, "points", 1), more, limit, limits.much_less, few, STAYS)
+    verdict, said = beside(interval(row, "points"), more, limit, limits.much_less, few, STAYS)
     masked = not trained and method != "performer"
     if masked and row["exposed_questions_percent"] <= limit:  # a mask reaches hardly a question
         verdict = Verdict.INCONCLUSIVE  # of the paper's masks, 32 keys a query reach most
@@ -183,7 +172,7 @@ def rival_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     reach = f"{reached(row, results)}{narrower(claim, results, method)}" if masked else ""
     why = (f"{points(row)} against the pretrained model, the paper {more:+.1f}: "
            f"{said}{reach}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+    return scored(verdict, why, row, results)
 
 
 def measured(claim: Claim, results: Results, name: str) -> pd.Series:
@@ -212,11 +201,11 @@ def reached(row: pd.Series, results: Results) -> str:
 
 def narrower(claim: Claim, results: Results, method: str) -> str:
     """The score under the narrowest window that was read; the paper names none."""
-    own = only(answers.scores(results), texts=TASKS[claim.column], shots=0)
-    own = own[own["experiment"] == "answers_window"].sort_values("window")
+    own = only(answers.scores(results), texts=TASKS[claim.column], shots=0,
+               experiment="answers_window")  # fmt: skip
     if method != "longformer" or own.empty:
         return ""
-    row = own.iloc[0]
+    row = own.sort_values("window").iloc[0]
     return f", the paper names none; of {int(row['window'])} tokens {points(row)}"
 
 
@@ -227,10 +216,10 @@ def sums(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     row = need(row_of(answers.scores(results), experiment="sums_paper", texts="gsm8k"))
     more = claim.figure - theirs("gsm8k", "accuracy", method="full-attention")
     few = scope.fewer_steps(claim, results, row["cell"])
-    own = interval(row, "points", 1)
+    own = interval(row, "points")
     verdict, said = beside(own, more, limits.same_score, limits.much_less, few, STAYS)
     if verdict == Verdict.DIRECTION and row["base_score"] <= limits.same_score:
         verdict, said = Verdict.INCONCLUSIVE, "nothing that a mask could lose"
     why = (f"{points(row)} against the pretrained model's {row['base_score']:.0f}%"
            f"{causal(row) or ','} the paper {more:+.1f}: {said}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results))
+    return scored(verdict, why, row, results)

@@ -25,7 +25,9 @@ from analysis.rules.registry import (
     points,
     rule,
     told,
+    unless,
 )
+from analysis.words import ranged
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -52,8 +54,8 @@ def few(claim: Claim, results: Results, own: Any) -> bool:
 def place(ours: pd.Series) -> str:
     """A group and its purity, in words; that it is not one of its category, where that is so."""
     none = f"no group is mostly of {ours['category']}; the purest, " if ours["high"] < HALF else ""
-    return (f"{none}layer {ours['layer']}, group {ours['group']}: {ours['purity']:.0f}% "
-            f"({ours['low']:.0f} to {ours['high']:.0f}) of its tokens")  # fmt: skip
+    return (f"{none}layer {ours['layer']}, group {ours['group']}: "
+            f"{ranged(ours, 'purity', '.0f', '%')} of its tokens")  # fmt: skip
 
 
 def beside(others: pd.DataFrame) -> tuple[bool, bool, str]:
@@ -87,11 +89,10 @@ def category(claim: Claim, results: Results, group: str) -> Outcome:
     """Whether a group holds mostly this category, and whether groups are needed to see it."""
     ours, others = chosen(results, group)
     won, lost, words = beside(others)
-    against, early = bool(ours["high"] < HALF or lost), few(claim, results, ours)
-    verdict = told(ours["low"] > HALF and won, against and not early)
-    why = (f"{place(ours)}{EARLY * (against and early)}; chosen alike, it {words}; "
-           f"{better_layers(results)}")  # fmt: skip
-    return Outcome(verdict, why, **interval(ours, "purity", 1), **facts(ours, results))
+    against = bool(ours["high"] < HALF or lost)
+    verdict, early = unless(few(claim, results, ours), ours["low"] > HALF and won, against)
+    why = f"{place(ours)}{early}; chosen alike, it {words}; {better_layers(results)}"
+    return Outcome.of(verdict, why, ours, results, "purity")
 
 
 @rule("groups.{group}.purity", refuted="after as many steps, an interval wholly beyond the limit "
@@ -100,7 +101,7 @@ def pure(claim: Claim, results: Results, limits: Tolerances, group: str) -> Outc
     """How pure the purest group of that category is; as pure as the paper's says something of
     groups only where no other way to group has one."""
     ours, others = chosen(results, group)
-    value, paper = interval(ours, "purity", 1), claim.figure
+    value, paper = interval(ours, "purity"), claim.figure
     won, _, words = beside(others)
     verdict, early = around(value, paper, limits.same_share, few(claim, results, ours))
     if verdict == Verdict.DIRECTION and not won:
@@ -123,14 +124,14 @@ def tokens(claim: Claim, results: Results, group: str) -> Outcome:
     same, *rest = (int(shared[tuple(row[contents.KEY])])
                    for row in (ours, *(row for _, row in others.iterrows())))  # fmt: skip
     chance = float((shared["groups"] >= same).mean())
-    against, early = bool(not same or ours["high"] < HALF), few(claim, results, ours)
     good = 2 * same >= len(theirs) and chance <= 1 - results.confidence and same > max(rest)
-    verdict = told(good and ours["low"] > HALF, against and not early)
+    verdict, early = unless(few(claim, results, ours), good and ours["low"] > HALF,
+                            bool(not same or ours["high"] < HALF))  # fmt: skip
     words = ", ".join(f"that of {contents.WAYS[by]} {count}"
                       for by, count in zip(others["by"], rest, strict=True))  # fmt: skip
     why = (f"{place(ours)}; it has {same} of the paper's {len(theirs)} among the most frequent "
            f"tokens of a document, {words}; {chance:.0%} of all learnt groups have as many"
-           f"{EARLY * (against and early)}")  # fmt: skip
+           f"{early}")  # fmt: skip
     return Outcome(verdict, why, **facts(ours, results))
 
 
@@ -155,8 +156,8 @@ def even(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     percent, paper = columns(found, "ours", scale=factor), factor * claim.figure
     early = few(claim, results, own.iloc[0])
     verdict, said = around(percent, paper, limits.same_share, early)
-    why = (f"{percent['ours']:.1f}% ({percent['low']:.1f} to {percent['high']:.1f}), the mean over "
-           f"layers; the paper {paper:g}%{said}")  # fmt: skip
+    mean = ranged(percent, "ours", ".1f", "%")
+    why = f"{mean}, the mean over layers; the paper {paper:g}%{said}"
     if early and claim.column != "confidence" and verdict == Verdict.DIRECTION:
         verdict, why = Verdict.INCONCLUSIVE, f"still even, after far fewer steps: {why}"
     return Outcome(verdict, why, **columns(found, "ours"), **known(results, own))

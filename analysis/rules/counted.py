@@ -11,8 +11,9 @@ from analysis import tables
 from analysis.paper import Claim, magnitude, printed, theirs
 from analysis.results import Results
 from analysis.rows import Missing, need, only, row_of
-from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, facts, interval, rule
+from analysis.rules.registry import COUNTED, Outcome, Verdict, agree, rule
 from analysis.rules.table7 import GROUPS
+from analysis.words import ranged
 from experiments.settings import Tolerances
 
 ABLATED = "gpt2-124m"  # the model of Table 9
@@ -140,11 +141,9 @@ def subtraction(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
 
 
 def _leaked(frame: pd.DataFrame) -> str:
-    return "; ".join(
-        f"{row.cell}, {row.balance}: {row.changed:.2%} "
-        f"({row.changed_low:.2%} to {row.changed_high:.2%})" if row.changed else
-        f"{row.cell}, {row.balance}: none" for row in frame.itertuples()
-    )  # fmt: skip
+    return "; ".join(f"{row['cell']}, {row['balance']}: "
+                     f"{ranged(row, 'changed', '.2%') if row['changed'] else 'none'}"
+                     for _, row in frame.iterrows())  # fmt: skip
 
 
 @rule("audit.5", refuted="no more assignments change under Sinkhorn than the limit leak_share, "
@@ -155,7 +154,6 @@ def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome:
     sinkhorn, causal = (need(only(tables.leak(results), balance=name))
                         for name in ("sinkhorn", "causal"))  # fmt: skip
     first, limit = sinkhorn.iloc[0], limits.leak_share
-    known = interval(first, "changed") | facts(first, results)
     why = f"Earlier assignments changed - {_leaked(pd.concat([sinkhorn, causal]))}"
     verdict, said = Verdict.INCONCLUSIVE, f"The interval reaches the limit of {limit:.1%}"
     if (causal["changed"] > limit).any():
@@ -164,4 +162,4 @@ def suffix_changes_the_past(results: Results, limits: Tolerances) -> Outcome:
         verdict, said = Verdict.DIRECTION, "Sinkhorn leaks, the causal balance does not"
     elif (sinkhorn["changed"] <= limit).all():
         verdict, said = Verdict.NOT_REPRODUCED, "Sinkhorn changes nothing either"
-    return Outcome(verdict, f"{said}. {why}", **known)
+    return Outcome.of(verdict, f"{said}. {why}", first, results, "changed")

@@ -42,7 +42,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
         with suppress(Missing):
             return of_default(claim, results, limits, "joint" if weights else "centroids")
     row = trained(results, method, weights, "largest")
-    own, paper = interval(row, "largest", 1), claim.figure
+    own, paper = interval(row, "largest"), claim.figure
     late = method != SINKHORN and scope.fewer_steps(claim, results, row["cell"])
     verdict, elsewhere = around(own, paper, limits.same_share, late)
     if paper > limits.collapsed and own["low"] > limits.collapsed:
@@ -69,7 +69,7 @@ def largest_group(claim: Claim, results: Results, limits: Tolerances) -> Outcome
 def stays(claim: Claim, results: Results, limits: Tolerances, method: str) -> Outcome:
     """Tokens that keep their group from one look to the next."""
     row = trained(results, METHODS[method], claim.column.endswith("full_ft"), "agreement")
-    own, paper = interval(row, "agreement", 1), claim.figure
+    own, paper = interval(row, "agreement"), claim.figure
     few = scope.fewer_steps(claim, results, row["cell"])
     verdict, early = around(own, paper, limits.same_share / 100, few)
     why = (f"{own['ours']:.1%} of the tokens keep their group from look to look "

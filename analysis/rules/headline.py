@@ -15,8 +15,8 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, changed, facts, fair, interval, judged, rule
-from analysis.rules.speed import timing
-from analysis.words import listed, plural
+from analysis.rules.speed import times, timing
+from analysis.words import listed, plural, ranged
 from experiments.settings import Tolerances
 
 # The experiment of a statement, where it has another name; where it is read: reading, texts.
@@ -57,7 +57,7 @@ def cost(claim: Claim, results: Results, limits: Tolerances, place: str, budget:
     if base not in ("adapted", "pretrained") and fair(verdict, more) != verdict:
         verdict = Verdict.INCONCLUSIVE
         why += f"; but the other keeps {row['base_distant_density']:.1%}"
-    return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
+    return Outcome.of(verdict, why, row, results, same_setting=True)
 
 
 @rule("ours.fresh.{what}", refuted="an interval wholly above the limit: same_ppl against the "
@@ -74,7 +74,7 @@ def elsewhere(results: Results, limits: Tolerances, what: str) -> Outcome:
     if base != "fresh_adapted":
         verdict = fair(verdict, row["distant_density"] - row["base_distant_density"])
         why += f"; the other keeps {row['base_distant_density']:.1%}"
-    return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
+    return Outcome.of(verdict, why, row, results, same_setting=True)
 
 
 @rule("ours.copying", refuted="an interval of the share that is found again below the limit")
@@ -84,28 +84,26 @@ def found_again(results: Results, limits: Tolerances) -> Outcome:
     default = row_of(own, budget="0.125")
     row, limit = own.iloc[0] if default is None else default, limits.copied
     why = (f"{row['cell']} at {row['distant_density']:.0%} of the distant pairs finds "
-           f"{row['copied']:.0%} ({row['copied_low']:.0%} to {row['copied_high']:.0%}) of what "
-           f"full attention gains from having read the passage (limit {limit:.0%})")  # fmt: skip
+           f"{ranged(row, 'copied', '.0%')} of what full attention gains from having read the "
+           f"passage (limit {limit:.0%})")  # fmt: skip
     groups = row_of(own, cell=row["cell"], ngram=0)
     if row["ngram"] and groups is not None:
         why += (f"; {row['ngram']:.0f}-gram keys find it: groups alone {groups['copied']:.0%} at "
                 f"{groups['distant_density']:.0%} of the distant pairs")  # fmt: skip
     verdict = judged(-row["copied_high"], -row["copied_low"], -limit)
-    known = interval(row, "copied") | facts(row, results)
-    return Outcome(verdict, why, **known, same_setting=True)
+    return Outcome.of(verdict, why, row, results, "copied", same_setting=True)
 
 
 @rule("ours.whole.{phase}.{what}", refuted="an interval of the ratio of times below 1")
 def whole_model(results: Results, phase: str, what: str) -> Outcome:
     """Time of the whole model at the longest length, against the pretrained one."""
     row = need(only(results.whole, phase=phase, role=TIMED[what])).sort_values("length").iloc[-1]
-    low, high = row["speedup_low"], row["speedup_high"]
     stage = "prefill" if phase == "forward" else "continuation"
     known = timing(row, f"{results.scale}; {row['device']}, {row['dtype']}",
                    f"python -m experiments.stages.{stage}")  # fmt: skip
-    why = f"{row['speedup']:.2f}x ({low:.2f} to {high:.2f}) at {int(row['length'])} tokens"
-    return Outcome(judged(-high, -low, -1.0), why, **interval(row, "speedup", 1), **known,
-                   same_setting=True)  # fmt: skip
+    why = f"{times(row)} at {int(row['length'])} tokens"
+    verdict = judged(-row["speedup_high"], -row["speedup_low"], -1.0)
+    return Outcome(verdict, why, **interval(row, "speedup"), **known, same_setting=True)
 
 
 @rule("ours.ladder.grows", refuted="an interval of the slope wholly below zero: larger models lose "

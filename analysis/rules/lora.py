@@ -18,7 +18,7 @@ from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rows import Missing, columns, need, only, row_of
 from analysis.rules.ablations import FAR_LESS, beside, beside_paper, pretrained
-from analysis.rules.answers import NAMES, known
+from analysis.rules.answers import NAMES, scored
 from analysis.rules.registry import (
     EARLY,
     Outcome,
@@ -32,6 +32,7 @@ from analysis.rules.registry import (
     told,
 )
 from analysis.rules.table7 import gate_of, paper_way
+from analysis.words import ranged
 from experiments import statistics
 from experiments.settings import Tolerances
 
@@ -77,9 +78,8 @@ def lora_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Outco
     elif few and said == FAR_LESS:
         said += EARLY
     why = (f"{row['cell']} on {row['texts']}: {changed(row)} against the pretrained model; the "
-           f"paper {change:+.1%}: {said}")  # fmt: skip
-    return Outcome(verdict, why + trained(results.cells[row["cell"]], claim), **interval(row),
-                   **facts(row, results))  # fmt: skip
+           f"paper {change:+.1%}: {said}{trained(results.cells[row['cell']], claim)}")  # fmt: skip
+    return Outcome.of(verdict, why, row, results)
 
 
 def cell_of(claim: Claim, results: Results) -> Cell:
@@ -134,7 +134,7 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
                     texts=NAMES[claim.column]))  # fmt: skip
     row = own.loc[own["questions"].idxmax()]
     few = scope.fewer_steps(claim, results, cell.name)
-    verdict, said = beside(interval(row, "points", 1), more, limits.same_score, limits.much_less,
+    verdict, said = beside(interval(row, "points"), more, limits.same_score, limits.much_less,
                            few)  # fmt: skip
     if not row["changed_percent"]:
         verdict, said = Verdict.INCONCLUSIVE, "no answer changed"
@@ -146,9 +146,8 @@ def lora_score(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
         said += (f", but the interval has half of {share:+.1f}, the same share of what is above "
                  "guessing here")  # fmt: skip
     why = (f"{row['score']:.0f}%, {points(row)} against the model before; the paper "
-           f"{more:+.1f}: {said}")  # fmt: skip
-    return Outcome(verdict, why + trained(cell, claim), **interval(row, "points", 1),
-                   **known(row, results))  # fmt: skip
+           f"{more:+.1f}: {said}{trained(cell, claim)}")  # fmt: skip
+    return scored(verdict, why, row, results)
 
 
 @rule("audit.11", refuted="LoRA is not better than the pretrained model, or gains less than the "
@@ -167,8 +166,8 @@ def any_training(results: Results) -> Outcome:
                     f"steps, {how}: {changed(each)}" for each, how in both)  # fmt: skip
     verdict = told(row["high"] < 0 and row["change"] <= gate["change"],
                    row["low"] >= 0 or row["low"] > gate["high"])  # fmt: skip
-    return Outcome(verdict, f"Against pretrained, same test documents: {why}", **interval(row),
-                   **facts(row, results))  # fmt: skip
+    why = f"Against pretrained, same test documents: {why}"
+    return Outcome.of(verdict, why, row, results)
 
 
 # LoRA and the paper's mask: both after 24 steps, and after the paper's, which decide.
@@ -203,9 +202,7 @@ def moved(results: Results, block: str, routed: str,
     more = answers.apart(results, cell.name, routed, before)
     own, mask = (only(answers.distances(results), cell=name, before=before).iloc[0]
                  for name in (cell.name, routed))  # fmt: skip
-    why = (
-        f"{cell.name}, {cell.steps:,} steps, {own['divergence']:.3f} nats per token from the "
-        f"original model's answers, the paper's mask with causal balance {mask['divergence']:.3f}: "
-        f"{more.value:+.3f} ({more.low:+.3f} to {more.high:+.3f})"
-    )
+    why = (f"{cell.name}, {cell.steps:,} steps, {own['divergence']:.3f} nats per token from the "
+           "original model's answers, the paper's mask with causal balance "
+           f"{mask['divergence']:.3f}: {ranged(vars(more), 'value', '+.3f')}")  # fmt: skip
     return own, mask, more, why

@@ -18,8 +18,8 @@ from analysis.results import Results
 from analysis.rivals import EQUAL
 from analysis.rows import need, only
 from analysis.rules.ablations import beside_paper, pretrained
-from analysis.rules.answers import TASKS, kept, known, zero_shot
-from analysis.rules.registry import Outcome, Verdict, changed, facts, interval, points, rule, told
+from analysis.rules.answers import TASKS, kept, scored, zero_shot
+from analysis.rules.registry import Outcome, Verdict, agreed, changed, facts, points, rule, told
 from analysis.rules.table7 import (
     gate_of,
     gate_of_all_steps,
@@ -83,9 +83,12 @@ def costly(row: pd.Series | None, most: float) -> str:
     return f"but {named(row)}, which reads further, costs {changed(row)}"
 
 
-def weighed(verdict: Verdict, why: str, doubt: str) -> tuple[Verdict, str]:
-    """The same, but open where something speaks against it."""
-    return (Verdict.INCONCLUSIVE, f"{why}; {doubt}") if doubt else (verdict, why)
+def weighed(found: tuple[Verdict, str], doubt: str) -> tuple[Verdict, str]:
+    """The same, but open where it is in favour and something speaks against that."""
+    verdict, why = found
+    if doubt and verdict == Verdict.DIRECTION:
+        return Verdict.INCONCLUSIVE, f"{why}; {doubt}"
+    return found
 
 
 def named(row: pd.Series) -> str:
@@ -112,18 +115,14 @@ def retrofit(claim: Claim, results: Results, limits: Tolerances, model: str) -> 
         return Outcome(verdict, why, ours=float(row["ppl"]), **facts(row, results),
                        same_setting=True)  # fmt: skip
     cost = after / before - 1
-    verdict, why = no_worse(row, cost, claim, results, limits)
-    if verdict == Verdict.DIRECTION:
-        most = max(cost, limits.same_ppl)
-        doubt = near_only(results, row["model"], most)
-        if condition == "hard":
-            doubt = doubt or costly(large, most) or spared(row, claim)
-        verdict, why = weighed(verdict, why, doubt)
-    gate = "training gate"
+    most = max(cost, limits.same_ppl)
+    gate, doubt = "training gate", near_only(results, row["model"], most)
     if condition == "hard":
         gate = f"top-2, which keeps {row['distant_density']:.0%} of the distant pairs"
+        doubt = doubt or costly(large, most) or spared(row, claim)
+    verdict, why = weighed(no_worse(row, cost, claim, results, limits), doubt)
     why = f"{named(row)}, {gate}, against the same model: {why}"
-    return Outcome(verdict, why, **interval(row), **facts(row, results))
+    return Outcome.of(verdict, why, row, results)
 
 
 @rule(
@@ -145,7 +144,7 @@ def every_type(results: Results, limits: Tolerances) -> Outcome:
         f"{name} {changed(row)}" for name, row in found.items()
     )
     why += f"; a window alone costs hardly more: {', '.join(blind)}" if blind else ""
-    return Outcome(verdict, why, **interval(worst), **facts(worst, results))
+    return Outcome.of(verdict, why, worst, results)
 
 
 @rule(
@@ -178,7 +177,7 @@ def worst_drop(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     why = (f"worst of {len(own)}: {worst['texts']} on {worst['model']} {points(worst)}; masks "
            f"reach at most {reached:.0f}% of the questions of one, in the tokens of Mistral or "
            f"Llama 2 up to {elsewhere:.0f}%")  # fmt: skip
-    return Outcome(verdict, why, **interval(worst, "points", 1), **known(worst, results))
+    return scored(verdict, why, worst, results)
 
 
 @rule("table5.{model}.ppl_focus_ft", "domains.{text}.ppl_focus_ft",
@@ -195,13 +194,11 @@ def tuned(claim: Claim, results: Results, limits: Tolerances, text: str = "pg19"
     cost = claim.figure / theirs(claim.id.split(".")[0], full, **claim.keys) - 1
     gate, mask = (models.of_training(results, weights, "focus", texts, condition, claim)
                   for condition in ("soft", "hard"))  # fmt: skip
-    verdict, why = gate_and_mask(gate, mask, cost, claim, results, limits)
-    if verdict == Verdict.DIRECTION:
-        model = results.cells[gate["cell"]].model
-        doubt = near_only(results, model, max(cost, limits.same_ppl))
-        verdict, why = weighed(verdict, why, doubt)
-    return Outcome(verdict, f"{texts}, against full attention: {why}", **interval(gate),
-                   **facts(gate, results))  # fmt: skip
+    model = results.cells[gate["cell"]].model
+    verdict, why = weighed(gate_and_mask(gate, mask, cost, claim, results, limits),
+                           near_only(results, model, max(cost, limits.same_ppl)))  # fmt: skip
+    why = f"{texts}, against full attention: {why}"
+    return Outcome.of(verdict, why, gate, results)
 
 
 @rule("table1.focus.ppl", "table10.focus.ppl", refuted=NO_GAIN)
@@ -211,21 +208,18 @@ def alone(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     gate = need(gate_of(results, mask))
     cost = claim.figure / pretrained() - 1
     verdict, why = gate_and_mask(gate, mask, cost, claim, results, limits)
-    return Outcome(verdict, f"{named(mask)}, {mask['texts']}, against pretrained: {why}",
-                   **interval(gate), **facts(gate, results))  # fmt: skip
+    why = f"{named(mask)}, {mask['texts']}, against pretrained: {why}"
+    return Outcome.of(verdict, why, gate, results)
 
 
 def gate_and_mask(gate: pd.Series, mask: pd.Series, cost: float, claim: Claim, results: Results,
                   limits: Tolerances) -> tuple[Verdict, str]:  # fmt: skip
     """A change beside the paper's, which does not say which of the two it read: a claim stands, or
     falls, where both agree."""
-    (verdict, why), (other, said) = (no_worse(row, cost, claim, results, limits)
-                                     for row in (gate, mask))  # fmt: skip
-    if other == Verdict.DIRECTION:
-        other, said = weighed(other, said, spared(mask, claim))
+    verdict, why = no_worse(gate, cost, claim, results, limits)
+    other, said = weighed(no_worse(mask, cost, claim, results, limits), spared(mask, claim))
     kept = f"hard top-{mask['top_k']:.0f}, {mask['distant_density']:.0%} of the distant pairs"
-    both = verdict if verdict == other else Verdict.INCONCLUSIVE
-    return both, f"training gate {why}; {kept}: {said}"
+    return agreed([verdict, other]), f"training gate {why}; {kept}: {said}"
 
 
 @rule(
@@ -241,7 +235,7 @@ def gains(claim: Claim, results: Results) -> Outcome:
     if not claim.id.startswith("table1"):
         before = theirs("table2", "ppl_pretrained", model=claim.model)
     verdict, why = same_sign(claim, results, row, claim.figure - before)
-    return Outcome(verdict, f"{row['texts']}: {why}", **interval(row), **facts(row, results))
+    return Outcome.of(verdict, f"{row['texts']}: {why}", row, results)
 
 
 @rule("long_context.{row}.ppl_topk2", refuted="after as many steps, an interval above the paper's "
@@ -254,12 +248,11 @@ def longer(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     found = max((row for _, row in own.iterrows()),
                 key=lambda row: scope.trained(results, results.cells[row["cell"]]))  # fmt: skip
     cost = claim.figure / theirs("long_context", "ppl_full", context=context) - 1
-    verdict, why = no_worse(found, cost, claim, results, limits)
-    if verdict == Verdict.DIRECTION:
-        verdict, why = weighed(verdict, why, spared(found, claim))
+    judged = no_worse(found, cost, claim, results, limits)
+    verdict, why = weighed(judged, spared(found, claim))
     why = (f"at {context} tokens, trained at {found['trained_at']}, "
            f"{found['distant_density']:.0%} of the distant pairs, against full attention: "
            f"{why}")  # fmt: skip
     for _, row in own[own["cell"] != found["cell"]].iterrows():
         why += f"; trained at {row['trained_at']} for fewer steps {changed(row)}"
-    return Outcome(verdict, why, **interval(found), **facts(found, results))
+    return Outcome.of(verdict, why, found, results)

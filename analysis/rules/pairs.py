@@ -7,7 +7,8 @@ from analysis import pairs
 from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import need, only
-from analysis.rules.registry import Outcome, Verdict, facts, interval, points, rule, told
+from analysis.rules.registry import Outcome, Verdict, points, rule, told
+from analysis.words import ranged
 
 HALF = 50.0  # percent: most of the weight
 
@@ -17,17 +18,15 @@ HALF = 50.0  # percent: most of the weight
 def left_out(results: Results) -> Outcome:
     """The recipe's groups without n-gram keys, all layers together."""
     row = need(only(pairs.induction(results), role="ours", ngram=0, layer="all")).iloc[0]
-    value = interval(row, "weight_shared", 1)
-    good = value["high"] < HALF and row["dearer_low"] > 0
-    bad = value["low"] > HALF or row["dearer_high"] < 0
+    good = row["weight_shared_high"] < HALF and row["dearer_low"] > 0
+    bad = row["weight_shared_low"] > HALF or row["dearer_high"] < 0
     why = (f"{row['shared']:.0f}% of the pairs lie in a shared group, {row['chance']:.0f}% of all "
-           f"distant ones; by full attention's weight {value['ours']:.0f}% ({value['low']:.0f} to "
-           f"{value['high']:.0f}), by chance {row['weight_chance']:.0f}%; above full attention a "
-           f"token costs {row['missed_nats']:.2f} nats where most is missed, "
-           f"{row['met_nats']:.2f} elsewhere: {row['dearer']:+.2f} "
-           f"({row['dearer_low']:+.2f} to {row['dearer_high']:+.2f})")  # fmt: skip
-    known = value | facts(row, results)
-    return Outcome(told(good, bad, Verdict.REPRODUCED), why, **known, same_setting=True)
+           f"distant ones; by full attention's weight {ranged(row, 'weight_shared', '.0f', '%')}, "
+           f"by chance {row['weight_chance']:.0f}%; above full attention a token costs "
+           f"{row['missed_nats']:.2f} nats where most is missed, {row['met_nats']:.2f} elsewhere: "
+           f"{ranged(row, 'dearer', '+.2f')}")  # fmt: skip
+    verdict = told(good, bad, Verdict.REPRODUCED)
+    return Outcome.of(verdict, why, row, results, "weight_shared", same_setting=True)
 
 
 @rule(
@@ -48,5 +47,5 @@ def affine(claim: Claim, results: Results, link: str) -> Outcome:
            f"group, {row['chance']:.1f}% of random ones at the same distances: "
            f"{points(row, 'more')}; beyond {pairs.LINKS[other]}: "
            f"{points(row, 'beyond')}")  # fmt: skip
-    known = interval(row, "beyond", 1) | facts(row, results)
-    return Outcome(told(good, bad, Verdict.REPRODUCED), why, **known, same_setting=True)
+    verdict = told(good, bad, Verdict.REPRODUCED)
+    return Outcome.of(verdict, why, row, results, "beyond", same_setting=True)

@@ -16,6 +16,7 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rivals import EQUAL
 from analysis.rows import Missing, ends_of
+from analysis.words import ranged
 from experiments.settings import Tolerances
 
 
@@ -51,6 +52,14 @@ class Outcome:
     command: str | None = None
     scale: str | None = None
     same_setting: bool = False
+
+    @classmethod
+    def of(cls, verdict: Verdict, why: str, row: Any, results: Results, value: str = "change",
+           n: str = "documents", scale: str = "",
+           same_setting: bool = False) -> Outcome:  # fmt: skip
+        """Of a row of a table of cells: a value with its interval, and where it comes from."""
+        known = interval(row, value) | facts(row, results, n, scale)
+        return cls(verdict, why, **known, same_setting=same_setting)
 
     def __post_init__(self) -> None:
         Verdict(self.verdict)  # ValueError where there is no such verdict
@@ -157,8 +166,12 @@ def around(ours: Mapping[str, float], paper: float, limit: float, few: bool) -> 
     """What an interval says of the paper's figure: against it where it lies wholly further from it
     than the limit, but for a run of fewer steps than the paper's; then words that say so."""
     within = paper - limit <= ours["low"] and ours["high"] <= paper + limit
-    beyond = ours["high"] < paper - limit or ours["low"] > paper + limit
-    return told(within, beyond and not few), EARLY * (beyond and few)
+    return unless(few, within, ours["high"] < paper - limit or ours["low"] > paper + limit)
+
+
+def unless(few: bool, good: bool, bad: bool) -> tuple[Verdict, str]:
+    """:func:`told`, but that fewer steps than the paper's refute nothing; then words of that."""
+    return told(good, bad and not few), EARLY * (bad and few)
 
 
 def facts(row: Mapping[str, Any], results: Results, n: str = "documents",
@@ -180,13 +193,12 @@ def facts(row: Mapping[str, Any], results: Results, n: str = "documents",
 
 def changed(row: Mapping[str, Any]) -> str:
     """A change of perplexity with its interval, in words."""
-    return f"{row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%})"
+    return ranged(row, "change", "+.1%")
 
 
 def points(row: Any, value: str = "points", digits: int = 1) -> str:
     """A difference in points with its interval, in words."""
-    more, low, high = (f"{row[name]:+.{digits}f}" for name in (value, *ends_of(row, value)))
-    return f"{more} points ({low} to {high})"
+    return ranged(row, value, f"+.{digits}f", " points")
 
 
 UNITS = {
@@ -198,12 +210,14 @@ UNITS = {
 }  # fmt: skip
 
 
-def interval(row: Any, value: str = "change", scale: float = 100) -> dict[str, Any]:
+SHARES = ("change", "changed", "copied")  # told in percent
+
+
+def interval(row: Any, value: str = "change") -> dict[str, Any]:
     """A value with its interval, in percent where it is a share, as an Outcome takes it."""
-    low, high = ends_of(row, value)
-    named = {"ours": value, "low": low, "high": high}
-    ends = {end: scale * float(row[name]) for end, name in named.items()}
-    return {**ends, "unit": UNITS.get(value)}
+    ends = zip(("ours", "low", "high"), (value, *ends_of(row, value)), strict=True)
+    scale = 100 if value in SHARES else 1
+    return {**{end: scale * float(row[name]) for end, name in ends}, "unit": UNITS.get(value)}
 
 
 COUNTED = {"command": "python -m analysis", "scale": "any: counted, not run"}

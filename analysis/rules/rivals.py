@@ -14,23 +14,13 @@ import pandas as pd
 
 from analysis import scope
 from analysis.cells import LEARNT_NOTHING, ROLES, labels
-from analysis.comparisons import PAIRED, SAME, Headline, headline, in_common, quality, versus
+from analysis.comparisons import PAIRED, SAME, Headline, compared, headline, in_common, quality
 from analysis.paper import Claim, theirs
 from analysis.results import Results
 from analysis.rivals import ABOUT, BUDGET, CONTROLS, EQUAL, OURS, against_ours, opponent, rows
 from analysis.rows import need, only, row_of, wide
 from analysis.rules.ablations import beside_paper
-from analysis.rules.registry import (
-    EARLY,
-    Outcome,
-    Verdict,
-    changed,
-    facts,
-    interval,
-    judged,
-    rule,
-    told,
-)
+from analysis.rules.registry import EARLY, Outcome, Verdict, changed, facts, judged, rule, told
 from analysis.rules.table7 import paper_way
 from analysis.words import plural
 from experiments.settings import Tolerances
@@ -71,7 +61,7 @@ def rival(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
         kept += " (the paper names no window)"
     why = (f"{changed(row)} with {kept}, against full attention of an adapted model; the paper has "
            f"{change:+.1%} against pretrained: {said}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row), **facts(row, results))
+    return Outcome.of(verdict, why, row, results)
 
 
 def measured(results: Results, entry: str, name: str) -> pd.Series:
@@ -95,7 +85,7 @@ def others_do_it(results: Results, limits: Tolerances) -> Outcome:
     why = f"At {BUDGET} of the distant pairs, against full attention: " + "; ".join(
         f"{ROLES[row['role']]} {changed(row)}" for _, row in first.iterrows())  # fmt: skip
     why += f" (limit {limit:+.0%}); on a model that was adapted, then frozen"
-    return Outcome(verdict, why, **interval(best), **facts(best, results))
+    return Outcome.of(verdict, why, best, results)
 
 
 @rule("ours.rivals", refuted="one rival, oracles aside, with no more pairs than ours reads better "
@@ -113,7 +103,7 @@ def none_is_better(results: Results) -> Outcome:
         for _, row in own.drop_duplicates("role").head(4).iterrows()
     )
     best = own.iloc[0]
-    return Outcome(verdict, why, **interval(best), **facts(best, results), same_setting=True)
+    return Outcome.of(verdict, why, best, results, same_setting=True)
 
 
 @rule("ours.masked", refuted="an interval wholly above same_ppl")
@@ -125,7 +115,7 @@ def adapted_under_the_mask(results: Results, limits: Tolerances) -> Outcome:
     verdict = judged(float(row["low"]), float(row["high"]), limit)
     why = (f"{changed(row)} against {row['against']} at {row['distant_density']:.1%} of the "
            f"distant pairs; {plural(row['seeds'], 'seed')} (limit {limit:+.0%})")  # fmt: skip
-    return Outcome(verdict, why, **interval(row), **facts(row, results), same_setting=True)
+    return Outcome.of(verdict, why, row, results, same_setting=True)
 
 
 @rule("figure1.pareto.finding", refuted="after as many steps, two of four groups are slower than "
@@ -142,7 +132,7 @@ def faster_and_better(claim: Claim, results: Results) -> Outcome:
            f"two of {own['K']:.0f} groups and a window of {window}{EARLY * few}"
            f"; such a mask takes {mask['time']:.0%} of full attention's time at "
            f"{mask['length']:,.0f} tokens on a CPU (window 128), no card timed it")  # fmt: skip
-    return Outcome(verdict, why, **interval(own), **facts(own, results))
+    return Outcome.of(verdict, why, own, results)
 
 
 FEWEST = 3  # seeds from which a spread says anything
@@ -155,8 +145,8 @@ def learnt_nothing(results: Results, known: Headline) -> pd.DataFrame:
     for cell in results.cells.values():
         base = opponent(results, cell, known.cell)
         if base and cell.role in LEARNT_NOTHING and cell.model == base.model:
-            rows += [row for row in versus(results, cell, base)
-                     if row["final"] and row["texts"] == known.texts]  # fmt: skip
+            found = compared(results, cell, base, final=True, texts=known.texts)
+            rows += found.to_dict("records")
     return pd.DataFrame(rows)
 
 
@@ -187,7 +177,7 @@ def routing_against_chance(results: Results) -> Outcome:
         verdict = Verdict.NOT_REPRODUCED
         first = "The trained routers beat every one by more than the interval"
     row = nearest.iloc[0]
-    return Outcome(verdict, f"{first}. {why}", **interval(row), **facts(row, results))
+    return Outcome.of(verdict, f"{first}. {why}", row, results)
 
 
 def as_much_lora(row: pd.Series, routers: str) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis import answers
 from analysis.results import Results
 from analysis.rows import need, only
-from analysis.rules.registry import Outcome, Verdict, agreed, facts, fair, interval, judged, rule
+from analysis.rules.registry import Outcome, Verdict, agreed, fair, judged, rule
 from analysis.words import plural
 from experiments import statistics
 from experiments.settings import Tolerances
@@ -29,8 +29,7 @@ def answers_found(results: Results, limits: Tolerances, experiment: str) -> Outc
     verdict = worst(both_ways(results, each, lambda low, high: judged(-high, -low, limit))
                     for _, each in own.iterrows())  # fmt: skip
     why = f"{by_length(own)} (limit -{limit:.0f}){over_tasks(results, row)}"
-    return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
-                   same_setting=True)  # fmt: skip
+    return Outcome.of(verdict, why, row, results, "points", "questions", same_setting=True)
 
 
 @rule("ours.ruler.{control}", refuted="at one length an interval of the difference wholly above "
@@ -48,8 +47,7 @@ def beyond_control(results: Results, control: str) -> Outcome:
     why = (f"{control} against the recipe: {by_length(own)} (the recipe: "
            f"{', '.join(f'{share:.1%}' for share in own['base_distant_density'])})"
            f"{by_pairs}{one_task(results, row)}{over_tasks(results, row)}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "points", 1), **facts(row, results, "questions"),
-                   same_setting=True)  # fmt: skip
+    return Outcome.of(verdict, why, row, results, "points", "questions", same_setting=True)
 
 
 def by_task(results: Results, row: pd.Series) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from analysis.paper import Claim, printed
 from analysis.results import PAPER_GPU, Results
 from analysis.rows import need, only, row_of, with_ends
 from analysis.rules.registry import Outcome, Verdict, agree, interval, rule, told
+from analysis.words import ranged
 from experiments.settings import Tolerances
 
 GPU_COMMAND = "python -m tests.gpu.run"
@@ -38,18 +39,23 @@ def timings(results: Results, gpu: bool) -> pd.DataFrame:
     return order.sort_values(["paper", "rank"], ascending=[False, True], kind="stable")
 
 
-def timing(row: Mapping[str, Any], scale: str, command: str = GPU_COMMAND) -> dict[str, Any]:
+def timing(row: Mapping[str, Any], scale: str = "", command: str = GPU_COMMAND) -> dict[str, Any]:
     """Evidence, command, n and scale of a timing, as an Outcome takes them; ends are a range."""
-    rounds = int(row["repetitions"])
+    rounds, scale = int(row["repetitions"]), scale or f"{row['hardware']}; {row['dtype']}"
     return {"n": rounds, "evidence": row["evidence"], "command": command,
             "scale": f"{scale}; low to high: range of {rounds} rounds"}  # fmt: skip
+
+
+def times(row: Any, value: str = "speedup") -> str:
+    """How many times as fast, in words."""
+    return ranged(row, value, ".2f", "x")
 
 
 def _facts(row: pd.Series) -> dict[str, Any]:
     shape = f"H={int(row['heads'])}, Hk={int(row['key_heads'])}, D={int(row['head_dim'])}"
     command = "python -m experiments.stages.speed" if row["device"] == "cpu" else GPU_COMMAND
     scale = f"{row['hardware']}; {shape}, {row['dtype']}"
-    return interval(row, "speedup", 1) | timing(row, scale, command)
+    return interval(row, "speedup") | timing(row, scale, command)
 
 
 @rule("table6.t{context}.speedup_K{groups}", refuted="on the paper's GPU another speed-up than its "
@@ -65,10 +71,9 @@ def speedup(claim: Claim, results: Results, limits: Tolerances, groups: str) -> 
     near = [agree(round(each, 1), paper, limits.speedup) for each in shapes["speedup"]]
     heads = heads_of_table(results, limits.speedup)
     row = shapes.iloc[(shapes["heads"] != heads).argmin()]
-    spoken = " and ".join(f"{each['speedup']:.2f}x for {each['heads']:.0f} heads of "
-                          f"{each['head_dim']:.0f}"
-                          for _, each in shapes.iterrows())  # fmt: skip
-    why = f"{NAMES[row['method']]} {spoken} on {row['hardware']}, bound {row['bound']:.2f}x"
+    said = " and ".join(f"{each['speedup']:.2f}x for {each['heads']:.0f} heads of "
+                        f"{each['head_dim']:.0f}" for _, each in shapes.iterrows())  # fmt: skip
+    why = f"{NAMES[row['method']]} {said} on {row['hardware']}, bound {row['bound']:.2f}x"
     if row["paper"]:
         between = bool(shapes["speedup"].min() <= paper <= shapes["speedup"].max())
         own = row["heads"] == heads
@@ -135,10 +140,9 @@ def crossing(frame: pd.DataFrame) -> tuple[pd.Series, list[int], str, bool]:
     fastest = fastest.sort_index()
     slower = fastest.index[fastest["low"] <= 1]
     later = [int(t) for t in fastest.index if not len(slower) or t > slower.max()]
-    spoken = ", ".join(f"{int(t)}: {row['speedup']:.2f}x ({row['low']:.2f} to {row['high']:.2f})"
-                       for t, row in fastest.iterrows())  # fmt: skip
+    said = ", ".join(f"{int(t)}: {times(row)}" for t, row in fastest.iterrows())
     row = fastest.loc[later[0]] if later else first
-    return row, later, f"{NAMES[first['method']]} on {first['hardware']}: {spoken}", len(slower) > 0
+    return row, later, f"{NAMES[first['method']]} on {first['hardware']}: {said}", len(slower) > 0
 
 
 @rule("table6.notes.crossover.slowest_context_with_gain", "ours.speed.crossover",
@@ -184,7 +188,7 @@ def full_seconds(claim: Claim, results: Results) -> Outcome:
     possible = taken / heads <= paper and taken * 32 / heads >= paper
     verdict = told(False, PAPER_GPU in str(row["hardware"]) and not possible)
     return Outcome(verdict, why, ours=taken, low=float(row["low_s"]), high=float(row["high_s"]),
-                   **timing(row, f"{row['hardware']}; {row['dtype']}"))  # fmt: skip
+                   **timing(row))  # fmt: skip
 
 
 @rule("audit.3", refuted="a bound of the mask, or a measured speed-up, of 8.6x or more")
@@ -200,8 +204,7 @@ def above_the_bound(results: Results) -> Outcome:
         why += ", above the bound too, since full attention's kernel does less per second there"
     below = bound < claimed and row["speedup"] < claimed
     verdict = Verdict.ARITHMETIC if below else Verdict.NOT_REPRODUCED
-    known = timing(full, f"{full['hardware']}; {full['dtype']}")
-    return Outcome(verdict, why, ours=bound, unit="times as fast", **known)
+    return Outcome(verdict, why, ours=bound, unit="times as fast", **timing(full))
 
 
 def forward_times(results: Results) -> pd.DataFrame:
@@ -225,13 +228,11 @@ def ratios(frame: pd.DataFrame, ours: str, other: str) -> pd.DataFrame:
 def _faster(frame: pd.DataFrame, why: str) -> Outcome:
     """Faster everywhere, or slower somewhere, by more than the interval."""
     row = frame.loc[frame["ratio"].idxmin()]
-    spoken = ", ".join(f"{each['length']:.0f} tokens, {each['heads']:.0f} heads: "
-                       f"{each['ratio']:.2f}x ({each['low']:.2f} to {each['high']:.2f})"
-                       for _, each in frame.iterrows())  # fmt: skip
+    said = ", ".join(f"{each['length']:.0f} tokens, {each['heads']:.0f} heads: "
+                     f"{times(each, 'ratio')}" for _, each in frame.iterrows())  # fmt: skip
     good, bad = bool((frame["low"] > 1).all()), bool((frame["high"] < 1).any())
-    return Outcome(told(good, bad, Verdict.REPRODUCED), f"{why}: {spoken}",
-                   **interval(row, "ratio", 1), same_setting=good,
-                   **timing(row, f"{row['hardware']}; {row['dtype']}"))  # fmt: skip
+    return Outcome(told(good, bad, Verdict.REPRODUCED), f"{why}: {said}",
+                   **interval(row, "ratio"), **timing(row), same_setting=good)  # fmt: skip
 
 
 @rule("ours.gpu.attention", refuted="slower at one of these lengths by more than the interval")
@@ -256,12 +257,11 @@ def whole_on_gpu(results: Results, phase: str) -> Outcome:
     """The whole model under the recipe after the longest context timed, one sequence."""
     frame = need(results.gpu_steps({"forward": "prefill"}.get(phase, phase)))
     row = frame.iloc[-1]
-    why = "; ".join(f"{each['length']:.0f} tokens: {each['recipe']['speedup']:.2f}x "
-                    f"({each['recipe']['low']:.2f} to {each['recipe']['high']:.2f})"
+    why = "; ".join(f"{each['length']:.0f} tokens: {times(each['recipe'])}"
                     for _, each in frame.iterrows())  # fmt: skip
     if phase == "generation":
         why += "; full attention without torch's cuDNN kernel, which is slower there"
-    found = interval(row["recipe"], "speedup", 1)
+    found = interval(row["recipe"], "speedup")
     good = found["low"] > 1
     return Outcome(told(good, found["high"] < 1, Verdict.REPRODUCED), why, **found,
                    **timing(row, f"{row['hardware']}; {MODEL}"), same_setting=good)  # fmt: skip

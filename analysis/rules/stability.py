@@ -19,6 +19,7 @@ from analysis.paper import Claim
 from analysis.results import Results
 from analysis.rows import Missing, columns, need, only, row_of
 from analysis.rules.registry import Outcome, Verdict, around, facts, interval, points, rule, told
+from analysis.words import ranged
 from experiments.settings import Tolerances
 from experiments.statistics import Interval
 
@@ -76,8 +77,8 @@ def escape(claim: Claim, results: Results, limits: Tolerances, method: str) -> O
         for model, steps, other in shorter(results, row, measure):
             agrees = blocks(other, says, limit)[0] == verdict
             verdict = verdict if agrees else Verdict.INCONCLUSIVE
-            why += (f"; {model} after {steps} steps {'agrees' if agrees else 'does not'}: "
-                    f"{other.value:.2f} ({other.low:.2f} to {other.high:.2f})")  # fmt: skip
+            why += f"; {model} after {steps} steps {'agrees' if agrees else 'does not'}: "
+            why += ranged(vars(other), "value", ".2f")
     return Outcome(verdict, why, **columns(left, "ours"), unit="times a plain softmax's",
                    **known(row, results))  # fmt: skip
 
@@ -150,7 +151,7 @@ def outcome(claim: Claim, results: Results, limits: Tolerances, method: str) -> 
            f"({row['largest_low']:.0f} to {row['largest_high']:.0f}), {row['alive']:.1f} groups "
            f"alive, {row['agreement']:.1%} of the tokens keep theirs; after {row['steps']} "
            f"steps, {words}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "largest", 1),
+    return Outcome(verdict, why, **interval(row, "largest"),
                    **known(of_groups(row), results, "documents"))  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def converged(results: Results, limits: Tolerances) -> Outcome:
     cell, own = (need(results.cells.get(each)) for each in (CONVERGED, "steady"))
     row = need(ablations.largest(results, own, cell))
     few, many = own.method.get("sinkhorn_iterations", 10), cell.method["sinkhorn_iterations"]
-    shares = interval(row, "points", 1)
+    shares = interval(row, "points")
     verdict, _ = around(shares, 0.0, limits.same_share, few=False)
     why = (
         f"{row['largest']:.0f}% of the tokens in the largest of {own.method['num_groups']} "
@@ -251,4 +252,4 @@ def beside_losses(results: Results) -> Outcome:
     why = (f"{even['largest']:.0f}% of the tokens in the largest of {even['groups']} groups under "
            f"Sinkhorn, {losses['largest']:.0f}% under losses of entropy and balance, "
            f"{points(row)}, paired by document; {cells[0].model}; {OWN_WEIGHTS}")  # fmt: skip
-    return Outcome(verdict, why, **interval(row, "points", 1), **known(row, results, "documents"))
+    return Outcome(verdict, why, **interval(row, "points"), **known(row, results, "documents"))

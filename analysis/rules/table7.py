@@ -152,7 +152,7 @@ def sparse_perplexity(claim: Claim, results: Results, limits: Tolerances) -> Out
     before = printed("table7", model=claim.keys["model"])  # all of its rows have one base
     base = before[0]["ppl"] - before[0]["delta"]
     why = f"{why}, the paper's {theirs['delta'] / base:+.1%}; reduced: {', '.join(apart)}"
-    return Outcome(verdict, why, **interval(row), **facts(row, results))
+    return Outcome.of(verdict, why, row, results)
 
 
 @rule("table7.{model}.k2.pairs_retained",

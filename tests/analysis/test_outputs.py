@@ -307,6 +307,7 @@ def test_rivals_that_are_not_drawn_are_counted(filled):
 
 
 def test_every_figure_is_titled(filled, tmp_path, monkeypatch):
+    assert set(figures.FIGURES) == set(figures.DRAWN)
     seen = {}
 
     def save(figure, paths):
