@@ -104,30 +104,34 @@ def every_default(results: Results, trained: str) -> pd.DataFrame:
         and {**whole(cell), "window": None} == {**whole(default), "window": None}
         and way(cell) == trained and not scope.fewer_steps(None, results, cell.name)
     ]  # fmt: skip
-    return pd.DataFrame(_shares(results, alike))
+    rows = [{"cell": cell.name, "model": cell.model, "rate": cell.regime["learning_rate"],
+             **largest(results, cell, cell)} for cell in alike]  # fmt: skip
+    return pd.DataFrame([row for row in rows if "largest" in row])
 
 
-def again(results: Results, cell: Cell) -> list[dict[str, Any]]:
-    """The same training at other rates, where it has as many steps as the paper's: a row each, as
-    of :func:`every_default`."""
-    own = but_rate(cell)
-    alike = [other for other in results.cells.values()
-             if other.steps and but_rate(other) == own
-             and other.regime.get("learning_rate") != cell.regime.get("learning_rate")
-             and not scope.fewer_steps(None, results, other.name)]  # fmt: skip
-    return _shares(results, alike)
+def again(results: Results, cell: Cell, default: Cell) -> list[dict[str, Any]]:
+    """A setting beside its default at other rates, where both have as many steps as the paper's:
+    tokens in the largest group, a row a rate, with the columns of :func:`table`."""
+    bases = _other_rates(results, default)
+    return [
+        {"rate": rate, **row}
+        for rate, other in _other_rates(results, cell).items()
+        if rate in bases and "points" in (row := largest(results, other, bases[rate]))
+    ]
+
+
+def _other_rates(results: Results, cell: Cell) -> dict[float, Cell]:
+    """The same training, of as many steps as the paper's, by other learning rates."""
+    return {other.regime["learning_rate"]: other for other in results.cells.values()
+            if other.steps and but_rate(other) == but_rate(cell)
+            and other.regime.get("learning_rate") != cell.regime.get("learning_rate")
+            and not scope.fewer_steps(None, results, other.name)}  # fmt: skip
 
 
 def but_rate(cell: Cell) -> tuple[Any, ...]:
     """What makes a training, but for its learning rate."""
     regime = {**cell.regime, "learning_rate": None}
     return cell.model, cell.texts, cell.start, regime, whole(cell)
-
-
-def _shares(results: Results, cells: list[Cell]) -> list[dict[str, Any]]:
-    rows = [{"cell": cell.name, "model": cell.model, "rate": cell.regime["learning_rate"],
-             **largest(results, cell, cell)} for cell in cells]  # fmt: skip
-    return [row for row in rows if "largest" in row]
 
 
 def way(cell: Cell) -> str:

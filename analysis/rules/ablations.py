@@ -190,7 +190,8 @@ def perfect(row: pd.Series) -> float:
     "table9.{parameter}.{value}.dominance_full_ft",
     refuted="after as many steps, where the paper's change is large, an interval on the other side "
     "of zero or wholly within the limit same_share, unless its fall is out of reach; where it is "
-    "small, one wholly beyond it and not within it of the paper's; in runs that agree",
+    "small, one wholly beyond it and not within it of the paper's; at each rate, and of another "
+    "than one small model",
 )  # fmt: skip
 def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcome:
     """Tokens in the largest group, with one setting changed."""
@@ -198,43 +199,52 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
     if row["value"] == row["default"]:
         with suppress(Missing):
             return of_default(claim, results, limits, str(row["trained"]))
-    limit, own = limits.same_share, interval(row, "largest")
+    own = interval(row, "largest")
     said = f"{row['largest']:.0f}% of the tokens in the largest group (the paper {paper:g}%)"
-    few = scope.fewer_steps(claim, results, row["cell"])
     if row["value"] == row["default"]:
         return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own, **facts(of_groups(row), results))
-    even = perfect(row)
-    ours = {"ours": float(row["points"]) - even,
-            **{end: float(row[f"points_{end}"]) - even for end in ("low", "high")}}  # fmt: skip
+    few, even = scope.fewer_steps(claim, results, row["cell"]), perfect(row)
     theirs = paper - base - even
-    verdict, why = beside(ours, theirs, limit, limits.much_less, few)
-    near = theirs - limit <= ours["low"] and ours["high"] <= theirs + limit
-    if not few and near and (abs(theirs) <= limit or ours["ours"] / theirs >= limits.much_less):
-        verdict, why = Verdict.DIRECTION, f"within {limit:g} points of it"
-    if verdict != Verdict.INCONCLUSIVE and (doubt := doubts(results, row, theirs, verdict, limits)):
-        verdict, why = Verdict.INCONCLUSIVE, f"{why}, but {doubt}"
+    verdict, why = shares_beside(results, row, theirs, limits, few)
+    if verdict != Verdict.INCONCLUSIVE:
+        verdict, why = at_each_rate(results, row, theirs, verdict, why, limits)
+    if verdict == Verdict.NOT_REPRODUCED and results.cells[row["cell"]].role == "small":
+        verdict, why = Verdict.INCONCLUSIVE, f"{why}; all of one small model"
     why = (f"{shorter(results, row)}{said}: {points(row, digits=0)} against the default; the paper "
            f"{paper - base:+.0f}{f' (even groups {even:+.0f})' * bool(even)}: {why}")  # fmt: skip
     return Outcome(verdict, why, **own, **facts(of_groups(row), results))
 
 
-def doubts(results: Results, row: pd.Series, theirs: float, verdict: Verdict,
-           limits: Tolerances) -> str:  # fmt: skip
-    """Why the largest group of one run settles nothing, empty where it does: at another rate it, or
-    the default, has another, or one of them was run at none; or, where it would refute, the
-    paper's fall is out of reach."""
-    share = float(row["largest"])
-    sides = (("cell", share, ""), ("base", share - float(row["points"]), "the default has "))
-    again = [(own, whose, ablations.again(results, results.cells[row[name]]))
-             for name, own, whose in sides]  # fmt: skip
-    for own, whose, others in again:
-        for other in others:
-            if abs(other["largest"] - own) > limits.same_share:
-                return f"{whose}{other['largest']:.0f}% at a rate of {other['rate']:g}"
-    default = ablations.whole(results.cells[row["base"]])["num_groups"]
-    room = share - float(row["points"]) - 100 / default
-    out_of_reach = theirs < 0 and room < max(limits.same_share, -limits.much_less * theirs)
+def shares_beside(results: Results, row: pd.Series, theirs: float, limits: Tolerances,
+                  few: bool) -> tuple[Verdict, str]:  # fmt: skip
+    """Points of the largest group, above what perfect balance changes, beside the paper's."""
+    limit, even = limits.same_share, perfect(row)
+    ours = {"ours": float(row["points"]) - even,
+            **{end: float(row[f"points_{end}"]) - even for end in ("low", "high")}}  # fmt: skip
+    verdict, said = beside(ours, theirs, limit, limits.much_less, few)
+    near = theirs - limit <= ours["low"] and ours["high"] <= theirs + limit
+    if not few and near and (abs(theirs) <= limit or ours["ours"] / theirs >= limits.much_less):
+        return Verdict.DIRECTION, f"within {limit:g} points of it"
+    groups = ablations.whole(results.cells[row["base"]])["num_groups"]
+    room = float(row["largest"]) - float(row["points"]) - 100 / groups
+    out_of_reach = theirs < 0 and room < max(limit, -limits.much_less * theirs)
     if verdict == Verdict.NOT_REPRODUCED and out_of_reach:
-        return f"the default is only {room:.1f} points above groups of one size"
-    at_one = not all(others for *_, others in again)
-    return "at one learning rate, and the paper names none" * at_one
+        told = f"{said}, but the default is only {room:.1f} points above groups of one size"
+        return Verdict.INCONCLUSIVE, told
+    return verdict, said
+
+
+def at_each_rate(results: Results, row: pd.Series, theirs: float, verdict: Verdict, said: str,
+                 limits: Tolerances) -> tuple[Verdict, str]:  # fmt: skip
+    """A verdict where the same setting and default, trained at every other rate, come to it too;
+    else none, and why."""
+    others = ablations.again(results, *(results.cells[row[name]] for name in ("cell", "base")))
+    if not others:
+        return Verdict.INCONCLUSIVE, f"{said}, but at one learning rate, and the paper names none"
+    for other in others:
+        again = pd.Series({**row, **other})
+        found, why = shares_beside(results, again, theirs, limits, few=False)
+        said += f"; at a rate of {other['rate']:g} {points(again, digits=0)}: {why}"
+        if found != verdict:
+            verdict = Verdict.INCONCLUSIVE
+    return verdict, said
