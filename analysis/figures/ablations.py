@@ -35,6 +35,8 @@ LOOKS = {"ablate": (0, style.BLUE, "o", "24 steps", -0.08),
 BLIND = "steady"  # on a model that hardly reads far: it tells of groups alone
 THEIRS = {"ablate": ("centroid_ppl", "dominance_centroid"),
           "tuned": ("finetuned_ppl", "dominance_full_ft")}  # fmt: skip
+VALUES = {"eq2": "Eq. 2", "paper": "the\npaper's", "layer": "one a\nlayer",
+          "query_head": "one a\nquery head"}  # fmt: skip
 CONDITIONS = {"": ("training gate", style.BLUE, "o", -0.08),
               "hard_": ("hard mask", style.RED, "s", 0.08)}  # fmt: skip
 
@@ -123,7 +125,8 @@ def further(results: Results) -> Figure:
     frame = own[~own["setting"].isin(ablations.SETTINGS)]
     figure, columns = grid(frame, 5.6, ("change of perplexity (%)", "distant pairs kept (%)"), 104)
     for setting, own, (above, below) in columns:
-        own = own.sort_values("value", key=lambda values: values.map(rank))
+        own = own.iloc[own["value"].map(rank).argsort()]
+        own = own.sort_values("cell", key=lambda cells: cells != own["base"].iloc[0], kind="stable")
         beside(above, below, own)
         finish([above, below], [named(setting, each) for each in own["value"]], setting)
     return style.finished(figure, 2, read(frame))
@@ -153,4 +156,4 @@ def named(setting: str, value: float | str) -> str:
     """A value as it stands below the axis."""
     if setting == "dense_every" and value == 0:
         return "none"
-    return value.replace("_", "\n") if isinstance(value, str) else f"{value:g}"
+    return VALUES.get(value, value) if isinstance(value, str) else f"{value:g}"

@@ -74,7 +74,7 @@ def distances(results: Results) -> Figure:
             look = LORA.get(str(block), str(own["role"].iloc[0]))
             line(axis, own.sort_values("rate"), named(results, own), look)
         levels(axis, results, only(every[every["gain"].isna()], before=before))
-        axis.axhline(0, color=style.INK, linewidth=1.2)
+        axis.axhline(0, color=style.INK, linewidth=1.2, zorder=0)
         axis.set_xlabel("change of perplexity on plays\nagainst the original model (%)")
         axis.set_title("bare questions" if not before else f"after {before:,} tokens of a play")
     axes[0].set_ylabel("KL divergence of answers (nats per token)")
@@ -85,9 +85,11 @@ def distances(results: Results) -> Figure:
 def levels(axis: Axes, results: Results, rows: pd.DataFrame) -> None:
     """Lines across, of what has no perplexity on these windows of plays."""
     tuned = rows["cell"].map(lambda name: fully(results, name)).astype(bool)
-    for _, row in rows[~tuned].iterrows():
+    shown = rows[~tuned].to_dict("records")
+    for number, row in enumerate(shown):
         role = "paper_steps" if row["role"] == "paper" else row["role"]
-        axis.axhline(row["divergence"], color=style.look(role)["color"], linestyle=":",
+        dashes = (2 * number, (2, 2 * len(shown) - 2))  # one in the gaps of another
+        axis.axhline(row["divergence"], color=style.look(role)["color"], linestyle=dashes,
                      label=f"{UNREAD.get(role, role)} (not read on these plays)")  # fmt: skip
 
 
