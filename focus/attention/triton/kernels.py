@@ -1,5 +1,5 @@
-"""The kernels of a whole sequence: ``masked``, all earlier keys under the mask, or only sinks and the
-window's, and then ``distant``, those that groups keep; then ``further``. Each goes on with the
+"""The kernels of a whole sequence: ``masked``, all earlier keys under the mask, or sinks and the
+window alone, and then ``distant``, those that groups keep; then ``further``. Each goes on with the
 softmax of the one before: what it left in ``out`` and ``lse`` is the next one's start, so nothing
 is merged.
 
