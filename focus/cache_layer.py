@@ -76,7 +76,7 @@ class FocusCacheLayer(CacheLayerMixin):
                **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The new keys and values alone; refuses all but an attached model in hard mode."""
         call = running.get()
-        if call is None or call.settings.mode != "hard":
+        if call is None or call.mode.name != "hard":
             raise ValueError(
                 "past_key_values: this cache was filled in Focus's hard mode and only an attached "
                 "model in that mode can continue from it; start with a new cache"

@@ -37,7 +37,7 @@ def focus_mask(**asked: Any) -> Tensor | None:
     # Outside a pass (`generate` with a static cache) nobody knows the mode: numbers to be added to
     # the logits are a mask to every implementation.
     own_name = "eager" if call is None else call.implementation
-    if call is None or call.settings.mode == "full" or (sliding and call.interleaved):
+    if call is None or call.mode.name == "full" or (sliding and call.interleaved):
         own: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[own_name](**asked)
         return own
     if mask_function is causal_mask_function or sliding:

@@ -32,10 +32,10 @@ class Watch:
         model.get_decoder().register_forward_pre_hook(self, with_kwargs=True)
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
-        settings = kwargs[KEYWORD].settings
-        self.seen.append((settings.mode, settings.config.temperature, module.training))
+        call = kwargs[KEYWORD]
+        self.seen.append((call.mode.name, call.config.temperature, module.training))
         if module.training:
-            self.training.append(settings.config)
+            self.training.append(call.config)
 
 
 def trainer_of(model: PreTrainedModel, folder: Path, *callbacks: TrainerCallback,
