@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from focus.attention.decode import Kept, decode_attention
+from focus.attention.decode import Counting, decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.call import running
@@ -108,7 +108,7 @@ class FocusCacheLayer(CacheLayerMixin):
         return same and self.past is not None and self.past.dtype == key.dtype
 
     def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
-               key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
+               key_groups: Tensor, **options: Any) -> tuple[Tensor, Counting]:  # fmt: skip
         """Appends tokens and attends from them: see :func:`decode_attention`."""
         past = self._continued(rule)
         return decode_attention(query, key, value, query_groups, key_groups, past, **options)

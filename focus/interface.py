@@ -225,11 +225,11 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     if past.hidden:
         past.route(router(torch.cat(past.hidden, 1), mask=config, weights=weights).of_keys)
     found = _route(layer, router, None, weights)
-    out, kept = cache.attend(
+    out, count = cache.attend(
         rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
         softcap=x.terms.softcap, extra_keys=_further_keys(x, layer, real),
     )  # fmt: skip
-    layer.call.record.layers[layer.index] = LayerRecord(found, kept.counts)
+    layer.call.record.layers[layer.index] = LayerRecord(found, count)
     return out
 
 

@@ -10,7 +10,8 @@ tokens, D head dimension, K groups, E further keys of a query.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,32 +24,19 @@ from focus.attention.rule import Rule
 from focus.attention.triton import step as triton
 from focus.density import PairCounts, pairs_by_place
 
+Counting = Callable[[], PairCounts]
 
-@dataclass
-class Kept:
-    """Pairs that a call kept, counted only when somebody asks.
 
-    start: position of its first query; total: kept pairs of all routings, to be summed; real:
-    (B, T) bool up to its last query, or None.
-    """
-
-    rule: Rule
-    batch: int
-    routings: int
-    start: int
-    stop: int
-    real: Tensor | None
-    total: int | Tensor
-
-    def counts(self) -> PairCounts:
-        """Summed over batch and routings."""
-        real, rule = self.real, self.rule
-        if real is None:
-            real = torch.ones(self.batch, self.stop, dtype=torch.bool, device="cpu")
-        found = pairs_by_place(real, rule.window, rule.sinks, rule.limit, self.start)
-        causal, near, distant = (each * self.routings for each in found)
-        total = self.total if isinstance(self.total, int) else int(self.total.sum())
-        return PairCounts(causal, near, distant, total - near)
+def _counts(rule: Rule, batch: int, routings: int, start: int, stop: int, real: Tensor | None,
+            total: int | Tensor) -> PairCounts:  # fmt: skip
+    """Pairs of the queries from ``start`` up to ``stop``, summed over batch and routings, of which
+    ``total`` (to be summed) were kept; real: (B, stop) bool, or None."""
+    if real is None:
+        real = torch.ones(batch, stop, dtype=torch.bool, device="cpu")
+    found = pairs_by_place(real, rule.window, rule.sinks, rule.limit, start)
+    causal, near, distant = (each * routings for each in found)
+    kept = total if isinstance(total, int) else int(total.sum())
+    return PairCounts(causal, near, distant, kept - near)
 
 
 def decode_attention(
@@ -63,7 +51,7 @@ def decode_attention(
     real: Tensor | None = None,
     softcap: float | None = None,
     extra_keys: Tensor | None = None,
-) -> tuple[Tensor, Kept]:
+) -> tuple[Tensor, Counting]:
     """Appends new tokens to a past and attends from them; where it fails, the past is as before.
 
     Args:
@@ -80,7 +68,7 @@ def decode_attention(
             first token of the past, each once, none in the query's window; -1: none.
 
     Returns:
-        (B, H, M, D), with zeros for padding; and what was kept.
+        (B, H, M, D), with zeros for padding; and what counts the pairs, should somebody ask.
 
     Raises:
         ValueError: a gradient is asked for, groups do not fit the heads, the past has another
@@ -100,9 +88,8 @@ def decode_attention(
     except BaseException:
         past.undo(start)
         raise
-    routings = query_groups.shape[1]
-    kept = Kept(past.rule, query.shape[0], routings, start, past.seen, past.real, total)
-    return out, kept
+    batch, routings = query_groups.shape[:2]
+    return out, partial(_counts, past.rule, batch, routings, start, past.seen, past.real, total)
 
 
 def _anywhere(query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor, key_groups: Tensor,
