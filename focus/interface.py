@@ -209,9 +209,9 @@ def _every(router: Router, pairs: int) -> PairCounts:
 def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask of new tokens over a cache: (B, H, M, D)."""
     cache, config = layer.cache, layer.call.config
-    past = None if cache is None else cache.past
-    if cache is None or past is None:
+    if cache is None:
         raise RuntimeError("there is no cache to continue from")
+    past = cache.past
     one_more = x.terms.whole and x.query.shape[2] == 1
     if one_more and past.hidden and cache.goes_on(config, x.key) and not learns(*x[:3]):
         return _one_more(x, layer, router, past)
