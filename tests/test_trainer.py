@@ -261,7 +261,7 @@ def test_a_training_that_failed_leaves_nothing_to_the_next(
     watch = Watch(model.train())
     for name in ("full", "hard"):
         with focus.mode(model, name):
-            assert attached(model).settings_of(model).config == config
+            assert attached(model).runs(model)[1] == config
             model(token_ids(1, 24))
     assert [seen[0] for seen in watch.seen] == ["full", "hard"]
     assert watch.training == [config, config]
