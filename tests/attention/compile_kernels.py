@@ -13,8 +13,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from focus import sinkhorn_kernels
+from focus.attention import route
 from focus.attention.train import cuda
-from focus.attention.triton import decoding, gated, kernels, memberships, route
+from focus.attention.triton import decoding, gated, kernels, memberships
 from focus.attention.triton.call import FEW, MOST_GROUPS, NARROW, PACKED, SINKS, power
 
 WIDE = {"query", "key", "value", "out", "rows", "grad"}
