@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from focus.attention.decode import Counting, decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.call import running
@@ -26,7 +25,7 @@ OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {CU
 
 
 class FocusCacheLayer(CacheLayerMixin):
-    """One layer's cache. ``update`` hands the new keys through; :meth:`attend` files them.
+    """One layer's cache. ``update`` hands the new keys through; who attends files them.
 
     Args:
         replaced: the cache's own layer, put back when another mode uses the empty cache.
@@ -90,7 +89,7 @@ class FocusCacheLayer(CacheLayerMixin):
         Args:
             config: that of the call, where ``hidden`` takes the place of groups.
         """
-        self._continued(rule).begin(key, value, key_groups, real, hidden)
+        self.continued(rule).begin(key, value, key_groups, real, hidden)
         self._config = config
 
     def goes_on(self, config: FocusConfig, key: Tensor) -> bool:
@@ -99,34 +98,26 @@ class FocusCacheLayer(CacheLayerMixin):
         same = self._config is config or self._config == config
         return same and self.past.dtype == key.dtype
 
-    def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
-               key_groups: Tensor, **options: Any) -> tuple[Tensor, Counting]:  # fmt: skip
-        """Appends tokens and attends from them: see :func:`decode_attention`."""
-        past = self._continued(rule)
-        return decode_attention(query, key, value, query_groups, key_groups, past, **options)
-
-    def _continued(self, rule: Rule) -> Past:
-        self.check(rule)
-        if not self.seen:
-            self.past.clear()
+    def continued(self, rule: Rule) -> Past:
+        """The past, for further tokens; refuses to go on where the keys so far were filed otherwise
+        than ``rule`` says."""
+        past = self.past
+        if not past.seen:
+            past.clear()
             self._router_weights = None
+        elif past.rule != rule and not past.rule.files_as(rule):
+            both = zip(rule._fields, past.rule.of_keys, rule.of_keys, strict=True)
+            told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both
+                    if a != b and name not in ("router", "learnt")]  # fmt: skip
+            told = told or ["another router (of another adapter or model), or it has learnt since"]
+            raise ValueError(
+                f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go "
+                "on with the same, or start with a new cache"
+            )
         elif rule.learnt is None:
-            rule = rule._replace(learnt=self.past.rule.learnt)
-        self.past.rule = rule
-        return self.past
-
-    def check(self, rule: Rule) -> None:
-        """Refuses to go on where the keys so far were filed otherwise than ``rule`` says."""
-        if not self.seen or self.past.rule == rule or self.past.rule.files_as(rule):
-            return
-        both = zip(rule._fields, self.past.rule.of_keys, rule.of_keys, strict=True)
-        told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both
-                if a != b and name not in ("router", "learnt")]  # fmt: skip
-        told = told or ["another router (of another adapter or model), or it has learnt since"]
-        raise ValueError(
-            f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go on "
-            "with the same, or start with a new cache"
-        )
+            rule = rule._replace(learnt=past.rule.learnt)
+        past.rule = rule
+        return past
 
     def check_batch(self, batch: int) -> None:
         """Refuses a call of another number of sequences."""

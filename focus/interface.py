@@ -153,11 +153,10 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
             "own; use 'auto' or 'dense'"
         )
     if of_model and not terms.dropout and not learns(*x[:3]) and backend != "dense":
-        attend = partial(decode_attention, past=Past(_rule(x, config, router)))
-        if layer.cache is not None:
-            attend = partial(layer.cache.attend, _rule(x, config, router))
-        return attend(
-            x.query, x.key, x.value, found.query, found.of_keys, real=terms.real, scale=x.scale,
+        rule = _rule(x, config, router)
+        past = Past(rule) if layer.cache is None else layer.cache.continued(rule)
+        return decode_attention(
+            *x[:3], found.query, found.of_keys, past, real=terms.real, scale=x.scale,
             softcap=terms.softcap, extra_keys=further,
         )[0]  # fmt: skip
     if layer.cache is not None:
@@ -216,8 +215,7 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     if one_more and past.hidden and cache.goes_on(config, x.key) and not learns(*x[:3]):
         return _one_more(x, layer, router, past)
     _refuse_to_continue(x, layer)
-    rule = _rule(x, config, router)
-    cache.check(rule)
+    cache.continued(_rule(x, config, router))
     real = x.terms.new_real
     if x.terms.real is None:
         past.real = None  # padding has gone, with its row or its tokens
@@ -225,9 +223,10 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     if past.hidden:
         past.route(router(torch.cat(past.hidden, 1), mask=config, weights=weights).of_keys)
     found = _route(layer, router, None, weights)
-    out, count = cache.attend(
-        rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
-        softcap=x.terms.softcap, extra_keys=_further_keys(x, layer, real),
+    further = _further_keys(x, layer, real)
+    out, count = decode_attention(
+        *x[:3], found.query, found.of_keys, past, real=real, scale=x.scale,
+        softcap=x.terms.softcap, extra_keys=further,
     )  # fmt: skip
     layer.call.record.layers[layer.index] = LayerRecord(found, count)
     return out
