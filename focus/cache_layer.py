@@ -38,7 +38,7 @@ class FocusCacheLayer(CacheLayerMixin):
         # The parent's would set keys and values, which are computed here.
         self.replaced = replaced
         self.past = Past()
-        self.past.record = bool(getattr(replaced, "record_past", False))
+        self.record_past = bool(getattr(replaced, "record_past", False))  # generate sets it, too
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._router_weights: RouterWeights | None = None
         self._config: FocusConfig | None = None
@@ -116,7 +116,7 @@ class FocusCacheLayer(CacheLayerMixin):
             )
         elif rule.learnt is None:
             rule = rule._replace(learnt=past.rule.learnt)
-        past.rule = rule
+        past.rule, past.record = rule, self.record_past
         return past
 
     def check_batch(self, batch: int) -> None:
@@ -178,7 +178,7 @@ class FocusCacheLayer(CacheLayerMixin):
 
     def activate_past_recording(self) -> None:
         """Keeps tokens outside the model's own sliding window, so that :meth:`crop` finds them."""
-        self.past.record = True
+        self.record_past = True
 
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last tokens.
