@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from focus.attention.decode import Kept, decode_attention
 from focus.attention.past import Past
 from focus.attention.rule import Rule
 from focus.call import running
@@ -26,7 +25,7 @@ OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {CU
 
 
 class FocusCacheLayer(CacheLayerMixin):
-    """One layer's cache. ``update`` hands the new keys through; :meth:`attend` files them.
+    """One layer's cache. ``update`` hands the new keys through; who attends files them.
 
     Args:
         replaced: the cache's own layer, put back when another mode uses the empty cache.
@@ -38,8 +37,8 @@ class FocusCacheLayer(CacheLayerMixin):
     def __init__(self, replaced: CacheLayerMixin) -> None:
         # The parent's would set keys and values, which are computed here.
         self.replaced = replaced
-        self.past: Past | None = None
-        self.record_past = bool(getattr(replaced, "record_past", False))
+        self.past = Past()
+        self.record_past = bool(getattr(replaced, "record_past", False))  # generate sets it, too
         self.ngrams: NgramIndex | None = None  # of the whole cache, in the layer that asks first
         self._router_weights: RouterWeights | None = None
         self._config: FocusConfig | None = None
@@ -47,12 +46,7 @@ class FocusCacheLayer(CacheLayerMixin):
     @property
     def seen(self) -> int:
         """Tokens so far."""
-        return 0 if self.past is None else self.past.seen
-
-    @property
-    def batch(self) -> int:
-        """Sequences."""
-        return 0 if self.past is None else self.past.batch
+        return self.past.seen
 
     @property
     def is_initialized(self) -> bool:  # type: ignore[override]
@@ -62,21 +56,18 @@ class FocusCacheLayer(CacheLayerMixin):
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
         """All keys in order, (B, Hk, T, D); zeros for padding."""
-        return self._ordered()[0]
+        return self.past.ordered()[0] if self.seen else None
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
         """All values in order, likewise."""
-        return self._ordered()[1]
-
-    def _ordered(self) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        return self.past.ordered() if self.past is not None and self.past.seen else (None, None)
+        return self.past.ordered()[1] if self.seen else None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any,
                **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The new keys and values alone; refuses all but an attached model in hard mode."""
         call = running.get()
-        if call is None or call.settings.mode != "hard":
+        if call is None or call.mode.name != "hard":
             raise ValueError(
                 "past_key_values: this cache was filled in Focus's hard mode and only an attached "
                 "model in that mode can continue from it; start with a new cache"
@@ -98,49 +89,41 @@ class FocusCacheLayer(CacheLayerMixin):
         Args:
             config: that of the call, where ``hidden`` takes the place of groups.
         """
-        self._continued(rule).begin(key, value, key_groups, real, hidden)
+        self.continued(rule).begin(key, value, key_groups, real, hidden)
         self._config = config
 
     def goes_on(self, config: FocusConfig, key: Tensor) -> bool:
         """Whether tokens without groups may follow others: what filed keys would have to agree on
         is asked once they are filed."""
         same = self._config is config or self._config == config
-        return same and self.past is not None and self.past.dtype == key.dtype
+        return same and self.past.dtype == key.dtype
 
-    def attend(self, rule: Rule, query: Tensor, key: Tensor, value: Tensor, query_groups: Tensor,
-               key_groups: Tensor, **options: Any) -> tuple[Tensor, Kept]:  # fmt: skip
-        """Appends tokens and attends from them: see :func:`decode_attention`."""
-        past = self._continued(rule)
-        return decode_attention(query, key, value, query_groups, key_groups, past, **options)
-
-    def _continued(self, rule: Rule) -> Past:
-        self.check(rule)
-        if self.past is None or self.past.seen == 0:
-            self.past, self._router_weights = Past(rule), None
-        if rule.learnt is None:
-            rule = rule._replace(learnt=self.past.rule.learnt)
-        self.past.rule, self.past.record = rule, self.record_past
-        return self.past
-
-    def check(self, rule: Rule) -> None:
-        """Refuses to go on where the keys so far were filed otherwise than ``rule`` says."""
+    def continued(self, rule: Rule) -> Past:
+        """The past, for further tokens; refuses to go on where the keys so far were filed otherwise
+        than ``rule`` says."""
         past = self.past
-        if past is None or not past.seen or past.rule == rule or past.rule.files_as(rule):
-            return
-        both = zip(rule._fields, past.rule.of_keys, rule.of_keys, strict=True)
-        told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both
-                if a != b and name not in ("router", "learnt")]  # fmt: skip
-        told = told or ["another router (of another adapter or model), or it has learnt since"]
-        raise ValueError(
-            f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go on "
-            "with the same, or start with a new cache"
-        )
+        if not past.seen:
+            past.clear()
+            self._router_weights = None
+        elif past.rule != rule and not past.rule.files_as(rule):
+            both = zip(rule._fields, past.rule.of_keys, rule.of_keys, strict=True)
+            told = [f"{name} = {a!r} where it is {b!r} now" for name, a, b in both
+                    if a != b and name not in ("router", "learnt")]  # fmt: skip
+            told = told or ["another router (of another adapter or model), or it has learnt since"]
+            raise ValueError(
+                f"past_key_values: the keys in this cache were routed with {', '.join(told)}; go "
+                "on with the same, or start with a new cache"
+            )
+        elif rule.learnt is None:
+            rule = rule._replace(learnt=past.rule.learnt)
+        past.rule, past.record = rule, self.record_past
+        return past
 
     def check_batch(self, batch: int) -> None:
         """Refuses a call of another number of sequences."""
-        if self.batch != batch:
+        if self.past.batch != batch:
             raise ValueError(
-                f"past_key_values: holds {self.batch} sequences, and the call has {batch}; "
+                f"past_key_values: holds {self.past.batch} sequences, and the call has {batch}; "
                 "repeat them with past_key_values.batch_repeat_interleave, keep some with "
                 "batch_select_indices, or start with a new cache"
             )
@@ -148,7 +131,7 @@ class FocusCacheLayer(CacheLayerMixin):
     def new_real(self, real_BT: Tensor | None) -> Tensor | None:
         """Which new tokens are real, (B, M) bool or None, from the mask over all, which must say of
         the past what it said before. To be asked of one layer a forward pass: the host waits."""
-        before = None if self.past is None else self.past.real
+        before = self.past.real
         if self.seen == 0 or (real_BT is None and before is None):
             return real_BT
         now = None if real_BT is None else real_BT[:, : self.seen]
@@ -196,8 +179,6 @@ class FocusCacheLayer(CacheLayerMixin):
     def activate_past_recording(self) -> None:
         """Keeps tokens outside the model's own sliding window, so that :meth:`crop` finds them."""
         self.record_past = True
-        if self.past is not None:
-            self.past.record = True
 
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last tokens.
@@ -211,14 +192,14 @@ class FocusCacheLayer(CacheLayerMixin):
                 f"tokens_to_remove: must be negative or 0, got {tokens_to_remove}; give minus the "
                 "number of tokens to remove"
             )
-        if self.past is not None and tokens_to_remove:
+        if tokens_to_remove:
             self.past.crop(-tokens_to_remove)
         if self.ngrams is not None:
             self.ngrams.crop(self.seen)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Puts the sequences in another order (beam search)."""
-        if self.past is None or self.past.seen == 0:
+        if not self.seen:
             return
         self.past.select(beam_idx)
         if self.ngrams is not None:
@@ -232,12 +213,13 @@ class FocusCacheLayer(CacheLayerMixin):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats every sequence."""
         if self.seen:
-            rows = torch.arange(self.batch, device="cpu").repeat_interleave(repeats)
+            rows = torch.arange(self.past.batch, device="cpu").repeat_interleave(repeats)
             self.reorder_cache(rows)
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.past = self.ngrams = self._router_weights = None
+        self.past.clear()
+        self.ngrams = self._router_weights = None
 
     def offload(self) -> None:
         """Refused: see :func:`focus.cache.adopt`."""

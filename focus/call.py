@@ -1,4 +1,4 @@
-"""What travels with one forward pass: its settings and token ids, down to every attention layer.
+"""What travels with one forward pass: its mode and token ids, down to every attention layer.
 
 A hook (:mod:`focus.hooks`) makes one :class:`Call`, a snapshot that the decoder's own keyword
 arguments carry to its attention modules. Nothing about a pass is kept on the model, so that
@@ -33,17 +33,13 @@ Tap = Callable[[int, Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a model runs: what :class:`focus.mode` sets.
+class Mode:
+    """How a model runs; changes: fields of the config. See :class:`focus.mode`."""
 
-    mode: ``soft``, ``hard`` or ``full``; backend: of :func:`focus.focus_attention`; tap: shown the
-    index, hidden states, queries and keys of every routed layer's call.
-    """
-
-    mode: str
-    config: FocusConfig
-    backend: str
-    tap: Tap | None
+    name: str = "hard"
+    backend: str = "auto"
+    tap: Tap | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -109,9 +105,11 @@ class Terms(NamedTuple):
 
 @dataclass(eq=False)
 class Call:
-    """One forward pass of the model: its settings, token ids (B, M) or None, and its record."""
+    """One forward pass of the model: its mode, the config with the mode's changes, token ids (B, M)
+    or None, and its record."""
 
-    settings: Settings
+    mode: Mode
+    config: FocusConfig
     ids: Tensor | None
     implementation: str  # the pretrained model's own
     interleaved: bool  # some layers have a sliding window and stay as they are

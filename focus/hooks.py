@@ -75,18 +75,19 @@ class ModelHook:
         self.state.check(module)
         self._check_thread(module)
         call = self._begun(module, args, kwargs)
-        mode, named = call.settings.mode, {**dict(zip(self.names, args, strict=False)), **kwargs}
+        mode, config = call.mode.name, call.config
+        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
         given = named.get("inputs_embeds") if call.ids is None else call.ids
         if mode != "full":
             self._refuse(module, given, named)
         if module.training and torch.is_grad_enabled() and mode != "soft":
             self.state.warn_without_gate(module, mode)
         if mode == "hard" and isinstance(given, Tensor):
-            self.state.warn_of_untrained(given.shape[1], call.settings.config.window)
+            self.state.warn_of_untrained(given.shape[1], config.window)
         if mode == "soft" and torch.is_grad_enabled():
-            self.state.check_trainable(call.settings.config)
+            self.state.check_trainable(config)
             if module.training and isinstance(given, Tensor):
-                self.state.warn_of_short(given.shape[1], call.settings.config.window)
+                self.state.warn_of_short(given.shape[1], config.window)
         if isinstance(kwargs.get("logits_to_keep"), int):
             # Gemma-4 drops queries ahead of the layers that share keys: masks then stand askew.
             kwargs = {**kwargs, "logits_to_keep": 0}
@@ -125,8 +126,8 @@ class ModelHook:
         if outer is not None and outer.hook is self and outer.module not in (self.decoder, module):
             return outer
         ids = args[0] if args else kwargs.get("input_ids")
-        settings = state.settings_of(module)
-        call = Call(settings, ids, state.implementation, state.interleaved, self, module, outer)
+        call = Call(*state.runs(module), ids, state.implementation, state.interleaved, self, module,
+                    outer)  # fmt: skip
         running.set(call)
         return call
 
@@ -164,7 +165,7 @@ class LossHook:
             return
         if torch.compiler.is_compiling():  # it would have to know the backward pass ahead
             return
-        mode = self.state.settings_of(module).mode
+        mode = self.state.runs(module)[0].name
         if told := NO_GRADIENT.get(mode):
             # In training no leaf: trainers divide it in place.
             leaf = torch.zeros_like(loss) if module.training else loss
@@ -202,9 +203,9 @@ class LayerHook:
             )
         cache, place = cache_of(kwargs), None
         if cache is not None and router is not None:
-            if call.settings.mode == "hard":
+            if call.mode.name == "hard":
                 place = adopt(cache, self.index)
             else:
-                release(cache, self.index, call.settings.mode)
+                release(cache, self.index, call.mode.name)
         own = LayerCall(call, self.index, router, hidden, place)
         return args, {**kwargs, KEYWORD: own}

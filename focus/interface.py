@@ -72,8 +72,8 @@ def attention(
             "model.set_attn_implementation('sdpa'), or attn_implementation='sdpa' where it is "
             "loaded (TRL: in model_init_kwargs)"
         )
-    settings, implementation = layer.call.settings, layer.call.implementation
-    if settings.mode == "full" or layer.router is None:
+    mode, implementation = layer.call.mode, layer.call.implementation
+    if mode.name == "full" or layer.router is None:
         masks.refuse_four_dimensions(attention_mask, implementation)
         return _own_function(module, implementation)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -81,13 +81,13 @@ def attention(
     terms = terms_of(layer.call, layer.cache, query, key, attention_mask, dropout, kwargs)
     usual = query.shape[-1] ** -0.5
     scale = usual if scaling is None else scaling
-    if settings.tap is not None:
+    if mode.tap is not None:
         scaled = query if scale == usual else query * (scale / usual)
-        settings.tap(layer.index, layer.hidden, scaled, key)
+        mode.tap(layer.index, layer.hidden, scaled, key)
     if terms.autocast or not query.dtype == key.dtype == value.dtype:
         query, key, value = as_one_dtype(query, key, value)
     x = Inputs(query, key, value, scale, terms)
-    run = soft if settings.mode == "soft" else cached if terms.seen else hard
+    run = soft if mode.name == "soft" else cached if terms.seen else hard
     return run(x, layer, layer.router).transpose(1, 2).contiguous(), None
 
 
@@ -100,7 +100,7 @@ def _own_function(module: nn.Module, implementation: str) -> Callable[..., tuple
 
 def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The training gate: (B, H, T, D)."""
-    config, record, terms = layer.call.settings.config, layer.call.record, x.terms
+    config, record, terms = layer.call.config, layer.call.record, x.terms
     if x.key.shape[2] != x.query.shape[2]:
         raise ValueError(
             f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys: soft mode "
@@ -130,8 +130,7 @@ def soft(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
 
 def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask over a whole sequence: (B, H, T, D); begins the cache, where there is one."""
-    settings = layer.call.settings
-    config, terms = settings.config, x.terms
+    config, terms, backend = layer.call.config, x.terms, layer.call.mode.backend
     if x.key.shape[2] != x.query.shape[2]:
         raise ValueError(
             f"past_key_values: {x.query.shape[2]} queries over {x.key.shape[2]} keys, and no cache "
@@ -148,17 +147,16 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         found,
         partial(count_pairs, *found, config.window, config.sinks, terms.real, further, terms.limit),
     )
-    if of_model and settings.backend not in ("auto", "dense"):
+    if of_model and backend not in ("auto", "dense"):
         raise ValueError(
-            f"backend: {settings.backend!r} knows no sliding window or soft-cap of the model's "
+            f"backend: {backend!r} knows no sliding window or soft-cap of the model's "
             "own; use 'auto' or 'dense'"
         )
-    if of_model and not terms.dropout and not learns(*x[:3]) and settings.backend != "dense":
-        attend = partial(decode_attention, past=Past(_rule(x, config, router)))
-        if layer.cache is not None:
-            attend = partial(layer.cache.attend, _rule(x, config, router))
-        return attend(
-            x.query, x.key, x.value, found.query, found.of_keys, real=terms.real, scale=x.scale,
+    if of_model and not terms.dropout and not learns(*x[:3]) and backend != "dense":
+        rule = _rule(x, config, router)
+        past = Past(rule) if layer.cache is None else layer.cache.continued(rule)
+        return decode_attention(
+            *x[:3], found.query, found.of_keys, past, real=terms.real, scale=x.scale,
             softcap=terms.softcap, extra_keys=further,
         )[0]  # fmt: skip
     if layer.cache is not None:
@@ -171,7 +169,7 @@ def hard(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
         )  # fmt: skip
     checked = check_arguments(x.query, x.key, x.value, found.query, config.window, config.sinks,
                               x.scale, terms.real, found.key, further)  # fmt: skip
-    return attention_of(_settled(checked, layer.call.record), settings.backend)
+    return attention_of(_settled(checked, layer.call.record), backend)
 
 
 def _settled(x: checks.Inputs, record: Record) -> checks.Inputs:
@@ -189,7 +187,7 @@ def _whole(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     cache, (batch, _, tokens, _) = layer.cache, x.query.shape
     if cache is not None:
         _further_keys(x, layer, None)
-        config = layer.call.settings.config
+        config = layer.call.config
         cache.begin(_rule(x, config, router), x.key, x.value, None, None, layer.hidden, config)
     _record_whole(layer, router, batch * tokens * (tokens + 1) // 2)
     return causal(*x[:3], x.scale)
@@ -209,16 +207,15 @@ def _every(router: Router, pairs: int) -> PairCounts:
 
 def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     """The hard mask of new tokens over a cache: (B, H, M, D)."""
-    cache, config = layer.cache, layer.call.settings.config
-    past = None if cache is None else cache.past
-    if cache is None or past is None:
+    cache, config = layer.cache, layer.call.config
+    if cache is None:
         raise RuntimeError("there is no cache to continue from")
+    past = cache.past
     one_more = x.terms.whole and x.query.shape[2] == 1
     if one_more and past.hidden and cache.goes_on(config, x.key) and not learns(*x[:3]):
         return _one_more(x, layer, router, past)
     _refuse_to_continue(x, layer)
-    rule = _rule(x, config, router)
-    cache.check(rule)
+    cache.continued(_rule(x, config, router))
     real = x.terms.new_real
     if x.terms.real is None:
         past.real = None  # padding has gone, with its row or its tokens
@@ -226,11 +223,12 @@ def cached(x: Inputs, layer: LayerCall, router: Router) -> Tensor:
     if past.hidden:
         past.route(router(torch.cat(past.hidden, 1), mask=config, weights=weights).of_keys)
     found = _route(layer, router, None, weights)
-    out, kept = cache.attend(
-        rule, x.query, x.key, x.value, found.query, found.of_keys, real=real, scale=x.scale,
-        softcap=x.terms.softcap, extra_keys=_further_keys(x, layer, real),
+    further = _further_keys(x, layer, real)
+    out, count = decode_attention(
+        *x[:3], found.query, found.of_keys, past, real=real, scale=x.scale,
+        softcap=x.terms.softcap, extra_keys=further,
     )  # fmt: skip
-    layer.call.record.layers[layer.index] = LayerRecord(found, kept.counts)
+    layer.call.record.layers[layer.index] = LayerRecord(found, count)
     return out
 
 
@@ -245,7 +243,7 @@ def _one_more(x: Inputs, layer: LayerCall, router: Router, past: Past) -> Tensor
 def _route(layer: LayerCall, router: Router, real: Tensor | None,
            weights: RouterWeights | None = None) -> Memberships:  # fmt: skip
     """Hard memberships of the call's tokens."""
-    config = layer.call.settings.config
+    config = layer.call.config
     found: Memberships = router(layer.hidden, real, mask=config, weights=weights)
     return found
 
@@ -253,7 +251,7 @@ def _route(layer: LayerCall, router: Router, real: Tensor | None,
 def _further_keys(x: Inputs, layer: LayerCall, real: Tensor | None) -> Tensor | None:
     """Keys (B, M, N) that the call's tokens meet word for word, the same in every layer; None where
     n-grams are not matched."""
-    config, call, cache = layer.call.settings.config, layer.call, layer.cache
+    config, call, cache = layer.call.config, layer.call, layer.cache
     if not config.ngram:
         return None
     if call.record.further is not None:
@@ -281,7 +279,7 @@ def _rule(x: Inputs, config: FocusConfig, router: Router) -> Rule:
 
 
 def _refuse_to_continue(x: Inputs, layer: LayerCall) -> None:
-    if layer.call.settings.config.balance == "sinkhorn":
+    if layer.call.config.balance == "sinkhorn":
         raise ValueError(
             "balance: 'sinkhorn' looks at the whole sequence, so past tokens would change their "
             "groups at every step; generate with balance='causal' "

@@ -37,7 +37,7 @@ def focus_mask(**asked: Any) -> Tensor | None:
     # Outside a pass (`generate` with a static cache) nobody knows the mode: numbers to be added to
     # the logits are a mask to every implementation.
     own_name = "eager" if call is None else call.implementation
-    if call is None or call.settings.mode == "full" or (sliding and call.interleaved):
+    if call is None or call.mode.name == "full" or (sliding and call.interleaved):
         own: Tensor | None = ALL_MASK_ATTENTION_FUNCTIONS[own_name](**asked)
         return own
     if mask_function is causal_mask_function or sliding:
@@ -135,7 +135,7 @@ def read_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | No
     query_real = mask[:, 0].diagonal(offset, dim1=-2, dim2=-1)
     # Keys before the first query (a cached prefix) are real if any query sees them.
     real = torch.cat([mask[:, 0, :, :offset].any(-2), query_real], -1)
-    return (None if bool(real.all()) else real), _window_of(mask, real, queries, offset)
+    return (None if bool(real.all()) else real), _window_of(mask, real, offset)
 
 
 def refuse_four_dimensions(mask: Tensor | None, implementation: str) -> None:
@@ -210,7 +210,7 @@ def refuse_keywords(kwargs: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: is part of this model's logits and not supported by Focus")
 
 
-def _window_of(mask: Tensor, real: Tensor, queries: int, offset: int) -> int | None:
+def _window_of(mask: Tensor, real: Tensor, offset: int) -> int | None:
     position = torch.arange(mask.shape[-1], device=mask.device)
     distance = position[offset:, None] - position[None, :]
     seen = mask & real[:, None, offset:, None]

@@ -71,9 +71,7 @@ def attach(model: AnyModel, config: FocusConfig, seed: int | None = None) -> Any
     probe(inner, layers)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     first = Adapter(config, new_routers(config, layers, generator))
-    state = FocusState(config, inner)
-    state.layers = {layer.index: layer for layer in layers}
-    state.adapters[DEFAULT] = first
+    state = FocusState(inner, layers, first)
     try:
         _install(state, inner)
     except BaseException:  # out of memory, say: the model is left as it was

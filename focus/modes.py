@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from focus.attention.api import BACKENDS
-from focus.call import Tap
-from focus.state import Mode, attached, modes
+from focus.call import Mode, Tap
+from focus.state import attached, modes
 
 Name = Literal["soft", "hard", "full"]
 MODES: tuple[str, ...] = get_args(Name)

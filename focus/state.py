@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from focus.architectures import AttentionLayer
-from focus.call import IMPLEMENTATION, Record, Settings, Tap
+from focus.call import IMPLEMENTATION, Mode, Record
 from focus.config import FocusConfig
 from focus.routing import Router
 
@@ -26,16 +27,6 @@ class Adapter:
 
     config: FocusConfig
     routers: dict[int, Router]
-
-
-@dataclass(frozen=True)
-class Mode:
-    """What the innermost ``with focus.mode(...)`` around a call says: see :class:`focus.mode`."""
-
-    name: str = "hard"
-    backend: str = "auto"
-    tap: Tap | None = None
-    changes: dict[str, Any] = field(default_factory=dict)
 
 
 # By model, the outermost first; of this thread (or task) alone.
@@ -57,11 +48,12 @@ class FocusState:
 
     trained: Mode | None = None
 
-    def __init__(self, config: FocusConfig, model: PreTrainedModel) -> None:
-        self.config = config
-        self.adapters: dict[str, Adapter] = {}
+    def __init__(self, model: PreTrainedModel, layers: Iterable[AttentionLayer],
+                 adapter: Adapter) -> None:  # fmt: skip
+        self.config = adapter.config
+        self.adapters = {DEFAULT: adapter}
         self.active = DEFAULT
-        self.layers: dict[int, AttentionLayer] = {}
+        self.layers = {layer.index: layer for layer in layers}
         self.handles: list[Any] = []
         self.implementation: str = model.get_decoder().config._attn_implementation
         if self.implementation == IMPLEMENTATION:  # built from an attached model's config
@@ -81,13 +73,13 @@ class FocusState:
         """Whether this thread has entered a mode of the model."""
         return bool(modes.get({}).get(id(self)))
 
-    def settings_of(self, module: nn.Module) -> Settings:
-        """How a forward pass of the decoder, or of a model around it, runs in this thread now."""
+    def runs(self, module: nn.Module) -> tuple[Mode, FocusConfig]:
+        """How a forward pass of the decoder, or of a model around it, runs in this thread now: the
+        mode, and the config with its changes."""
         now, training = self.mode, module.training and torch.is_grad_enabled()
         if self.trained is not None and training and not self.entered:
             now = self.trained
-        config = self.config.replace(**now.changes) if now.changes else self.config
-        return Settings(now.name, config, now.backend, now.tap)
+        return now, self.config.replace(**now.changes) if now.changes else self.config
 
     @property
     def mode(self) -> Mode:
@@ -134,12 +126,12 @@ class FocusState:
             )
         learning = all(router.training for router in routers)
         shares_out = any(few < most for router in routers for few, most in router.spread)
-        if learning and shares_out and self._first("stale"):
-            warnings.warn(
+        if learning and shares_out:
+            self._warn_once(
+                "stale",
                 "groups were shared out among heads for the routers as they are, and this training "
                 "changes them; after it call focus.find_heavy_hitters and focus.allocate_groups "
                 "again",
-                stacklevel=2,
             )
         if not learning and config.balance == "causal":
             warnings.warn(
@@ -148,11 +140,10 @@ class FocusState:
                 stacklevel=2,
             )
 
-    def _first(self, what: str) -> bool:
-        """Whether it has not been warned of before."""
-        first = what not in self.told
-        self.told.add(what)
-        return first
+    def _warn_once(self, about: str, text: str) -> None:
+        if about not in self.told:
+            self.told.add(about)
+            warnings.warn(text, stacklevel=3)
 
     def first_router(self) -> tuple[int, int] | None:
         """Which it is, and how often its centroids were written to."""
@@ -176,39 +167,39 @@ class FocusState:
 
     def warn_of_short(self, tokens: int, window: int) -> None:
         """Warns, once a model, of a training pass over texts without a pair that the gate sees."""
-        if 0 < tokens <= window and self._first("short"):
-            warnings.warn(
+        if 0 < tokens <= window:
+            self._warn_once(
+                "short",
                 f"this batch has {tokens} tokens and the window holds {window}: no pair is "
                 "distant, so the routers learn nothing from it; train on longer texts (ours had "
                 "2,048 tokens), or with a smaller window",
-                stacklevel=2,
             )
 
     def warn_of_thread(self) -> None:
         """Warns, once a model, of a forward pass without a mode while another thread is in one."""
         here = threading.get_ident()
-        if all(thread == here for _, thread in self.threads) or not self._first("thread"):
-            return
-        warnings.warn(
-            "another thread has entered a focus.mode of this model, which this one does not "
-            "inherit, so it runs in hard mode; start it by contextvars.copy_context().run (see "
-            "focus.mode), or enter focus.mode(model, 'hard') here if that is meant",
-            stacklevel=2,
-        )
+        if any(thread != here for _, thread in self.threads):
+            self._warn_once(
+                "thread",
+                "another thread has entered a focus.mode of this model, which this one does not "
+                "inherit, so it runs in hard mode; start it by contextvars.copy_context().run (see "
+                "focus.mode), or enter focus.mode(model, 'hard') here if that is meant",
+            )
 
     def warn_without_gate(self, decoder: nn.Module, mode: str) -> None:
         """Warns, once a model, of a forward pass in training mode that no parameter learns from."""
-        if not self._first("gate"):
+        if "gate" in self.told:  # before all parameters are looked through
             return
         own = {id(p) for router in self.routers.values() for p in router.parameters()}
-        if not any(p.requires_grad and id(p) not in own for p in decoder.parameters()):
-            warnings.warn(
-                f"the model is in training mode, and only its routers can learn, which {mode} mode "
-                "does not teach: train inside `with focus.mode(model, 'soft'):`, or give Trainer "
-                "callbacks=[FocusCallback()] (from focus.trainer); call model.eval() for anything "
-                "else",
-                stacklevel=2,
-            )
+        if any(p.requires_grad and id(p) not in own for p in decoder.parameters()):
+            self.told.add("gate")
+            return
+        self._warn_once(
+            "gate",
+            f"the model is in training mode, and only its routers can learn, which {mode} mode "
+            "does not teach: train inside `with focus.mode(model, 'soft'):`, or give Trainer "
+            "callbacks=[FocusCallback()] (from focus.trainer); call model.eval() for anything else",
+        )
 
 
 def plain(name: str) -> str:

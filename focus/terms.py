@@ -49,9 +49,8 @@ def _read(call: Call, cache: FocusCacheLayer | None, asked: tuple[Any, ...], mas
         real = real.expand(batch, -1)  # a mask of four dimensions may be one for all
     new_real = real if cache is None else cache.new_real(real)
     limit = own_window if own_window is not None and (seen or own_window < tokens) else None
-    settings = call.settings
-    near = tokens <= min(settings.config.window, limit or tokens)
-    of_torch = settings.backend == "auto" and softcap is None and not dropout
+    near = tokens <= min(call.config.window, limit or tokens)
+    of_torch = call.mode.backend == "auto" and softcap is None and not dropout
     whole = near and of_torch and real is None
     return Terms(mask, asked, seen, real, new_real, own_window, limit, softcap, dropout, whole,
                  autocast_on(device.type))  # fmt: skip

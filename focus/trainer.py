@@ -15,11 +15,12 @@ from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from focus.adapter import save_adapter
+from focus.call import Mode
 from focus.config import FocusConfig
 from focus.hub import FocusAdapter
 from focus.modes import mode
 from focus.named import take
-from focus.state import Mode, attached
+from focus.state import attached
 
 Schedule = Callable[[int, int], Mapping[str, Any]]
 

@@ -11,8 +11,9 @@ from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import focus
+from focus.attention import route
 from focus.attention.checks import Inputs
-from focus.attention.native import call, route, step
+from focus.attention.native import call, step
 from focus.attention.train import kernel
 from focus.scores import RouterWeights
 

@@ -6,12 +6,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 import torch
 
 import focus
+from focus import FocusConfig
 from tests.models import logits, tiny, token_ids
 from tests.stepping import CONFIG
 
@@ -32,20 +32,25 @@ def test_a_training_step_in_evaluation_mode_is_told() -> None:
 
 def test_mode_is_restored_also_after_an_error() -> None:
     model = focus.attach(tiny("tiny-llama"), CONFIG, seed=0)
-    now = partial(model.focus_state.settings_of, model)
+
+    def now() -> tuple[str, FocusConfig]:
+        own, config = model.focus_state.runs(model)
+        return own.name, config
+
     with pytest.raises(KeyError), focus.mode(model, "soft", balance="sinkhorn", top_k=2):
         raise KeyError
-    assert (now().mode, now().config) == ("hard", CONFIG)
+    assert now() == ("hard", CONFIG)
     with focus.mode(model, "full"), focus.mode(model, "soft", top_k=2):
         with focus.mode(model, "hard", window=4):  # the innermost holds, and takes nothing over
-            assert (now().mode, now().config.top_k) == ("hard", CONFIG.top_k)
-        assert (now().mode, now().config.top_k) == ("soft", 2)
+            assert now() == ("hard", CONFIG.replace(window=4))
+        assert now() == ("soft", CONFIG.replace(top_k=2))
     allocated = CONFIG.replace(probe="multi_probe", allocated=True)
     other = focus.attach(tiny("tiny-llama"), allocated, seed=0)
     with focus.mode(other, "hard", probe="symmetric", top_k=1):
         focus.mode(other, "hard", top_k=4).unused = False  # which symmetric keys could not have
     with focus.mode(model, "hard", backend="dense", tap=print), focus.mode(model, "hard"):
-        assert (now().backend, now().tap) == ("auto", None)
+        own = model.focus_state.mode
+        assert (own.backend, own.tap) == ("auto", None)
     assert model.config._attn_implementation == "focus"
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focus import FocusConfig, Router
-from focus.balance import balance_statistics, sinkhorn_potentials
+from focus.balance import sinkhorn_potentials
 from focus.groups import assignments_of, memberships_of, top_k_groups
 
 HIDDEN, TOKENS = 24, 96
@@ -237,17 +237,6 @@ def test_a_short_text_of_a_long_batch_is_balanced_as_evenly_as_it_can_be() -> No
     torch.testing.assert_close(shares, torch.full_like(shares, 5 / 8), rtol=0.05, atol=0)
     with pytest.raises(ValueError, match=r"^num_groups:.* over 8 tokens, padding among them; "):
         router(num_groups=9, balance="sinkhorn")(hidden(2, 8), real[:, :8])
-
-
-def test_balance_statistics() -> None:
-    even = torch.eye(4, dtype=torch.bool).repeat(8, 1)[None, None]
-    assert balance_statistics(even) == {"largest_group": 0.25, "one_plus_cv2": 1.0}
-    one = torch.zeros(1, 1, 10, 4, dtype=torch.bool)
-    one[..., 0] = True
-    assert balance_statistics(one) == {"largest_group": 1.0, "one_plus_cv2": 4.0}
-    real = torch.arange(10)[None] < 5
-    one[..., 5:, :] = False
-    assert balance_statistics(one, real)["largest_group"] == 1.0
 
 
 @pytest.mark.parametrize("routers", ["layer", "paper", "query_head"])

@@ -32,10 +32,10 @@ class Watch:
         model.get_decoder().register_forward_pre_hook(self, with_kwargs=True)
 
     def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
-        settings = kwargs[KEYWORD].settings
-        self.seen.append((settings.mode, settings.config.temperature, module.training))
+        call = kwargs[KEYWORD]
+        self.seen.append((call.mode.name, call.config.temperature, module.training))
         if module.training:
-            self.training.append(settings.config)
+            self.training.append(call.config)
 
 
 def trainer_of(model: PreTrainedModel, folder: Path, *callbacks: TrainerCallback,
@@ -261,7 +261,7 @@ def test_a_training_that_failed_leaves_nothing_to_the_next(
     watch = Watch(model.train())
     for name in ("full", "hard"):
         with focus.mode(model, name):
-            assert attached(model).settings_of(model).config == config
+            assert attached(model).runs(model)[1] == config
             model(token_ids(1, 24))
     assert [seen[0] for seen in watch.seen] == ["full", "hard"]
     assert watch.training == [config, config]

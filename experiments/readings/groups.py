@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from experiments.evenness import balance_statistics
 from experiments.readings.subject import SOFT, Rows, Subject
 from experiments.settings import Groups
-from focus.balance import balance_statistics
 
 AXES = ("texts",)
 

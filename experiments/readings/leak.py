@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import focus
+from experiments.evenness import balance_statistics
 from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Budget, Leak
-from focus.balance import balance_statistics
 
 AXES = ("texts", "balances")
 

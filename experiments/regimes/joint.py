@@ -18,13 +18,13 @@ from transformers import PreTrainedModel
 
 import focus
 from experiments import registry
+from experiments.evenness import balance_statistics
 from experiments.mitigations.seen import Seen, gathered
 from experiments.record import first_process, write_text
 from experiments.regimes import full
 from experiments.regimes.centroids import Centroids, routers
 from experiments.regimes.tensors import ROUTER, reshard, save_bfloat16
 from experiments.settings import Joint as JointSettings
-from focus.balance import balance_statistics
 from focus.routing import Router
 
 TRACE = "groups.csv"  # beside the adapter

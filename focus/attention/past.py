@@ -29,14 +29,17 @@ REFRESH = 256  # tokens after which a device is asked again for the length of it
 
 
 class Past:
-    """Everything that a layer has seen.
+    """Everything that a layer has seen; rule: which holds of it.
 
     The first tokens are kept as they came and filed when others follow, so a forward pass that
     nobody continues costs no copy.
     """
 
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
+    rule: Rule
+
+    def __init__(self, rule: Rule | None = None) -> None:
+        if rule is not None:  # else it comes with the first tokens
+            self.rule = rule
         self.record = False  # keep what the model's own window has passed, for a crop to come
         self.clear()
 

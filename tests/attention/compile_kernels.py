@@ -13,9 +13,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from focus import sinkhorn_kernels
+from focus.attention import route
 from focus.attention.train import cuda
-from focus.attention.triton import decoding, gated, kernels, memberships, route
-from focus.attention.triton.call import FEW, MOST_GROUPS, NARROW, PACKED, power
+from focus.attention.triton import decoding, gated, kernels, memberships
+from focus.attention.triton.call import FEW, MOST_GROUPS, NARROW, PACKED, SINKS, power
 
 WIDE = {"query", "key", "value", "out", "rows", "grad"}
 FLOATS = {"lse": "*fp32", "parts": "*fp32", "scale": "fp32", "softcap": "fp32",
@@ -57,15 +58,17 @@ def main() -> None:
     for dim, warps, (rows, keys) in ((64, 4, (128, 64)), (128, 8, (128, 64)), (256, 4, (64, 32))):
         block = {"D": dim, "BLOCK_M": rows, "BLOCK_N": keys, "BLOCK_D": dim}
         own = {"num_warps": warps, "num_stages": 2}
-        found[f"near {dim}"] = compiled(
-            kernels.near, capability, {**block, "PADDED": True, "BLOCK_S": 16}, **own
-        )
+        listed = {**block, "BLOCK_S": SINKS, "LISTED": True, "SINK": NARROW, "PADDED": True}
+        found[f"listed {dim}"] = compiled(kernels.masked, capability, listed, **own)
         found[f"distant {dim}"] = compiled(
             kernels.distant, capability, {**block, "REPEATED": True}, **own
         )
         for sink, padded in ((NARROW, False), (MOST_GROUPS, True)):
             found[f"masked {dim} {sink}"] = compiled(
-                kernels.masked, capability, {**block, "SINK": sink, "PADDED": padded}, **own
+                kernels.masked,
+                capability,
+                {**listed, "LISTED": False, "SINK": sink, "PADDED": padded},
+                **own,
             )
     every_gate = [(64, 18, gate) for gate in range(len(cuda.GATES))]
     for dim, groups, gate in (*every_gate, (64, MOST_GROUPS, 0), (128, 32, 0),

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from focus.attention.decode import Kept, decode_attention
+from focus.attention.decode import Counting, decode_attention
 from focus.attention.dense import attend, pairs_kept
 from focus.attention.extra import distinct
 from focus.attention.past import Past
@@ -74,13 +74,13 @@ class Case:
     def step(self, past: Past, start: int, stop: int, softcap: float | None = None,
              rows: Tensor | None = None) -> tuple[Tensor, int]:  # fmt: skip
         """Output of tokens start..stop-1, and the kept pairs that the call counted."""
-        out, kept = self.call(past, start, stop, softcap, rows)
-        _, near, _, distant_kept = kept.counts()
+        out, count = self.call(past, start, stop, softcap, rows)
+        _, near, _, distant_kept = count()
         return out, near + distant_kept
 
     def call(self, past: Past, start: int, stop: int, softcap: float | None = None,
-             rows: Tensor | None = None) -> tuple[Tensor, Kept]:  # fmt: skip
-        """Output of tokens start..stop-1, and what the call kept."""
+             rows: Tensor | None = None) -> tuple[Tensor, Counting]:  # fmt: skip
+        """Output of tokens start..stop-1, and what counts the pairs of the call."""
         own = slice(start, stop)
         tensors = [x[:, :, own] for x in (self.query, self.key, self.value)]
         groups = [x[:, :, own] for x in (self.query_groups, self.key_groups)]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import focus.attention.decode as decode_module
-from focus.attention import masked
 from focus.attention.bits import pack, unpack
 from focus.attention.dense import attend
 from focus.attention.past import Past
@@ -76,7 +75,7 @@ def test_limit_cases_are_full_attention(rule: Rule) -> None:
 
 
 def test_many_queries_are_masked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masked, "MASK_ENTRIES", 2000)
+    monkeypatch.setattr(decode_module, "MASK_ENTRIES", 2000)
     case = Case(Rule(5, 2, 40, 4, 2, 1), padded=True, extra=3, routings=4)
     assert torch.allclose(case.run([20, 40])[0], case.expected(), atol=1e-12)
 

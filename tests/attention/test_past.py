@@ -72,11 +72,11 @@ def test_counts_outlive_the_step() -> None:
     past = Past(case.rule)
     case.step(past, 0, 40)
     _, kept = case.call(past, 40, 41)
-    now = kept.counts()
+    now = kept()
     case.step(past, 41, 42)
     past.crop(6)
     case.step(past, 36, 37)
-    assert kept.counts() == now
+    assert kept() == now
 
 
 @pytest.mark.parametrize(("limit", "padded"), [(None, True), (20, False), (20, True)])

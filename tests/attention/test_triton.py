@@ -94,14 +94,14 @@ def test_a_mask_may_be_a_slice_of_another(short: bool) -> None:
 
 def test_long_texts_are_read_by_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two ways are told apart by the operations of full attention."""
-    ways: list[str] = []
-    monkeypatch.setattr(call, "_masked", lambda own: ways.append("masked"))
-    monkeypatch.setattr(call, "_listed", lambda own: ways.append("listed"))
+    ways: list[bool] = []
+    monkeypatch.setattr(call, "_masked", lambda own, listed: ways.append(listed))
+    monkeypatch.setattr(call, "_distant", lambda own: ways.append(True))
     for tokens in (64, 96):
         tensors, options = draw(Case(tokens, heads=4, dim=16))
         monkeypatch.setattr(call, "SHORT", 2 * 4 * 16 * 80**2)
         call.forward(check_contents(check_arguments(*tensors, **options)))
-    assert ways == ["masked", "listed"]
+    assert ways == [False, True, True]
 
 
 @pytest.mark.timeout(300)

@@ -74,10 +74,10 @@ def forward(x: Inputs, short: bool | None = None) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(rows[0])
     lse = out.new_empty(out.shape[:3], dtype=torch.float32)
     call = _Call(x, rows, out, lse, *_packed(x))
-    if is_short(x, short):
-        _masked(call)
-    else:
-        _listed(call)
+    listed = not is_short(x, short)
+    _masked(call, listed)
+    if listed and x.window < tokens:
+        _distant(call)
     if x.extra is not None and x.window < tokens:
         _further(call, x.extra)
     return out.transpose(1, 2), lse.transpose(1, 2)
@@ -143,43 +143,20 @@ def _sink(groups: int) -> int:
     return NARROW if groups <= NARROW else MOST_GROUPS
 
 
-def _masked(call: _Call) -> None:
+def _masked(call: _Call, listed: bool) -> None:
+    """Every pair that the mask keeps; where groups are ``listed``, those that it keeps anyway."""
     from focus.attention.triton import kernels
 
     (batch, tokens, heads, dim), x = call.out.shape, call.x
     block_m, block_n, options = _sizes(dim, call.out.device)
+    sinks = _sinks(x) if listed else call.key_bits  # not read in the second case
     with torch.cuda.device_of(call.out):
         kernels.masked[(-(-tokens // block_m), batch * heads)](
-            *call.rows, call.query_bits, call.key_bits, call.real, call.out, call.lse, tokens,
-            min(x.window, tokens), x.scale, heads, x.key.shape[1], x.membership.shape[1], D=dim,
-            SINK=_sink(x.membership.shape[3]), PADDED=x.real is not None, BLOCK_M=block_m,
-            BLOCK_N=block_n, BLOCK_D=power(dim), **options,
-        )  # fmt: skip
-
-
-def _listed(call: _Call) -> None:
-    x = call.x
-    if x.real is not None:
-        padding = ~x.real[:, :, None, None]  # 0 * NaN is NaN
-        call = call._replace(rows=[each.masked_fill(padding, 0.0) for each in call.rows])
-    _near(call)
-    if x.window < x.query.shape[2]:
-        _distant(call)
-    if x.real is not None:
-        call.out.masked_fill_(~x.real[:, :, None, None], 0.0)
-        call.lse.masked_fill_(~x.real[:, :, None], 0.0)
-
-
-def _near(call: _Call) -> None:
-    from focus.attention.triton import kernels
-
-    (batch, tokens, heads, dim), x = call.out.shape, call.x
-    block_m, block_n, options = _sizes(dim, call.out.device)
-    with torch.cuda.device_of(call.out):
-        kernels.near[(-(-tokens // block_m), batch * heads)](
-            *call.rows, call.real, _sinks(x), call.out, call.lse, tokens, min(x.window, tokens),
-            x.scale, heads, x.key.shape[1], x.sinks, D=dim, PADDED=x.real is not None,
-            BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_S=SINKS, BLOCK_D=power(dim), **options,
+            *call.rows, call.query_bits, call.key_bits, sinks, call.real, call.out, call.lse,
+            tokens, min(x.window, tokens), x.scale, heads, x.key.shape[1], x.membership.shape[1],
+            x.sinks, D=dim, SINK=_sink(x.membership.shape[3]), LISTED=listed,
+            PADDED=x.real is not None, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_S=SINKS,
+            BLOCK_D=power(dim), **options,
         )  # fmt: skip
 
 

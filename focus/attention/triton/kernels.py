@@ -1,6 +1,7 @@
-"""The kernels of a whole sequence: ``masked``, all earlier keys under the mask, or ``near`` and
-``distant``, only those that it keeps; then ``further``. Each goes on with the softmax of the one
-before: what it left in ``out`` and ``lse`` is the next one's start, so nothing is merged.
+"""The kernels of a whole sequence: ``masked``, all earlier keys under the mask, or sinks and the
+window alone, and then ``distant``, those that groups keep; then ``further``. Each goes on with the
+softmax of the one before: what it left in ``out`` and ``lse`` is the next one's start, so nothing
+is merged.
 
 Shape suffixes: B batch, T tokens, H query heads, Hk key heads, D head dimension, S sinks, R
 routings, Hm of a sequence, K groups, N keys of all lists, Hs key heads of a routing, E queries of
@@ -30,6 +31,16 @@ def _take(out_MD, total_M, most_M, scores_MC, value_CD):
 
 
 @triton.jit
+def _meet(query_MD, key, value, at_CD, held_CD, kept_MC, factor, out_MD, total_M, most_M):
+    """The softmax after further keys and values, of rows at these places; kept_MC: None: all."""
+    key_CD, value_CD = tl.load(key + at_CD, held_CD, 0.0), tl.load(value + at_CD, held_CD, 0.0)
+    scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
+    if kept_MC is not None:
+        scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
+    return _take(out_MD, total_M, most_M, scores_MC, value_CD)
+
+
+@triton.jit
 def _store(out, lse, out_MD, total_M, most_M, row_M, valid_M, dims_D, D: tl.constexpr):
     some_M = tl.where(total_M > 0, total_M, 1.0)
     found_MD = out_MD / some_M[:, None]
@@ -38,51 +49,70 @@ def _store(out, lse, out_MD, total_M, most_M, row_M, valid_M, dims_D, D: tl.cons
     tl.store(lse + row_M, (most_M + tl.log2(some_M)) * LN_2, valid_M)
 
 
-@triton.jit(do_not_specialize=["tokens", "window", "H", "HK", "S"])
-def near(
-    query, key, value, real, sinks, out, lse, tokens, window, scale, H, HK, S,
-    D: tl.constexpr, PADDED: tl.constexpr,
+@triton.jit(do_not_specialize=["tokens", "window", "H", "HK", "HM", "S"])
+def masked(
+    query, key, value, query_bits, key_bits, sinks, real, out, lse, tokens, window, scale, H, HK,
+    HM, S, D: tl.constexpr, SINK: tl.constexpr, LISTED: tl.constexpr, PADDED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """The window's pairs, and sinks beyond it. query (B, T, H, D), key and value (B, T, Hk, D),
-    real (B, T), sinks (B, S) positions, T where there are fewer; out as query, lse (B, T, H)."""
-    first, batch = tl.program_id(0) * BLOCK_M, tl.program_id(1) // H
-    head = tl.program_id(1) % H
+    """Pairs of the window, and of one group beyond it; where these are LISTED, sinks alone.
+    query, out (B, T, H, D), key and value (B, T, Hk, D), bits (B, Hm, T) as of ``pack``, sinks
+    (B, S) positions, T where there are fewer, real (B, T), lse (B, T, H)."""
+    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M  # the most work first
+    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
     token_M, dims_D = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-    valid_M, held_D = token_M < tokens, dims_D < D
-    row_M = (batch.to(tl.int64) * tokens + token_M) * H + head
+    valid_M, held_D, text = token_M < tokens, dims_D < D, batch.to(tl.int64) * tokens
+    row_M = (text + token_M) * H + head
     query_MD = tl.load(query + row_M[:, None] * D + dims_D[None, :],
                        valid_M[:, None] & held_D[None, :], 0.0)  # fmt: skip
-    start = batch.to(tl.int64) * tokens * HK + head // (H // HK)
-    factor = scale * LOG2_E
+    bits = (batch * HM + head * HM // H).to(tl.int64) * tokens
+    if not LISTED:
+        bits_M = tl.load(query_bits + bits + token_M, valid_M, 0)
+        bits_M |= (tl.full([BLOCK_M], 1, tl.int64) << SINK).to(bits_M.dtype)
+    start, factor = text * HK + head // (H // HK), scale * LOG2_E
     out_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total_M = tl.zeros([BLOCK_M], tl.float32)
     most_M = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    for first_sink in range(0, S, BLOCK_S):
-        at_C = first_sink + tl.arange(0, BLOCK_S)
-        key_C = tl.load(sinks + batch * S + at_C, at_C < S, tokens)
-        found_C = key_C < tokens
-        at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
-        held_CD = found_C[:, None] & held_D[None, :]
-        key_CD, value_CD = tl.load(key + at_CD, held_CD, 0.0), tl.load(value + at_CD, held_CD, 0.0)
-        kept_MC = found_C[None, :] & (token_M[:, None] - key_C[None, :] >= window)
-        scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
-        scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
-        out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
     low = tl.maximum(first - window + 1, 0) // BLOCK_N * BLOCK_N
+    if LISTED:
+        for first_sink in range(0, S, BLOCK_S):
+            at_C = first_sink + tl.arange(0, BLOCK_S)
+            key_C = tl.load(sinks + batch * S + at_C, at_C < S, tokens)
+            found_C = key_C < tokens
+            at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
+            kept_MC = found_C[None, :] & (token_M[:, None] - key_C[None, :] >= window)
+            held_CD = found_C[:, None] & held_D[None, :]
+            out_MD, total_M, most_M = _meet(query_MD, key, value, at_CD, held_CD, kept_MC, factor,
+                                            out_MD, total_M, most_M)  # fmt: skip
+    else:
+        for first_key in range(0, low, BLOCK_N):
+            key_C = first_key + tl.arange(0, BLOCK_N)
+            held_CD = held_D[None, :]
+            if PADDED:  # 0 * NaN is NaN: what stands in padding must not be read
+                held_CD = (tl.load(real + text + key_C) != 0)[:, None] & held_CD
+            at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
+            kept_MC = (bits_M[:, None] & tl.load(key_bits + bits + key_C)[None, :]) != 0
+            out_MD, total_M, most_M = _meet(query_MD, key, value, at_CD, held_CD, kept_MC, factor,
+                                            out_MD, total_M, most_M)  # fmt: skip
     for first_key in range(low, tl.minimum(first + BLOCK_M, tokens), BLOCK_N):
         key_C = first_key + tl.arange(0, BLOCK_N)
         found_C = key_C < tokens
-        at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
-        held_CD = found_C[:, None] & held_D[None, :]
-        key_CD, value_CD = tl.load(key + at_CD, held_CD, 0.0), tl.load(value + at_CD, held_CD, 0.0)
-        behind_MC = token_M[:, None] - key_C[None, :]
         if PADDED:
-            found_C &= tl.load(real + batch.to(tl.int64) * tokens + key_C, found_C, 0) != 0
-        kept_MC = found_C[None, :] & (behind_MC >= 0) & (behind_MC < window)
-        scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
-        scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
-        out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
+            found_C &= tl.load(real + text + key_C, found_C, 0) != 0
+        at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
+        behind_MC = token_M[:, None] - key_C[None, :]
+        kept_MC = behind_MC < window
+        if not LISTED:
+            bits_C = tl.load(key_bits + bits + key_C, found_C, 0)
+            kept_MC |= (bits_M[:, None] & bits_C[None, :]) != 0
+        kept_MC &= found_C[None, :] & (behind_MC >= 0)
+        held_CD = found_C[:, None] & held_D[None, :]
+        out_MD, total_M, most_M = _meet(query_MD, key, value, at_CD, held_CD, kept_MC, factor,
+                                        out_MD, total_M, most_M)  # fmt: skip
+    if PADDED:  # zeros for padding: as where there is no key
+        real_M = tl.load(real + text + token_M, valid_M, 0) != 0
+        out_MD = tl.where(real_M[:, None], out_MD, 0.0)
+        total_M, most_M = tl.where(real_M, total_M, 1.0), tl.where(real_M, most_M, 0.0)
     _store(out, lse, out_MD, total_M, most_M, row_M, valid_M, dims_D, D)
 
 
@@ -124,86 +154,23 @@ def distant(
         for first_key in range(0, whole, BLOCK_N):
             key_C = first_key + tl.arange(0, BLOCK_N)
             at_CD = (start + key_C.to(tl.int64) * HS)[:, None] * D + dims_D[None, :]
-            key_CD = tl.load(key + at_CD, held_D[None, :], 0.0)
-            scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
+            kept_MC = None
             if REPEATED:
-                bits_C = tl.load(bits_N + before + key_C)
-                scores_MC = tl.where((bits_M[:, None] & bits_C[None, :]) == 0, scores_MC,
-                                     -float("inf"))  # fmt: skip
-            value_CD = tl.load(value + at_CD, held_D[None, :], 0.0)
-            out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
+                kept_MC = (bits_M[:, None] & tl.load(bits_N + before + key_C)[None, :]) == 0
+            out_MD, total_M, most_M = _meet(query_MD, key, value, at_CD, held_D[None, :], kept_MC,
+                                            factor, out_MD, total_M, most_M)  # fmt: skip
         for first_key in range(whole, most, BLOCK_N):
             key_C = first_key + tl.arange(0, BLOCK_N)
             found_C = key_C < most
             at_CD = (start + key_C.to(tl.int64) * HS)[:, None] * D + dims_D[None, :]
             held_CD = found_C[:, None] & held_D[None, :]
-            key_CD = tl.load(key + at_CD, held_CD, 0.0)
-            scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
             kept_MC = key_C[None, :] < allowed_M[:, None]
             if REPEATED:
                 bits_C = tl.load(bits_N + before + key_C, found_C, 0)
                 kept_MC &= (bits_M[:, None] & bits_C[None, :]) == 0
-            scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
-            value_CD = tl.load(value + at_CD, held_CD, 0.0)
-            out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
+            out_MD, total_M, most_M = _meet(query_MD, key, value, at_CD, held_CD, kept_MC, factor,
+                                            out_MD, total_M, most_M)  # fmt: skip
         _store(out, lse, out_MD, total_M, most_M, row_M, valid_M, dims_D, D)
-
-
-@triton.jit(do_not_specialize=["tokens", "window", "H", "HK", "HM"])
-def masked(
-    query, key, value, query_bits, key_bits, real, out, lse, tokens, window, scale, H, HK, HM,
-    D: tl.constexpr, SINK: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
-    """Pairs of the window, and of one group beyond it. query, out (B, T, H, D), key and value
-    (B, T, Hk, D), bits (B, Hm, T) as of ``pack``, real (B, T), lse (B, T, H)."""
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M  # the most work first
-    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
-    token_M, dims_D = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-    valid_M, held_D, text = token_M < tokens, dims_D < D, batch.to(tl.int64) * tokens
-    row_M = (text + token_M) * H + head
-    query_MD = tl.load(query + row_M[:, None] * D + dims_D[None, :],
-                       valid_M[:, None] & held_D[None, :], 0.0)  # fmt: skip
-    bits = (batch * HM + head * HM // H).to(tl.int64) * tokens
-    bits_M = tl.load(query_bits + bits + token_M, valid_M, 0)
-    bits_M |= (tl.full([BLOCK_M], 1, tl.int64) << SINK).to(bits_M.dtype)
-    start, factor = text * HK + head // (H // HK), scale * LOG2_E
-    out_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    total_M = tl.zeros([BLOCK_M], tl.float32)
-    most_M = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    low = tl.maximum(first - window + 1, 0) // BLOCK_N * BLOCK_N
-    for first_key in range(0, low, BLOCK_N):
-        key_C = first_key + tl.arange(0, BLOCK_N)
-        held_CD = held_D[None, :]
-        if PADDED:  # 0 * NaN is NaN: what stands in padding must not be read
-            held_CD = (tl.load(real + text + key_C) != 0)[:, None] & held_CD
-        at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
-        key_CD, value_CD = tl.load(key + at_CD, held_CD, 0.0), tl.load(value + at_CD, held_CD, 0.0)
-        bits_C = tl.load(key_bits + bits + key_C)
-        scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
-        kept_MC = (bits_M[:, None] & bits_C[None, :]) != 0
-        scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
-        out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
-    for first_key in range(low, tl.minimum(first + BLOCK_M, tokens), BLOCK_N):
-        key_C = first_key + tl.arange(0, BLOCK_N)
-        found_C = key_C < tokens
-        if PADDED:
-            found_C &= tl.load(real + text + key_C, found_C, 0) != 0
-        at_CD = (start + key_C.to(tl.int64) * HK)[:, None] * D + dims_D[None, :]
-        held_CD = found_C[:, None] & held_D[None, :]
-        key_CD, value_CD = tl.load(key + at_CD, held_CD, 0.0), tl.load(value + at_CD, held_CD, 0.0)
-        bits_C = tl.load(key_bits + bits + key_C, found_C, 0)
-        behind_MC = token_M[:, None] - key_C[None, :]
-        kept_MC = (behind_MC < window) | ((bits_M[:, None] & bits_C[None, :]) != 0)
-        kept_MC &= found_C[None, :] & (behind_MC >= 0)
-        scores_MC = tl.dot(query_MD, tl.trans(key_CD), input_precision="ieee") * factor
-        scores_MC = tl.where(kept_MC, scores_MC, -float("inf"))
-        out_MD, total_M, most_M = _take(out_MD, total_M, most_M, scores_MC, value_CD)
-    if PADDED:  # zeros for padding: as where there is no key
-        real_M = tl.load(real + text + token_M, valid_M, 0) != 0
-        out_MD = tl.where(real_M[:, None], out_MD, 0.0)
-        total_M, most_M = tl.where(real_M, total_M, 1.0), tl.where(real_M, most_M, 0.0)
-    _store(out, lse, out_MD, total_M, most_M, row_M, valid_M, dims_D, D)
 
 
 @triton.jit(do_not_specialize=["tokens", "window", "H", "HK", "HM", "E"])
