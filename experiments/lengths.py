@@ -1,4 +1,5 @@
-"""Whether what a reading gives a model to read fits into the positions that the model has.
+"""Whether what a model is given to read, or to train on, fits into the positions that it has, and
+is longer than the window of its method.
 
 Benchmarks are not among it: how long their prompts are lm-eval says, and the reading itself refuses
 those that are too long.
@@ -8,10 +9,14 @@ from __future__ import annotations
 
 import torch
 
+from experiments import registry
 from experiments.chat import asking
 from experiments.chat.questions import QUESTIONS
-from experiments.settings import Chat, Reading, Ruler, Settings, Windows
+from experiments.settings import Chat, Experiment, Reading, Ruler, Settings, Windows
 from experiments.sources import catalogue, models
+
+# It has a window only to count pairs by.
+FULL = "full"
 
 
 def refuse_block(block: str, chosen: Settings) -> None:
@@ -19,6 +24,42 @@ def refuse_block(block: str, chosen: Settings) -> None:
     for cell in chosen.cells(block).values():
         for name in cell.readings:
             refuse(name, chosen.readings[name], cell.model)
+
+
+def short(block: str, chosen: Settings) -> list[str]:
+    """What to tell of an experiment's trainings and readings that have no distant pair."""
+    lines = []
+    for cell in chosen.cells(block).values():
+        asked = {name: chosen.readings[name] for name in cell.readings}
+        texts = {f"reading {name}": reading.context for name, reading in asked.items()
+                 if isinstance(reading, Windows)}  # fmt: skip
+        if cell.trains:
+            texts["regime"] = cell.regime.context
+        lines += [f"{cell.name}: {what}: {told}" for what, tokens in texts.items()
+                  if (told := near_alone(cell, tokens))]  # fmt: skip
+    return lines
+
+
+def refuse_training(cell: Experiment) -> None:
+    """Refuses an experiment that trains on windows longer than its model's context: ValueError as
+    of :func:`refuse`."""
+    most, asked = positions(cell.model), getattr(cell.regime, "context", 0)
+    if most is not None and asked > most:
+        raise ValueError(f"experiments.{cell.block}.regime.context: {asked:,} tokens, and the "
+                         f"context of {cell.model} has {most:,}; take at most {most:,}, or "
+                         "another model")  # fmt: skip
+
+
+def near_alone(cell: Experiment, tokens: int) -> str | None:
+    """What to tell of texts so short that a cell's window and sinks hold every pair: whatever is
+    routed or chosen there changes nothing. None: some pair is distant, or the method has no
+    mask."""
+    how = registry.find("method", cell.method.name).Settings(**cell.method.fields)
+    window, sinks = getattr(how, "window", None), getattr(how, "sinks", 0)
+    if cell.method.name == FULL or window is None or tokens > window + sinks:
+        return None
+    return (f"no pair of {tokens:,} tokens is beyond a window of {window:,} and {sinks} sinks, so "
+            "the mask hides nothing and routing changes nothing")  # fmt: skip
 
 
 def refuse(name: str, reading: Reading, model: str) -> None:

@@ -113,6 +113,9 @@ def parse(values: Mapping[str, Any]) -> Settings:
     bases, named = (values.get(key) or {} for key in ("bases", "experiments"))
     rest = {key: value for key, value in values.items() if key not in ("experiments", "bases")}
     settings = parse_block(Settings, rest, "")
+    for key, blocks in (("bases", bases), ("experiments", named)):
+        if not isinstance(blocks, Mapping):
+            raise ValueError(f"{key}: must be a mapping of names to blocks, got {blocks!r}")
     for name, block in {**bases, **named}.items():
         _check_block(f"experiments.{name}", name, block)
     if set(bases) & set(named):

@@ -14,9 +14,13 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.command import reported
 from experiments.record import ROOT, write_json
+
+if TYPE_CHECKING:
+    from experiments.settings import Experiment
 
 PLANS = Path("data/plan")
 SETTINGS = (Path("params.yaml"), Path("scales"))
@@ -35,12 +39,40 @@ def main(arguments: list[str] | None = None) -> None:
     # What follows takes seconds to import, and most seeds of most experiments ask for nothing.
     import torch
 
-    from experiments import lengths, settings, training
+    from experiments import lengths, plans, settings, training
 
     chosen = settings.load()
     lengths.refuse_block(options.experiment, chosen)
+    own = chosen.cells(options.experiment).values()
+    for cell in own:
+        for each in (cell, *plans.above(cell, chosen)):
+            lengths.refuse_training(each)
+            refuse_targets(each)
+    for line in lengths.short(options.experiment, chosen):
+        print(f"train: warning: {line}")
     torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
     training.train(options.experiment, options.seed, chosen, only=options.cell)
+
+
+def refuse_targets(cell: Experiment) -> None:
+    """Refuses names of LoRA's targets that no module of the model has: peft refuses them where none
+    is there, and passes over one that is not."""
+    from torch import device
+    from transformers import AutoModelForCausalLM
+
+    from experiments.settings import Lora
+    from experiments.sources import models
+
+    if not isinstance(cell.regime, Lora):
+        return
+    with device("meta"):
+        model = AutoModelForCausalLM.from_config(models.config(cell.model))
+    names = [f".{name}" for name, _ in model.named_modules()]
+    absent = [each for each in cell.regime.targets
+              if not any(name.endswith(f".{each}") for name in names)]  # fmt: skip
+    if absent:
+        raise ValueError(f"experiments.{cell.block}.regime.targets: {cell.model} has no module "
+                         f"{', '.join(absent)}")  # fmt: skip
 
 
 def nothing(block: str, seed: int) -> bool:

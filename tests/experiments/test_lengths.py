@@ -72,3 +72,37 @@ def test_nothing_runs_before(params: dict, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ValueError, match=r"^readings\.search\.context: 5,000 tokens"):
         read.read("plain", chosen)
     assert not Path("results").exists()
+
+
+def test_a_training_longer_than_the_models_context_is_refused(
+    params: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Also of what an experiment starts from."""
+    from tests.experiments.training import LORA, workspace
+
+    own = {"adapted": {"base": "plain", "regime": {**LORA, "context": 5000}}}
+    chosen = workspace(tmp_path, params, own)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("experiments.settings.load", lambda: chosen)
+    monkeypatch.setattr("experiments.training.train", lambda *a, **k: pytest.fail("it trains"))
+    assert train.main(["recipe", "--seed", "0"]) != 0
+    assert ("experiments.adapted.regime.context: 5,000 tokens, and the context of tiny-llama has "
+            "4,096; take at most 4,096") in capsys.readouterr().err  # fmt: skip
+
+
+def test_texts_within_the_window_are_told_of(params: dict, tmp_path: Path) -> None:
+    """There every pair is kept, whatever is routed: the sixty-fifth token sees the first beyond 64,
+    unless that is a sink."""
+    from tests.experiments.training import CENTROIDS, ROUTED, workspace
+
+    def told(window: int, sinks: int) -> list[str]:
+        method = {**ROUTED, "window": window, "sinks": sinks}
+        own = {"mine": {"base": "plain", "method": method, "regime": {**CENTROIDS, "context": 65}}}
+        return lengths.short("mine", workspace(tmp_path, params, own))
+
+    assert told(64, 0) == []
+    for window, sinks in ((65, 0), (64, 1)):
+        (line,) = told(window, sinks)
+        assert line.startswith(f"mine: regime: no pair of 65 tokens is beyond a window of {window}")
+    assert [line.split(": ")[1] for line in told(2000, 0)] == ["reading search", "regime"]
+    assert lengths.short("adapted", workspace(tmp_path, params)) == []  # full attention

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from experiments import trained, training
 from experiments.regimes.lora import Lora, lora_config
 from experiments.settings import Lora as LoraSettings
+from experiments.stages.train import refuse_targets
 from focus import FocusConfig, attach
 from focus.model import trainable_parameters
 from tests.experiments.regimes.test_base import fitted, new
@@ -96,3 +97,12 @@ def test_unknown_targets_are_refused_by_field(work: Any) -> None:
     chosen = work(off={"base": "adapted", "regime": {**LORA, "targets": ["query"]}})
     with pytest.raises(ValueError, match=r"experiments\.off\.regime\.targets:.*query"):
         new(chosen, "off").configure_model()
+
+
+def test_a_target_that_the_model_lacks_is_refused_beside_one_that_it_has(work: Any) -> None:
+    """peft trains the others, and says nothing."""
+    chosen = work(mine={"base": "plain", "regime": {**LORA, "targets": ["q_proj", "v_prj"]}})
+    wanted = r"^experiments\.mine\.regime\.targets: tiny-llama has no module v_prj$"
+    with pytest.raises(ValueError, match=wanted):
+        refuse_targets(chosen.cell("mine"))
+    refuse_targets(work(mine={"base": "adapted"}).cell("mine"))

@@ -115,6 +115,7 @@ BAD_CELLS = [
     ({"method": {"name": "moon"}, "regime": None}, "method.name: 'moon' is no method; there are"),
     (routed(windo=3), "method.windo: unknown field"),
     (routed(window=0), "method.window: must be >= 1, got 0"),
+    (routed(dense_every=1), "method.dense_every: 1 leaves no layer under the mask"),
     (routed(top_k=5), "method.top_k: must be at most num_groups = 4, got 5"),
     (fitted(name="luck"), "regime.name: must be one of 'centroids', 'joint', 'lora', 'distil', 'f"),
     (fitted(steps=-1), "regime.steps: Input should be greater than or equal to 0, got -1"),
@@ -272,6 +273,12 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
     path.write_text(text)
     with pytest.raises(ValueError, match=r"params\.yaml: "):
         settings.load(path)
+
+
+@pytest.mark.parametrize("key", ["bases", "experiments"])
+def test_blocks_that_are_a_list_are_refused(file: Any, key: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{key}: must be a mapping of names to blocks"):
+        settings.parse({**file(one={}), key: [{"base": "plain"}]})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
