@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
@@ -23,6 +24,8 @@ def reported(stage: str) -> Callable[[Callable[Arguments, None]], Callable[Argum
     def command(main: Callable[Arguments, None]) -> Callable[Arguments, int]:
         @wraps(main)
         def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> int:
+            # Of transformers, for each model that peft looks at.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             try:
                 main(*args, **kwargs)
             except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from experiments.evenness import balance_statistics
+from experiments.methods.focus import balance_statistics
 from experiments.readings.subject import SOFT, Rows, Subject
 from experiments.settings import Groups
 

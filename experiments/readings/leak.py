@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import focus
-from experiments.evenness import balance_statistics
+from experiments.methods.focus import balance_statistics
 from experiments.readings.subject import Condition, Rows, Subject
 from experiments.settings import Budget, Leak
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 import focus
 from experiments import registry
-from experiments.evenness import balance_statistics
+from experiments.methods.focus import balance_statistics
 from experiments.mitigations.seen import Seen, gathered
 from experiments.record import first_process, write_text
 from experiments.regimes import full

@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     print(f"params.yaml is valid: scale {chosen.scale}, seeds {', '.join(map(str, chosen.seeds))}")
     for block, cells in chosen.experiments.items():
-        names = ", ".join(cells) if len(cells) > 1 else chosen.cell(block).method.name
+        own = list(cells) == [block]  # else a sweep, of whose cells `start` and `--cell` name one
+        names = chosen.cell(block).method.name if own else ", ".join(cells)
         print(f"  {block}: {names}")
     for line in impossible(chosen):
         print(f"warning: cannot be trained here: {line}")

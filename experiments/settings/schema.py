@@ -42,7 +42,7 @@ class Frozen(BaseModel):
             still has it, so that what was made with them still counts.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
     LATER: ClassVar[tuple[str, ...]] = ()
     FORMER: ClassVar[tuple[tuple[str, Any], ...]] = ()
 

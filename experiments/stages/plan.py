@@ -21,11 +21,13 @@ from experiments.record import write_text
 from experiments.settings import Settings
 
 FOLDER = Path("data/plan")
+DOWNLOADS = Path("data/downloads")
 
 
 @reported("params.yaml")
 def main() -> None:
     """The command line of the stage."""
+    DOWNLOADS.mkdir(parents=True, exist_ok=True)  # `dvc exp run -C` fails without
     for name, values in planned(settings.load()).items():
         write_text(FOLDER / name, json.dumps(values, indent=1, sort_keys=True) + "\n")
 

@@ -1,4 +1,5 @@
-"""Groups that differ by layer: some layers dense, or one routing for several."""
+"""Groups that differ by layer (some layers dense, or one routing for several), and how even they
+are."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 import focus
 from experiments import registry
 from experiments.methods.base import Method, built
+from experiments.methods.focus import balance_statistics
 from experiments.settings import Centroids
 from tests.models import tiny, token_ids
 
@@ -109,3 +111,14 @@ def test_settings_are_the_methods_own() -> None:
     with pytest.raises(ValueError, match=r"method\.shared_layers"):
         built_with("paper", shared_layers=0)
     assert not hasattr(built_with("paper", dense_every=2)[1].settings.config, "dense_every")
+
+
+def test_balance_statistics() -> None:
+    even = torch.eye(4, dtype=torch.bool).repeat(8, 1)[None, None]
+    assert balance_statistics(even) == {"largest_group": 0.25, "one_plus_cv2": 1.0}
+    one = torch.zeros(1, 1, 10, 4, dtype=torch.bool)
+    one[..., 0] = True
+    assert balance_statistics(one) == {"largest_group": 1.0, "one_plus_cv2": 4.0}
+    real = torch.arange(10)[None] < 5
+    one[..., 5:, :] = False
+    assert balance_statistics(one, real)["largest_group"] == 1.0

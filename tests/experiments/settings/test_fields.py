@@ -122,6 +122,7 @@ BAD_CELLS = [
     (fitted(steps=1.5), "regime.steps: Input should be a valid integer"),
     (fitted(stepz=3), "regime.stepz: unknown field"),
     (fitted(steps=2, warmup_steps=9), "regime.warmup_steps: must be at most steps = 2, "),
+    (fitted(learning_rate=float("inf")), "regime.learning_rate: Input should be a finite number"),
     (fitted(devices=0), "regime.devices: Input should be greater"),
     (fitted(nodes=0), "regime.nodes: Input should be greater"),
     ({"texts": "web", **routed(heavy_hitters=0.02)}, "texts: web is streamed; this needs whole"),

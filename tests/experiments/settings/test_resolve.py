@@ -230,7 +230,8 @@ def test_an_unknown_scale_is_refused(file: Any, written: Any, scale: Any) -> Non
 
 def test_the_command(file: Any, written: Any, monkeypatch: Any, capsys: Any) -> None:
     core = {"core": True, "sweep": {"window": [8, 16]}}
-    path = written(file(one=core, two={}, three={"core": True}))
+    four = {"sweep": {"window": [8]}}
+    path = written(file(one=core, two={}, three={"core": True}, four=four))
     written({"threads": 0}, "scales/smoke.yaml")
     monkeypatch.chdir(path.parent)
     assert command.main([]) == 0
@@ -238,6 +239,7 @@ def test_the_command(file: Any, written: Any, monkeypatch: Any, capsys: Any) -> 
     assert "params.yaml is valid: scale laptop, seeds 0, 1, 2" in out
     assert "one: one-window8, one-window16" in out
     assert "two: focus" in out
+    assert "four: four-window8" in out
     assert command.main(["--targets", "core"]) == 0
     targets = capsys.readouterr().out.split()
     assert targets[:2] == ["read@one", "read@three"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from experiments import settings
+from experiments.stages import plan
 from experiments.stages.plan import planned
 from tests.experiments.training import values
 from tests.timed import untrained
@@ -68,6 +71,16 @@ def test_what_a_start_is_trained_by_counts(file: dict[str, Any]) -> None:
     assert found == {"adapted/seed0.json", "adapted/seed1.json", "adapted/read.json"} | (
         RECIPE | SWEEP
     )
+
+
+def test_there_is_a_folder_of_downloads_to_copy(
+    file: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert plan.main() == 0
+    assert (tmp_path / "data/downloads").is_dir()
+    assert (tmp_path / "data/plan/swept/read.json").is_file()
 
 
 def test_a_seed_that_is_not_asked_for_depends_on_nothing(file: dict[str, Any]) -> None:
