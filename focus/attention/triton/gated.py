@@ -81,15 +81,9 @@ def _gated(logit_MC, affinity_MC, kept_MC, distant_MC, GATE: tl.constexpr):
 
 
 @triton.jit
-def _slopes(query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, window, limit,
-            factor, grad_MD, value_CD, lse_M, delta_M, GATE: tl.constexpr, BLOCK_M: tl.constexpr,
-            BLOCK_N: tl.constexpr):  # fmt: skip
-    """Weights, and gradients of the logits (natural) and of the affinities."""
-    logit_MC, affinity_MC, kept_MC, distant_MC = _pairs(
-        query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, window, limit,
-        factor, BLOCK_M, BLOCK_N,
-    )  # fmt: skip
-    moved_MC = tl.dot(grad_MD, tl.trans(value_CD), input_precision=PRECISION) - delta_M[:, None]
+def _slopes(logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, GATE: tl.constexpr):
+    """Weights, and gradients of the logits (natural) and of the affinities, by those of the
+    weights less their mean."""
     if GATE != LOG:
         gated_MC = _gated(logit_MC, affinity_MC, kept_MC, distant_MC, GATE)
         weight_MC = tl.exp2(gated_MC - lse_M[:, None])
@@ -169,11 +163,15 @@ def slopes_of_queries(
     for first_key in range(low, tl.minimum(first + BLOCK_M, tokens), BLOCK_N):
         key_CD = _rows(key + of_key * D, first_key, tokens, D, BLOCK_N, BLOCK_D)
         key_CK = _rows(key_groups, first_key, tokens, K, BLOCK_N, BLOCK_K)
-        value_CD = _rows(value + of_key * D, first_key, tokens, D, BLOCK_N, BLOCK_D)
-        _, of_logit_MC, of_affinity_MC = _slopes(
+        logit_MC, affinity_MC, kept_MC, distant_MC = _pairs(
             query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, window, limit,
-            scale * LOG2_E, grad_MD, value_CD, lse_M, delta_M, GATE, BLOCK_M, BLOCK_N,
+            scale * LOG2_E, BLOCK_M, BLOCK_N,
         )  # fmt: skip
+        value_CD = _rows(value + of_key * D, first_key, tokens, D, BLOCK_N, BLOCK_D)
+        moved_MC = tl.dot(grad_MD, tl.trans(value_CD), input_precision=PRECISION) - delta_M[:, None]
+        _, of_logit_MC, of_affinity_MC = _slopes(
+            logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, GATE
+        )
         d_query_MD = tl.dot(of_logit_MC.to(key_CD.dtype), key_CD, d_query_MD,
                             input_precision=PRECISION)  # fmt: skip
         if GATE != HARD:
@@ -208,13 +206,17 @@ def slopes_of_keys(
         token_M = first + tl.arange(0, BLOCK_M)
         query_MD = _rows(query + of_query * D, first, tokens, D, BLOCK_M, BLOCK_D)
         query_MK = _rows(query_groups, first, tokens, K, BLOCK_M, BLOCK_K)
+        logit_MC, affinity_MC, kept_MC, distant_MC = _pairs(
+            query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, window, limit,
+            scale * LOG2_E, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
         grad_MD = _rows(grad + of_query * D, first, tokens, D, BLOCK_M, BLOCK_D)
         lse_M = tl.load(lse + of_query + token_M, token_M < tokens, float("inf"))
         delta_M = tl.load(delta + of_query + token_M, token_M < tokens, 0.0)
+        moved_MC = tl.dot(grad_MD, tl.trans(value_CD), input_precision=PRECISION) - delta_M[:, None]
         weight_MC, of_logit_MC, of_affinity_MC = _slopes(
-            query_MD, key_CD, query_MK, key_CK, flags, first, first_key, tokens, window, limit,
-            scale * LOG2_E, grad_MD, value_CD, lse_M, delta_M, GATE, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
+            logit_MC, affinity_MC, kept_MC, distant_MC, lse_M, moved_MC, GATE
+        )
         d_value_CD = tl.dot(tl.trans(weight_MC).to(grad_MD.dtype), grad_MD, d_value_CD,
                             input_precision=PRECISION)  # fmt: skip
         d_key_CD = tl.dot(tl.trans(of_logit_MC).to(query_MD.dtype), query_MD, d_key_CD,
