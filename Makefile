@@ -58,9 +58,10 @@ core:
 plan: $(STAMP)
 	$(BIN)/python -m experiments.stages.cost $(MODEL) $(if $(SCALE),--scale $(SCALE))
 
-# Two files of tests at a time. WORKERS=0: all in one process, as `pytest` alone does.
+# Two files of tests at a time, in their order: by the number of tests, xdist's own, the few long ones
+# come last, on one worker. WORKERS=0: all in one process, as `pytest` alone does.
 test: $(STAMP)
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TEST)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -128,7 +128,7 @@ def test_a_step_that_failed_leaves_the_cache_as_it_was(monkeypatch: pytest.Monke
     model, cache, ids = attached("tiny-llama", **NGRAMS), DynamicCache(), repeating(1)
     in_steps(model, ids, [40], cache=cache)
     with monkeypatch.context() as broken:
-        broken.setattr("focus.cache_layer.decode_attention", lambda *_, **__: 1 / 0)
+        broken.setattr("focus.interface.decode_attention", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model(ids[:, 40:45], past_key_values=cache)
     cache.layers[0].expected = False

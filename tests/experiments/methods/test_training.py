@@ -124,9 +124,8 @@ def test_routers_are_trained_by_the_soft_gate() -> None:
     seen = []
     for step in range(5):
         with method.training(model.train(), step, regime):
-            now = model.focus_state.settings_of(model)
-            seen.append((now.mode, round(now.config.temperature, 3), now.config.gate,
-                         now.config.top_k))  # fmt: skip
+            mode, config = model.focus_state.runs(model)
+            seen.append((mode.name, round(config.temperature, 3), config.gate, config.top_k))
             loss_of(model, words(1, 100)).backward()
     hard = "straight_through"
     assert seen == [("soft", 0.4, "log", 1), ("soft", 0.283, "log", 2), ("soft", 0.2, "log", 1),
