@@ -205,9 +205,7 @@ def groups_changed(claim: Claim, results: Results, limits: Tolerances) -> Outcom
         return Outcome(Verdict.INCONCLUSIVE, said + EARLY, **own, **facts(of_groups(row), results))
     few, even = scope.fewer_steps(claim, results, row["cell"]), perfect(row)
     theirs = paper - base - even
-    verdict, why = shares_beside(results, row, theirs, limits, few)
-    if verdict != Verdict.INCONCLUSIVE:
-        verdict, why = at_each_rate(results, row, theirs, verdict, why, limits)
+    verdict, why = at_each_rate(results, row, theirs, limits, few)
     if verdict == Verdict.NOT_REPRODUCED and results.cells[row["cell"]].role == "small":
         verdict, why = Verdict.INCONCLUSIVE, f"{why}; all of one small model"
     why = (f"{shorter(results, row)}{said}: {points(row, digits=0)} against the default; the paper "
@@ -234,12 +232,13 @@ def shares_beside(results: Results, row: pd.Series, theirs: float, limits: Toler
     return verdict, said
 
 
-def at_each_rate(results: Results, row: pd.Series, theirs: float, verdict: Verdict, said: str,
-                 limits: Tolerances) -> tuple[Verdict, str]:  # fmt: skip
-    """A verdict where the same setting and default, trained at every other rate, come to it too;
-    else none, and why."""
+def at_each_rate(results: Results, row: pd.Series, theirs: float, limits: Tolerances,
+                 few: bool) -> tuple[Verdict, str]:  # fmt: skip
+    """What :func:`shares_beside` finds, decided where the same setting and default, trained at
+    every other rate, come to it too."""
+    verdict, said = shares_beside(results, row, theirs, limits, few)
     others = ablations.again(results, *(results.cells[row[name]] for name in ("cell", "base")))
-    if not others:
+    if not others and verdict != Verdict.INCONCLUSIVE:
         return Verdict.INCONCLUSIVE, f"{said}, but at one learning rate, and the paper names none"
     for other in others:
         again = pd.Series({**row, **other})

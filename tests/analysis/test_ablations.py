@@ -153,6 +153,21 @@ def test_runs_of_the_same_routers_must_agree(
     assert doubt in found.why
 
 
+def test_what_is_open_at_one_rate_is_told_of_the_other_too(
+    results: Results, limits: Tolerances
+) -> None:
+    for default, rate, share in (("steady", 0.001, 36.0), ("steady_rate", 0.01, 18.0)):
+        how: Any = LONG | {"learning_rate": rate}
+        write_ablation(results.root, default, 0.0, 24.0, regime=how)
+        write_ablation(results.root, f"{default}_few", 0.0, share, regime=how, against=[default],
+                       sinkhorn_iterations=3)  # fmt: skip
+    (claim,) = (each for each in claims()
+                if each.id == "table9.sinkhorn-iterations.3.dominance_full_ft")  # fmt: skip
+    found = decide(claim, results, limits)
+    assert found.verdict == Verdict.INCONCLUSIVE
+    assert "at a rate of 0.01 -6 points" in found.why
+
+
 @pytest.mark.parametrize(("model", "verdict"), [
     ("smollm2-135m-instruct", Verdict.NOT_REPRODUCED), ("small-gpt2", Verdict.INCONCLUSIVE),
 ])  # fmt: skip
