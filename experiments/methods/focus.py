@@ -141,8 +141,12 @@ class Focus(Method):
     @classmethod
     def check_cell(cls, settings: Any, cell: Experiment, starts: Sequence[Experiment],
                    path: str) -> None:  # fmt: skip
-        """Routers that nothing trains must come from a start, and be of its groups."""
+        """Routers that nothing trains must come from a start, and be of its groups; and some layer
+        must be under the mask."""
         super().check_cell(settings, cell, starts, path)
+        if settings.dense_every == 1:
+            raise ValueError(f"{path}.method.dense_every: 1 leaves no layer under the mask; "
+                             "0 leaves all")  # fmt: skip
         regime, groups = cell.regime, settings.num_groups
         routed = next((each for each in starts if each.method.name == Focus.name), None)
         if isinstance(regime, Centroids):

@@ -147,9 +147,6 @@ def _check_method(path: str, cell: Experiment, settings: Settings) -> None:
     if cell.regime.name == "distil" and not issubclass(kind, Learned):
         raise ValueError(f"{path}.regime.name: distil trains networks that choose keys; method "
                          f"{kind.name} has none")  # fmt: skip
-    if getattr(own, "dense_every", 0) == 1:
-        raise ValueError(f"{path}.method.dense_every: 1 leaves no layer under the mask; "
-                         "0 leaves all")  # fmt: skip
     kind.check_cell(own, cell, _starts(path, cell, settings), path)
     # Both look at training documents before anything is trained.
     looks = any(cell.method.fields.get(each) for each in FOUND)
