@@ -15,9 +15,6 @@ from experiments.chat.questions import QUESTIONS
 from experiments.settings import Chat, Experiment, Reading, Ruler, Settings, Windows
 from experiments.sources import catalogue, models
 
-# It has a window only to count pairs by.
-FULL = "full"
-
 
 def refuse_block(block: str, chosen: Settings) -> None:
     """:func:`refuse`, for every cell and reading of an experiment."""
@@ -56,8 +53,8 @@ def near_alone(cell: Experiment, tokens: int) -> str | None:
     mask."""
     how = registry.find("method", cell.method.name).Settings(**cell.method.fields)
     window, sinks = getattr(how, "window", None), getattr(how, "sinks", 0)
-    if cell.method.name == FULL or window is None or tokens > window + sinks:
-        return None
+    if cell.method.name == "full" or window is None or tokens > window + sinks:
+        return None  # full attention has a window only to count pairs by
     return (f"no pair of {tokens:,} tokens is beyond a window of {window:,} and {sinks} sinks, so "
             "the mask hides nothing and routing changes nothing")  # fmt: skip
 

@@ -18,10 +18,10 @@ from typing import Any
 from experiments import plans, settings
 from experiments.command import reported
 from experiments.record import write_text
+from experiments.scale import DOWNLOADS
 from experiments.settings import Settings
 
 FOLDER = Path("data/plan")
-DOWNLOADS = Path("data/downloads")
 
 
 @reported("params.yaml")

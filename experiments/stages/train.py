@@ -44,10 +44,10 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = settings.load()
     lengths.refuse_block(options.experiment, chosen)
     own = chosen.cells(options.experiment).values()
-    for cell in own:
-        for each in (cell, *plans.above(cell, chosen)):
-            lengths.refuse_training(each)
-            refuse_targets(each)
+    asked = {each.name: each for cell in own for each in (cell, *plans.above(cell, chosen))}
+    for cell in asked.values():
+        lengths.refuse_training(cell)
+        refuse_targets(cell)
     for line in lengths.short(options.experiment, chosen):
         print(f"train: warning: {line}")
     torch.set_num_threads(min(chosen.threads, torch.get_num_threads()))  # or OMP_NUM_THREADS
@@ -57,17 +57,12 @@ def main(arguments: list[str] | None = None) -> None:
 def refuse_targets(cell: Experiment) -> None:
     """Refuses names of LoRA's targets that no module of the model has: peft refuses them where none
     is there, and passes over one that is not."""
-    from torch import device
-    from transformers import AutoModelForCausalLM
-
+    from experiments.costs import shapes
     from experiments.settings import Lora
-    from experiments.sources import models
 
     if not isinstance(cell.regime, Lora):
         return
-    with device("meta"):
-        model = AutoModelForCausalLM.from_config(models.config(cell.model))
-    names = [f".{name}" for name, _ in model.named_modules()]
+    names = [f".{name}" for name, _ in shapes.build(shapes.config(cell.model)).named_modules()]
     absent = [each for each in cell.regime.targets
               if not any(name.endswith(f".{each}") for name in names)]  # fmt: skip
     if absent:
