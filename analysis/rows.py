@@ -49,7 +49,7 @@ def tabled(*columns: str) -> Callable[[Callable[[Results], Rows]], Table]:
 
 def only(frame: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
     """Rows whose columns have these values; where several are given, any of them."""
-    if frame.empty:  # it may have no columns, either
+    if frame.columns.empty:  # of a table without rows
         return frame
     kept = np.ones(len(frame), dtype=bool)
     for name, value in wanted.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from analysis.results import Results
@@ -40,6 +41,8 @@ def test_a_table_of_no_rows_can_be_asked_for_any(results: Results) -> None:
     assert row_of(table(results), a=1) is None
     with pytest.raises(Missing):
         need(only(table(results), a=1))
+    with pytest.raises(KeyError):  # a name that no row could have
+        only(pd.DataFrame(columns=["a"]), b=1)
 
 
 @pytest.mark.parametrize("known", [
