@@ -33,7 +33,7 @@ endif
 .PHONY: setup reproduce core plan test lint report clean
 .DEFAULT_GOAL := setup
 
-# --no-compile: Python compiles a module when it is first imported; all of them take a minute more.
+# --no-compile: compiling every module takes a minute, and few are imported; Python compiles those then.
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -58,8 +58,8 @@ core:
 plan: $(STAMP)
 	$(BIN)/python -m experiments.stages.cost $(MODEL) $(if $(SCALE),--scale $(SCALE))
 
-# Two files of tests at a time, in their order: by the number of tests, xdist's own, the few long ones
-# come last, on one worker. WORKERS=0: all in one process, as `pytest` alone does.
+# Two files of tests at a time. xdist would start with the files of the most tests and end with the
+# longest, on one worker: --no-loadscope-reorder. WORKERS=0: one process, as `pytest` alone does.
 test: $(STAMP)
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST)
 

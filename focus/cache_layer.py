@@ -25,7 +25,7 @@ OFFLOADED = f"past_key_values: an offloaded cache is not supported by Focus; {CU
 
 
 class FocusCacheLayer(CacheLayerMixin):
-    """One layer's cache. ``update`` hands the new keys through; who attends files them.
+    """One layer's cache. ``update`` hands the new keys through; attention files them in ``past``.
 
     Args:
         replaced: the cache's own layer, put back when another mode uses the empty cache.
