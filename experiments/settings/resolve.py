@@ -109,8 +109,13 @@ def swept(name: str, block: Mapping[str, Any], path: str) -> dict[str, dict[str,
 
 
 def whole(field: str, plain: Mapping[str, Any]) -> str:
-    """The path of a swept field: `window` alone means the method's, which ablations are of."""
-    return field if "." in field or field in plain else f"method.{field}"
+    """The path of a swept field: `window` alone means the method's, which ablations are of, unless
+    it is a field that the block's regime is given and its method is not, such as `steps`."""
+    if "." in field or field in plain:
+        return field
+    given = {part: plain.get(part) for part in ("method", "regime")}
+    has = {part: isinstance(own, Mapping) and field in own for part, own in given.items()}
+    return f"regime.{field}" if has["regime"] and not has["method"] else f"method.{field}"
 
 
 def started(name: str, points: Mapping[str, dict[str, dict[str, Any]]]) -> None:

@@ -82,6 +82,13 @@ def test_a_sweep_makes_a_cell_of_each_point(file: Any) -> None:
     assert cell.model == "tiny-qwen2"
 
 
+def test_a_swept_field_of_the_regime_needs_no_path(file: Any) -> None:
+    cells = settings.parse(file(one={"sweep": {"steps": [2, 3]}})).cells("one")
+    assert {name: cell.regime.steps for name, cell in cells.items()} == {
+        "one-steps2": 2, "one-steps3": 3,
+    }  # fmt: skip
+
+
 def test_a_sweep_over_methods(file: Any) -> None:
     sweep = {"method.name": ["window", "position"]}
     plain = {"sweep": sweep, "budgets": [0.25], "regime": None}
