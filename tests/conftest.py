@@ -20,6 +20,16 @@ from experiments.settings.schema import read_yaml
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that may take longest, by their timeouts, first: with two workers the last file
+    runs alone."""
+    limits: dict[Path, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        limits[item.path] = max(limits.get(item.path, 0), mark.args[0] if mark else 0)
+    items.sort(key=lambda item: -limits[item.path])
+
+
 @pytest.fixture(autouse=True, scope="session")
 def two_threads() -> None:
     """Two threads in all, as on the machine that the results come from."""

@@ -5,5 +5,11 @@ reading alone.
 """
 
 from experiments.texts.corpus import ROOT, SIDES
-from experiments.texts.documents import Document, documents, fingerprint, reading_windows
-from experiments.texts.training import TrainingData, training_documents, training_windows
+from experiments.texts.documents import (
+    Document,
+    documents,
+    fingerprint,
+    reading_windows,
+    training_documents,
+    training_windows,
+)

@@ -164,7 +164,7 @@ def test_apples_compiler_takes_pytorchs_openmp_where_it_can_be_loaded(
         f'echo "$@" >> {tmp_path}/calls\n'
         '[[ "$*" != *-march=native* ]] || exit 1\n'
         '[[ "$*" != *-fopenmp* || "$*" == *"-Xclang -fopenmp"* ]] || exit 1\n'
-        f'exec {real[0]} -Wl,--no-as-needed "${{@/-Xclang/-O1}}"\n'
+        f'exec {real[0]} -Wl,--no-as-needed "${{@/-Xclang/-O0}}" -O0\n'
     )
     fake.chmod(0o755)
     if runtime != "none":  # a library that needs another one, there or not

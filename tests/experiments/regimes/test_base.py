@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import registry, texts
+from experiments import registry
 from experiments.regimes.base import Regime, warmup_cosine
 from experiments.regimes.fitting import fit
 from experiments.settings import Settings
+from experiments.texts.training import TrainingData
 from tests.experiments.training import CENTROIDS, LORA
 
 
@@ -24,7 +25,7 @@ def fitted(chosen: Settings, name: str, folder: Path, seed: int = 0, **hooks: An
     regime = new(chosen, name, seed)
     for hook, calls in hooks.items():
         getattr(regime, hook).extend(calls)
-    fit(regime, texts.TrainingData(regime.cell, seed, chosen), folder / "checkpoints")
+    fit(regime, TrainingData(regime.cell, seed, chosen), folder / "checkpoints")
     return regime
 
 
@@ -103,7 +104,7 @@ def test_activations_that_are_computed_again_change_nothing(work: Any, tmp_path:
     checkpointed.configure_model()
     inner = checkpointed.model.model.layers[0].input_layernorm
     inner.register_forward_hook(lambda *_: calls.append(0))
-    data = texts.TrainingData(checkpointed.cell, 0, chosen)
+    data = TrainingData(checkpointed.cell, 0, chosen)
     fit(checkpointed, data, tmp_path / "again")
     assert len(calls) == 2 * len(checkpointed.losses)  # forward, and again in the backward pass
     plain = fitted(chosen, "routed", tmp_path / "plain")

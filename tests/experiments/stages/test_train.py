@@ -22,6 +22,7 @@ from experiments.regimes.centroids import Centroids
 from experiments.regimes.fitting import fit
 from experiments.settings import Settings
 from experiments.stages import train
+from experiments.texts.training import TrainingData
 from tests.experiments.training import CENTROIDS, LORA, ROOT, workspace
 
 FILES = ("adapter/adapter_model.safetensors", "adapter/adapter_config.json", "train.csv")
@@ -202,8 +203,8 @@ def test_a_run_that_was_killed_when_it_had_trained_only_saves(work: Any, tmp_pat
     chosen = work(even={"base": "routed", "regime": {**CENTROIDS, "checkpoint_every": 4}})
     cell, folder = chosen.cell("even"), tmp_path / "kept"
     first, second = (Centroids(cell, 0, chosen) for _ in range(2))
-    assert fit(first, texts.TrainingData(cell, 0, chosen), folder) is None
-    assert fit(second, texts.TrainingData(cell, 0, chosen), folder) == CENTROIDS["steps"]
+    assert fit(first, TrainingData(cell, 0, chosen), folder) is None
+    assert fit(second, TrainingData(cell, 0, chosen), folder) == CENTROIDS["steps"]
     assert second.losses == first.losses
     assert second.timer.time_elapsed() == pytest.approx(first.timer.time_elapsed(), abs=1)
     pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)

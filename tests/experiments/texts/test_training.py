@@ -6,8 +6,8 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from experiments import settings, texts
-from experiments.texts import TrainingData, corpus
-from experiments.texts.training import VALIDATION, share
+from experiments.texts import corpus
+from experiments.texts.training import VALIDATION, TrainingData, share
 from tests.experiments.texts.library import small
 
 

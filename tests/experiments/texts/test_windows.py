@@ -7,7 +7,7 @@ import torch
 
 from experiments import settings, texts
 from experiments.texts import Document, corpus
-from experiments.texts.training import WindowSequence, cut
+from experiments.texts.documents import WindowSequence, cut
 from tests.experiments.texts.library import small
 
 
