@@ -37,7 +37,7 @@ def config(name: str) -> PretrainedConfig:
     if name not in _written():
         raise ValueError(
             f"model {name}: unknown; known are {', '.join(names())}, and what else of sources.yaml "
-            "`python -m experiments.stages.fetch NAME` has brought"
+            "or of the folder FOCUS_DATA `python -m experiments.stages.fetch NAME` has brought"
         )
     return AutoConfig.for_model(**_written()[name])
 

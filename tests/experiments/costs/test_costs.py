@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -120,9 +122,13 @@ def test_weights_that_are_trained_have_gradients_and_an_optimiser() -> None:
                                        "gradients": 275, "optimiser": 550}  # fmt: skip
 
 
+@cache
+def on_cluster(block: str) -> dict[str, Any]:
+    return estimate("tiny-llama", settings.load(scale="cluster"), block, Hardware())
+
+
 def test_routers_with_all_weights_are_planned_as_they_are_trained() -> None:
-    chosen = settings.load(scale="cluster")
-    row = estimate("tiny-llama", chosen, "scratch_focus", Hardware())
+    row = on_cluster("scratch_focus")
     assert (row["strategy"], row["devices"], row["batch_size"]) == ("fsdp2", 16, 256)
     whole = 4 * (row["parameters"] + row["routers"])  # float32, whatever the model is read in
     assert row["train_gradients"] == pytest.approx(whole / 16, abs=1)
@@ -131,9 +137,7 @@ def test_routers_with_all_weights_are_planned_as_they_are_trained() -> None:
 
 
 def test_main_memory_is_that_of_a_slice_where_processes_read_parts() -> None:
-    chosen = settings.load(scale="cluster")
-    parts, drawn = (estimate("tiny-llama", chosen, name, Hardware())
-                    for name in ("recipe", "scratch_focus"))  # fmt: skip
+    parts, drawn = on_cluster("recipe"), on_cluster("scratch_focus")
     embedding = 2 * 257 * 64  # bfloat16
     assert parts["train_host"] == embedding + 8 * 4 * parts["routers"]
     weights = 4 * (2 * drawn["parameters"] + drawn["routers"])  # before and after they are drawn
