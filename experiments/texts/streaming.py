@@ -171,7 +171,7 @@ class WindowStream(Dataset):
     no place leads to, is found by reading again what comes before it; the first of a lane is kept.
 
     Args:
-        context, count, seed: as of :class:`experiments.texts.training.WindowSequence`.
+        context, count, seed: as of :class:`experiments.texts.documents.WindowSequence`.
         lanes: windows of a batch.
     """
 
