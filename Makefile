@@ -50,8 +50,8 @@ reproduce: $(STAMP)
 	folder=$$($(BIN)/python -m experiments.scale $(SCALE)) && $(MAKE) -C "$$folder" core BIN=$(BIN) ONLY="$(ONLY)"
 
 core:
-	$(BIN)/python -m experiments.settings
-	$(BIN)/dvc repro $(if $(ONLY),$(addprefix read@,$(ONLY)),$$($(BIN)/python -m experiments.settings --targets core))
+	core=$$($(BIN)/python -m experiments.settings --targets core) && \
+	$(BIN)/dvc repro $(if $(ONLY),$(addprefix read@,$(ONLY)),$$core)
 	$(BIN)/dvc repro --single-item analysis
 
 # Counted without weights, in seconds; all models at once: python -m experiments.stages.cost --all

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from experiments.scale import FILE, SCALES
 from experiments.settings.blocks import Calibration, Intervals, Reading, Texts, Tolerances
 from experiments.settings.checks import check
 from experiments.settings.experiment import Experiment
@@ -22,10 +23,8 @@ from experiments.settings.resolve import inherited, laid, near, started, swept
 from experiments.settings.schema import Count, Distinct, Frozen, Name, Size, plain_name, read_yaml
 from experiments.settings.schema import parse as parse_block
 
-FILE = Path("params.yaml")
 OVERLAYS = Path("scales")
 DEFAULT = "laptop"
-SCALES = ("smoke", "laptop", "gpu", "cluster")
 Cells = Mapping[str, Experiment]
 
 
