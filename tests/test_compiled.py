@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import focus
+from tests import forked
 
 CONFIGS = {"plain": focus.FocusConfig(num_groups=8, top_k=1, window=32),
            "recipe": focus.FocusConfig.recipe(window=32)}  # fmt: skip
@@ -32,10 +34,15 @@ def breaks(config: focus.FocusConfig, layers: int) -> int:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_graph_breaks_as_often_as_the_page_says(name: str) -> None:
-    """docs/support.md: 13 times in two layers, twice in each further one."""
-    assert breaks(CONFIGS[name], 2) <= 13
-    assert breaks(CONFIGS[name], 3) <= 15
+def test_the_graph_breaks_as_often_as_the_page_says(name: str, tmp_path: Path) -> None:
+    """docs/support.md: 13 times in two layers, twice in each further one. In a process of its own:
+    what other files had compiled once changed the count."""
+    code = (f"from tests.test_compiled import CONFIGS, breaks\n"
+            f"print(*(breaks(CONFIGS[{name!r}], layers) for layers in (2, 3)))")  # fmt: skip
+    status, said, warned = forked.run(code, tmp_path)
+    assert status == 0, warned[-2000:]
+    two, three = map(int, said.split())
+    assert (two <= 13, three <= 15) == (True, True), said
 
 
 @pytest.mark.parametrize("use_cache", [False, True])
