@@ -65,6 +65,7 @@ def test_the_library_runs_alone_and_tells_once_that_there_is_no_compiler(
     assert done.stderr.count("there is no C++ compiler") == 1
 
 
+@pytest.mark.timeout(400)  # fetches it, and tests every model of another file
 def test_with_the_oldest_transformers_that_is_allowed(tmp_path: Path) -> None:
     """Keywords of its models have had other names: the cache's, until 5.23."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
