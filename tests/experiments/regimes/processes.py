@@ -1,10 +1,14 @@
-"""Two gloo processes that train blocks of the present folder's params.yaml together."""
+"""Two gloo processes that train blocks of the present folder's params.yaml together, and how a test
+waits for what they write."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +24,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def wait_for(there: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until something is there, while the process runs."""
+    deadline = time.monotonic() + 120
+    while not there():
+        assert process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def train_in_two(names: Sequence[str], kill_at: int = 0,

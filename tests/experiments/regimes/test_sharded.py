@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from safetensors.torch import load_file
 
 from experiments import trained, training
 from focus.hub import FocusAdapter
-from tests.experiments.regimes.processes import free_port, train_in_two
+from tests.experiments.regimes.processes import free_port, train_in_two, wait_for
 from tests.experiments.regimes.test_joint import HOW, block
 from tests.experiments.training import CENTROIDS, ROOT
 
@@ -151,15 +149,6 @@ def launched(folder: Path, block: str) -> tuple[subprocess.Popen[bytes], Path]:
                "--seed", "0"]  # fmt: skip
     with log.open("w") as file:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file), log
-
-
-def wait_for(there: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until something is there, while the process runs."""
-    deadline = time.monotonic() + 120
-    while not there():
-        assert process.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def adapter(chosen: Any, name: str) -> dict[str, torch.Tensor]:

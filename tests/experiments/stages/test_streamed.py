@@ -19,7 +19,7 @@ import yaml
 from experiments import settings, training
 from experiments.settings import Settings
 from experiments.stages import data
-from tests.experiments.regimes.test_fitting import wait_for
+from tests.experiments.regimes.processes import wait_for
 from tests.experiments.texts.library import shelf
 from tests.experiments.training import CENTROIDS, ROOT, values
 
