@@ -113,9 +113,9 @@ def whole(field: str, plain: Mapping[str, Any]) -> str:
     it is a field that the block's regime is given and its method is not, such as `steps`."""
     if "." in field or field in plain:
         return field
-    given = {part: plain.get(part) for part in ("method", "regime")}
-    has = {part: isinstance(own, Mapping) and field in own for part, own in given.items()}
-    return f"regime.{field}" if has["regime"] and not has["method"] else f"method.{field}"
+    method, regime = (isinstance(own := plain.get(part), Mapping) and field in own
+                      for part in ("method", "regime"))  # fmt: skip
+    return f"regime.{field}" if regime and not method else f"method.{field}"
 
 
 def started(name: str, points: Mapping[str, dict[str, dict[str, Any]]]) -> None:
