@@ -36,10 +36,15 @@ def main(arguments: list[str] | None = None) -> None:
     name = parser.parse_args(arguments).name
     if name not in (*SCALES, None):
         raise ValueError(f"must be one of {', '.join(SCALES)}, got {name!r}")
-    own = SCALE.search(FILE.read_bytes())
+    print(Path() if name is None or name == present() else copied(name))
+
+
+def present() -> str:
+    """The scale of params.yaml, found without the settings, which take seconds to import."""
+    own = SCALE.search(FILE.read_bytes()) if FILE.is_file() else None
     if own is None:
         raise ValueError(f"{FILE}: has no line `scale: NAME`")
-    print(Path() if name in (None, own[1].decode()) else copied(name))
+    return own[1].decode()
 
 
 def copied(name: str) -> Path:
