@@ -36,13 +36,14 @@ def breaks(config: focus.FocusConfig, layers: int) -> int:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_graph_breaks_as_often_as_the_page_says(name: str, tmp_path: Path) -> None:
     """docs/support.md: 13 times in two layers, twice in each further one. In a process of its own:
-    what other files had compiled once changed the count."""
+    the count was off once, in a worker that had tested other files, and nobody knows why."""
     code = (f"from tests.test_compiled import CONFIGS, breaks\n"
             f"print(*(breaks(CONFIGS[{name!r}], layers) for layers in (2, 3)))")  # fmt: skip
     status, said, warned = forked.run(code, tmp_path)
     assert status == 0, warned[-2000:]
     two, three = map(int, said.split())
-    assert (two <= 13, three <= 15) == (True, True), said
+    assert two <= 13
+    assert three <= 15
 
 
 @pytest.mark.parametrize("use_cache", [False, True])
