@@ -49,6 +49,7 @@ $(STAMP): pyproject.toml constraints.txt
 reproduce: $(STAMP)
 	folder=$$($(BIN)/python -m experiments.scale $(SCALE)) && $(MAKE) -C "$$folder" core BIN=$(BIN) ONLY="$(ONLY)"
 
+# The settings are checked first, whatever is asked for: dvc says less of what is wrong.
 core:
 	core=$$($(BIN)/python -m experiments.settings --targets core) && \
 	$(BIN)/dvc repro $(if $(ONLY),$(addprefix read@,$(ONLY)),$$core)
